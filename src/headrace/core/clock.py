@@ -1,0 +1,51 @@
+"""Time as a contract, so that tests and the simulator can own it."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Milliseconds: wall time for labels and timers, monotonic time for waits."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since the epoch."""
+        ...
+
+    def monotonic_ms(self) -> float:
+        """Milliseconds that never go back."""
+        ...
+
+
+class WallClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        """See ``Clock``."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> float:
+        """See ``Clock``."""
+        return time.monotonic() * 1000
+
+
+class ManualClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, now_ms: int = 0) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """See ``Clock``."""
+        return self._now_ms
+
+    def monotonic_ms(self) -> float:
+        """See ``Clock``."""
+        return float(self._now_ms)
+
+    def advance(self, ms: int) -> None:
+        """Move time forward."""
+        if ms < 0:
+            raise ValueError("time doesn't go back")
+        self._now_ms += ms

@@ -1,0 +1,159 @@
+"""The frame: what every intermediate stream, framed output stream and changelog is made of.
+
+A frame is a 25-byte big-endian header and a body::
+
+    kind int8 | producer int32 | generation int32 | version int64 | seq int64 | body
+
+Pure: bytes in, values out. The body of a user frame is opaque here (``serdes`` reads it); the
+body of a control frame is JSON with a ``version`` of its own, 1. Anything unknown is refused with
+an error that says what was found; the caller adds where.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import msgspec
+
+from headrace.core.errors import FrameError
+
+HEADER = struct.Struct(">biiqq")
+HEADER_SIZE = HEADER.size
+CONTROL_VERSION = 1
+
+END_VERSION = 2**63 - 1
+"""END of PROTOCOL terms: no version follows."""
+
+UNVERSIONED = -1
+"""The version of a frame that no checkpoint governs (a plain writer, an at-least-once app)."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """What a frame is. 0 to 4 travel in streams, 16 to 18 in changelogs."""
+
+    USER = 0
+    WATERMARK = 1
+    END_OF_STREAM = 2
+    CHECKPOINT = 3
+    RESTORE = 4
+    CHANGE = 16
+    COMMIT = 17
+    ABORT = 18
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Who wrote a frame, in which life (generation), for which checkpoint (version), as its how-manieth (seq)."""
+
+    kind: Kind
+    producer: int = 0
+    generation: int = 0
+    version: int = UNVERSIONED
+    seq: int = 0
+
+
+class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=False):
+    """What all control bodies share; ``version`` is the body format's."""
+
+    version: int = CONTROL_VERSION
+    task_name: str
+    task_count: int
+
+
+class Watermark(_Control, frozen=True, kw_only=True):
+    """The task has seen everything older than ``timestamp`` (event time, ms)."""
+
+    timestamp: int
+
+
+class EndOfStream(_Control, frozen=True, kw_only=True):
+    """The task will write nothing more to this stream."""
+
+    stream_id: str
+
+
+class Checkpoint(_Control, frozen=True, kw_only=True):
+    """The task has committed the header's version; its next frames carry ``next_version`` or above."""
+
+    next_version: int
+
+
+class Restore(_Control, frozen=True, kw_only=True):
+    """A new generation: committed through ``seq`` of the partition at the header's version; the rest is void."""
+
+    seq: int
+    next_version: int
+
+
+ControlMessage = Watermark | EndOfStream | Checkpoint | Restore
+
+_BODY: dict[Kind, type[Watermark] | type[EndOfStream] | type[Checkpoint] | type[Restore]] = {
+    Kind.WATERMARK: Watermark,
+    Kind.END_OF_STREAM: EndOfStream,
+    Kind.CHECKPOINT: Checkpoint,
+    Kind.RESTORE: Restore,
+}
+_KIND: dict[type[ControlMessage], Kind] = {body: kind for kind, body in _BODY.items()}
+_DECODERS = {kind: msgspec.json.Decoder(body) for kind, body in _BODY.items()}
+_ENCODER = msgspec.json.Encoder()
+
+
+def kind_of(message: ControlMessage) -> Kind:
+    """The frame kind that carries this control message."""
+    return _KIND[type(message)]
+
+
+def encode(header: Header, body: Bytes = b"") -> bytes:
+    """One frame as bytes."""
+    return HEADER.pack(header.kind, header.producer, header.generation, header.version, header.seq) + bytes(body)
+
+
+def encode_control(header: Header, message: ControlMessage) -> bytes:
+    """A control frame; the header's kind must be the message's."""
+    if header.kind is not _KIND[type(message)]:
+        raise ValueError(f"a {type(message).__name__} doesn't belong in a frame of kind {header.kind.name}")
+    return encode(header, _ENCODER.encode(message))
+
+
+def decode_header(data: Bytes) -> Header:
+    """The header of a frame; raises ``FrameError`` for what isn't one."""
+    if len(data) < HEADER_SIZE:
+        raise FrameError(f"a frame has at least {HEADER_SIZE} bytes, this has {len(data)}")
+    number, producer, generation, version, seq = HEADER.unpack_from(data)
+    kind = _KINDS.get(number)
+    if kind is None:
+        known = ", ".join(f"{k.value} {k.name.lower()}" for k in Kind)
+        raise FrameError(
+            f"unknown frame kind {number} (known: {known})",
+            hint="the stream was written by something else, or by a newer Headrace; check the stream's name",
+        )
+    return Header(kind, producer, generation, version, seq)
+
+
+def body_of(data: Bytes) -> memoryview:
+    """The body, without a copy."""
+    return memoryview(data)[HEADER_SIZE:]
+
+
+def decode_control(kind: Kind, body: Bytes) -> ControlMessage:
+    """The control message in a body; raises ``FrameError`` when it isn't one of a known format version."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise FrameError(f"a frame of kind {kind.name} carries no control message")
+    try:
+        message = decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise FrameError(f"unreadable {kind.name} message: {error}: {bytes(body[:200])!r}") from error
+    if message.version != CONTROL_VERSION:
+        raise FrameError(
+            f"{kind.name} message of format version {message.version}; this Headrace reads {CONTROL_VERSION}",
+            hint="upgrade the reader before the writer",
+        )
+    return message

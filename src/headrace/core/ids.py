@@ -1,0 +1,78 @@
+"""The nouns that name things: streams, partitions, tasks, offsets. Frozen, ordered, printable."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from headrace.core.errors import DeclarationError
+
+Offset = int
+"""A place in one partition. Systems decide what it counts; it only ever grows. The *next* offset to read."""
+
+ProducerId = NewType("ProducerId", int)
+"""int32, unique in the application for each (stage, task); 0 is a writer outside any app."""
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_id(what: str, text: str) -> str:
+    """Return ``text`` if it may name something durable, else raise: it ends up in file and topic names."""
+    if not isinstance(text, str) or not _ID.fullmatch(text):
+        raise DeclarationError(
+            f"{what} {text!r} is not a usable id",
+            hint="use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or a digit",
+        )
+    return text
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class StreamId:
+    """A stream of a system, written ``system.name``."""
+
+    system: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.system}.{self.name}"
+
+    @classmethod
+    def parse(cls, text: str, default_system: str = "log") -> StreamId:
+        """Read ``system.name``; a text without a dot is a name in ``default_system``."""
+        system, dot, name = text.partition(".")
+        return cls(system, name) if dot else cls(default_system, text)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class SSP:
+    """System, stream, partition: the unit that has an order and offsets."""
+
+    stream: StreamId
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.stream}[{self.partition}]"
+
+    @classmethod
+    def parse(cls, text: str) -> SSP:
+        """Read what ``str`` wrote."""
+        stream, _, rest = text.rpartition("[")
+        return cls(StreamId.parse(stream), int(rest.removesuffix("]")))
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class TaskName:
+    """One stage on one partition group, written ``<stage>/<n>``."""
+
+    stage: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}/{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskName:
+        """Read what ``str`` wrote."""
+        stage, _, number = text.rpartition("/")
+        return cls(stage, int(number))
