@@ -1,0 +1,293 @@
+"""What an app is once it has been declared: an immutable graph of frozen nodes.
+
+Nothing here runs, prints or plans. A ``partition_by`` or ``broadcast`` ends one piece of the graph
+by writing an intermediate stream; the piece that goes on starts with an ``Input`` of that stream.
+So the graph's edges stay inside stages, and cutting it into stages is finding connected pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+import polars as pl
+
+from headrace.api.location import Location
+from headrace.core.ids import StreamId
+from headrace.serdes.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+OnError = Literal["fail", "skip", "dead_letter"]
+Start = Literal["oldest", "upcoming"]
+
+
+class Role(Enum):
+    """What a stream is to the app."""
+
+    SOURCE = "source"
+    INTERMEDIATE = "intermediate"
+    SINK = "sink"
+    SIDE_INPUT = "side-input"
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """How to read a message's event time (ms): a column, plus a constant."""
+
+    column: str
+    offset_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSpec:
+    """A stream as the app declares it. ``partitions`` is None where the planner or the system decides."""
+
+    id: str
+    role: Role
+    stream: StreamId
+    system: SystemSpec
+    location: Location
+    schema: Schema | None = None
+    partitions: int | None = None
+    event_time: EventTime | None = None
+    lateness_ms: int = 0
+    idle_timeout_ms: int | None = None
+    on_error: OnError = "fail"
+    dead_letter: str | None = None
+    start: Start = "oldest"
+    broadcast: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSpec:
+    """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs."""
+
+    id: str
+    key: tuple[str, ...]
+    location: Location
+    schema: Schema | None = None
+    side_inputs: tuple[str, ...] = ()
+    kind: Literal["local", "global"] = "local"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# -- operators ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Reads a stream: a source, or an intermediate stream that another stage writes."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Filter:
+    """Keeps the rows for which a Polars expression is true (vectorised)."""
+
+    predicate: pl.Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Project:
+    """Computes columns by expressions (vectorised); ``keep`` says whether the others stay."""
+
+    exprs: tuple[pl.Expr, ...]
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowFunction:
+    """A user's function called once a row: ``map`` (row -> row), ``filter`` (row -> bool), ``flat_map``.
+
+    Rows are dicts, or instances of the dataclass that the input schema was made from.
+    """
+
+    mode: Literal["map", "filter", "flat_map"]
+    function: Callable[[Any], Any]
+    input: Schema
+    output: Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchFunction:
+    """A user's function from a DataFrame to a DataFrame of the stated schema."""
+
+    function: Callable[[pl.DataFrame], pl.DataFrame]
+    output: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """All messages of all its inputs, which have one schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBy:
+    """Writes each message to the partition of ``stream`` that its key columns hash to. Ends a stage."""
+
+    stream: str
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Writes each message to ``stream``, of which every task of the next stage reads all. Ends a stage."""
+
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling:
+    """Windows of one size, side by side, aligned to the epoch (plus ``offset_ms``)."""
+
+    size_ms: int
+    offset_ms: int = 0
+
+
+WindowShape = Tumbling
+
+AggregateKind = Literal["count", "sum", "min", "max", "mean", "collect"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate:
+    """A built-in aggregate over a column or expression; ``count`` needs none."""
+
+    kind: AggregateKind
+    expr: pl.Expr | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Aggregates per key and window; a window's result leaves when the watermark reaches its end."""
+
+    shape: WindowShape
+    keys: tuple[str, ...]
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    event_time: EventTime
+    input: Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Joins its two inputs by key within a time bound."""
+
+    keys: tuple[str, ...]
+    how: Literal["inner", "left", "outer"]
+    before_ms: int
+    after_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoin:
+    """Looks each message's key up in a table."""
+
+    table: str
+    keys: tuple[str, ...]
+    how: Literal["inner", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class SendTo:
+    """Writes to an output stream; ``keys`` choose the partition, else messages stay in their task's."""
+
+    stream: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendToTable:
+    """Puts each message into a table under the table's key."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sink:
+    """Hands each batch to a user's function; what happens there is at-least-once."""
+
+    function: Callable[[pl.DataFrame], None]
+
+
+Operator = (
+    Input
+    | Filter
+    | Project
+    | RowFunction
+    | BatchFunction
+    | Merge
+    | PartitionBy
+    | Broadcast
+    | Window
+    | Join
+    | TableJoin
+    | SendTo
+    | SendToTable
+    | Sink
+)
+
+
+def op_code(operator: Operator) -> str:
+    """The name of the operator's kind in plans, as Samza's plan format spells it."""
+    match operator:
+        case Project():
+            return "MAP"
+        case RowFunction(mode=mode):
+            return mode.upper()
+        case BatchFunction():
+            return "FLAT_MAP"
+        case TableJoin() | Join():
+            return "JOIN"
+        case SendTo() | SendToTable():
+            return "SEND_TO"
+        case PartitionBy():
+            return "PARTITION_BY"
+        case _:
+            return type(operator).__name__.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """An operator in its place. ``schema`` and ``event_time`` describe what it hands on (None: nothing)."""
+
+    id: str
+    operator: Operator
+    inputs: tuple[str, ...]
+    location: Location
+    schema: Schema | None = None
+    event_time: EventTime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an app sets once for all of itself; the only place where these defaults are written."""
+
+    home: str = ".headrace"
+    intermediate_partitions: int | None = None
+    guarantee: Literal["at_least_once"] = "at_least_once"
+    checkpoint_interval_ms: int = 1000
+    ahead_bytes_max: int = 64 << 20
+    grouping: Literal["partition", "container"] = "partition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A whole app: its nodes, in the order of declaration (which nothing may depend on), and its nouns."""
+
+    app: str
+    nodes: Mapping[str, Node]
+    streams: Mapping[str, StreamSpec]
+    tables: Mapping[str, TableSpec]
+    settings: Settings
+    location: Location
+
+    def successors(self) -> dict[str, tuple[str, ...]]:
+        """For each node the nodes that take its output, in order of declaration."""
+        after: dict[str, list[str]] = {id_: [] for id_ in self.nodes}
+        for node in self.nodes.values():
+            for before in node.inputs:
+                after[before].append(node.id)
+        return {id_: tuple(ids) for id_, ids in after.items()}

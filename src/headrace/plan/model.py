@@ -1,0 +1,61 @@
+"""What planning yields: stages, tasks, streams with their partition counts. Frozen, printable, shippable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.api.specs import Graph, StreamSpec
+from headrace.core.ids import SSP, TaskName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPlan:
+    """A stream with its partition count decided, and who in the app writes and reads it."""
+
+    spec: StreamSpec
+    partitions: int
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+
+    def ssps(self) -> tuple[SSP, ...]:
+        """Its partitions, in order."""
+        return tuple(SSP(self.spec.stream, p) for p in range(self.partitions))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlan:
+    """One task: its name, its producer id (int32, stable over re-planning) and the partitions it reads."""
+
+    name: TaskName
+    producer: int
+    inputs: tuple[SSP, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """A connected piece of the graph: its node ids in topological order, and the ids of its streams and tables."""
+
+    name: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    side_inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tables: tuple[str, ...]
+    tasks: tuple[TaskPlan, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The whole app, ready to run. Stages come in topological order (upstream first), then by name."""
+
+    graph: Graph
+    streams: Mapping[str, StreamPlan]
+    stages: tuple[StagePlan, ...]
+
+    def stage(self, name: str) -> StagePlan:
+        """The stage of that name; KeyError when there is none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
