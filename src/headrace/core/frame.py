@@ -59,7 +59,7 @@ class Header:
     seq: int = 0
 
 
-class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=False):
+class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What all control bodies share; ``version`` is the body format's."""
 
     version: int = CONTROL_VERSION
@@ -67,10 +67,16 @@ class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid
     task_count: int
 
 
-class Watermark(_Control, frozen=True, kw_only=True):
-    """The task has seen everything older than ``timestamp`` (event time, ms)."""
+class Watermark(_Control, frozen=True, kw_only=True, omit_defaults=True):
+    """The task has seen everything older than ``timestamp`` (event time, ms).
 
+    ``idle`` says that its inputs have been silent for their stated timeout: until it speaks again
+    it holds nobody back. The field is absent unless true.
+    """
+
+    version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)
     timestamp: int
+    idle: bool = False
 
 
 class EndOfStream(_Control, frozen=True, kw_only=True):

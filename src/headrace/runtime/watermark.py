@@ -1,0 +1,236 @@
+"""How far event time has come, and what has ended: pure bookkeeping, saved and restored with checkpoints.
+
+Two levels. A ``PartitionTime`` knows one input partition. Of a source it is told directly (``advance``,
+``end``); of an intermediate stream it reconciles what each upstream task says: the partition has ended
+when the *set* of tasks that ended reaches the stated count, its watermark is the minimum over all tasks
+once every one has reported. ``InputTimes`` takes the minimum over a task's partitions.
+
+Three promises, at both levels: a watermark never goes back; it is reported only when it rises; what has
+ended or is idle holds nobody back. A watermark W means: nothing older than W will come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.core.errors import ProtocolError
+from headrace.core.ids import SSP, TaskName
+
+NEVER = -(2**63)
+"""No watermark yet."""
+
+FOREVER = 2**63 - 1
+"""The watermark of what has ended."""
+
+
+class WatermarkCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The durable form of one partition's watermark bookkeeping."""
+
+    stream_id: str
+    partition: int
+    total_tasks: dict[str, int]
+    tasks_to_event_time: dict[str, int]
+    idle_tasks: list[str]
+    timestamp_of_last_emission: int
+
+
+class EndOfStreamCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The durable form of one partition's end-of-stream bookkeeping; ``ended`` is set for a source's end."""
+
+    stream_id: str
+    partition: int
+    total_tasks: dict[str, int]
+    tasks: list[str]
+    ended: bool
+
+
+class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The durable form of a task's whole bookkeeping."""
+
+    watermark: int
+    watermarks: list[WatermarkCheckpoint]
+    ends: list[EndOfStreamCheckpoint]
+
+
+class PartitionTime:
+    """Event time and end of one input partition. ``stages`` are those that write it; none means a source."""
+
+    __slots__ = ("_counts", "_ended", "_idle_tasks", "_stages", "_times", "closed", "idle", "ssp", "watermark")
+
+    def __init__(self, ssp: SSP, stages: Iterable[str] = ()) -> None:
+        self.ssp = ssp
+        self.watermark = NEVER
+        self.closed = False
+        self.idle = False
+        self._stages = frozenset(stages)
+        self._counts: dict[str, int] = {}
+        self._times: dict[str, int] = {}
+        self._idle_tasks: set[str] = set()
+        self._ended: set[str] = set()
+
+    # -- a source says it directly
+
+    def advance(self, timestamp: int) -> None:
+        """The source has seen everything older than ``timestamp``; a lower one than before changes nothing."""
+        self.idle = False
+        self.watermark = max(self.watermark, timestamp)
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self.closed = True
+        self.watermark = FOREVER
+
+    # -- an upstream task says it in-band
+
+    def on_watermark(self, task: str, task_count: int, timestamp: int, *, idle: bool = False) -> None:
+        """Take an upstream task's watermark."""
+        self._name(task, task_count)
+        self._times[task] = max(self._times.get(task, NEVER), timestamp)
+        (self._idle_tasks.add if idle else self._idle_tasks.discard)(task)
+        self._reconcile()
+
+    def on_end_of_stream(self, task: str, task_count: int) -> None:
+        """Take an upstream task's end-of-stream; the same again changes nothing."""
+        self._name(task, task_count)
+        self._ended.add(task)
+        self._reconcile()
+
+    def missing(self) -> str:
+        """Who has not reported, in words, for status pages: the usual reason why a watermark stands still."""
+        unheard = sorted(self._stages - self._counts.keys())
+        parts = [f"any task of stage {stage}" for stage in unheard]
+        for stage, count in sorted(self._counts.items()):
+            heard = {t for t in self._heard() if TaskName.parse(t).stage == stage}
+            if len(heard) < count:
+                parts.append(f"{count - len(heard)} of {count} tasks of stage {stage}")
+        return ", ".join(parts)
+
+    def _heard(self) -> set[str]:
+        return self._times.keys() | self._ended
+
+    def _name(self, task: str, task_count: int) -> None:
+        stage = TaskName.parse(task).stage
+        if self._stages and stage not in self._stages:
+            raise ProtocolError(
+                f"{self.ssp}: control message of task {task!r}, but this stream is written by "
+                f"{', '.join(sorted(self._stages))}",
+                hint="two apps write the same intermediate stream; give one of them another id",
+            )
+        known = self._counts.setdefault(stage, task_count)
+        if known != task_count:
+            raise ProtocolError(
+                f"{self.ssp}: task {task!r} says that its stage has {task_count} tasks; others said {known}",
+                hint="a stage's task count can't change under a running app; drain it first",
+            )
+        names = {t for t in self._heard() if TaskName.parse(t).stage == stage} | {task}
+        if len(names) > task_count:
+            raise ProtocolError(
+                f"{self.ssp}: {len(names)} tasks of stage {stage!r} have reported "
+                f"({', '.join(sorted(names))}), but it says to have {task_count}",
+                hint="two versions of the stage are running; stop one of them",
+            )
+
+    def _reconcile(self) -> None:
+        if not self._counts.keys() >= self._stages:
+            return
+        total = sum(self._counts.values())
+        if len(self._ended) == total:
+            self.end()
+            return
+        if len(self._heard()) < total:
+            return
+        living = [t for t in self._times if t not in self._ended]
+        awake = [self._times[t] for t in living if t not in self._idle_tasks]
+        self.idle = bool(living) and not awake
+        if awake:
+            self.watermark = max(self.watermark, min(awake))
+
+    # -- durable form
+
+    def save(self) -> tuple[WatermarkCheckpoint, EndOfStreamCheckpoint]:
+        """The bookkeeping as data."""
+        stream, partition = str(self.ssp.stream), self.ssp.partition
+        return (
+            WatermarkCheckpoint(
+                stream_id=stream,
+                partition=partition,
+                total_tasks=dict(self._counts),
+                tasks_to_event_time=dict(self._times),
+                idle_tasks=sorted(self._idle_tasks),
+                timestamp_of_last_emission=self.watermark,
+            ),
+            EndOfStreamCheckpoint(
+                stream_id=stream,
+                partition=partition,
+                total_tasks=dict(self._counts),
+                tasks=sorted(self._ended),
+                ended=self.closed,
+            ),
+        )
+
+    def load(self, times: WatermarkCheckpoint, ends: EndOfStreamCheckpoint) -> None:
+        """Take up where ``save`` left off."""
+        self._counts = dict(times.total_tasks)
+        self._times = dict(times.tasks_to_event_time)
+        self._idle_tasks = set(times.idle_tasks)
+        self._ended = set(ends.tasks)
+        self.watermark = times.timestamp_of_last_emission
+        self.closed = ends.ended
+        self.idle = False
+
+
+class InputTimes:
+    """The event time of a task: the minimum over its input partitions. ``side`` inputs have no say."""
+
+    def __init__(self, partitions: Iterable[PartitionTime]) -> None:
+        self.partitions = {partition.ssp: partition for partition in partitions}
+        self.watermark = NEVER
+
+    def __getitem__(self, ssp: SSP) -> PartitionTime:
+        return self.partitions[ssp]
+
+    @property
+    def ended(self) -> bool:
+        """All inputs have ended."""
+        return all(p.closed for p in self.partitions.values())
+
+    @property
+    def idle(self) -> bool:
+        """All inputs that have not ended are idle."""
+        living = [p for p in self.partitions.values() if not p.closed]
+        return bool(living) and all(p.idle for p in living)
+
+    def rise(self) -> int | None:
+        """The task's watermark if it has risen since the last call, else None."""
+        awake = [p.watermark for p in self.partitions.values() if not p.closed and not p.idle]
+        if not awake:
+            return None
+        lowest = min(awake)
+        if lowest <= self.watermark:
+            return None
+        self.watermark = lowest
+        return lowest
+
+    def held_back_by(self) -> list[SSP]:
+        """The partitions whose watermark is the lowest: those that everything waits for."""
+        awake = [p for p in self.partitions.values() if not p.closed and not p.idle]
+        lowest = min((p.watermark for p in awake), default=FOREVER)
+        return [p.ssp for p in awake if p.watermark == lowest]
+
+    def save(self) -> TimesCheckpoint:
+        """The bookkeeping as data, in the order of the partitions' names."""
+        saved = [self.partitions[ssp].save() for ssp in sorted(self.partitions)]
+        return TimesCheckpoint(
+            watermark=self.watermark, watermarks=[w for w, _ in saved], ends=[e for _, e in saved]
+        )
+
+    def load(self, saved: TimesCheckpoint) -> None:
+        """Take up where ``save`` left off; partitions that are new since then begin afresh."""
+        self.watermark = saved.watermark
+        by_name = {(str(ssp.stream), ssp.partition): p for ssp, p in self.partitions.items()}
+        for times, ends in zip(saved.watermarks, saved.ends, strict=True):
+            partition = by_name.get((times.stream_id, times.partition))
+            if partition is not None:
+                partition.load(times, ends)
