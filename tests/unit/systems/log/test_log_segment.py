@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import CorruptLogError, UsageError
+from headrace.systems.log import segment
+from headrace.systems.log.segment import Stop, Verdict
+
+SALT = 0x0123456789ABCDEF
+SEED = segment.seed_of(SALT)
+GOLDEN_FILE_HEADER = "48524143454c4f47000000010123456789abcdef000000000000000080c34536"
+GOLDEN_RECORD = "f5485201000000080acd4dcb2b8344fc6865616472616365"
+GOLDEN_EMPTY = "f5485201000000002f720f206b2d9e17"
+GOLDEN_SEAL = "f5485202000000002f720f207282923e"
+
+
+def record(body: bytes, seed: int = SEED) -> bytes:
+    return segment.record_header(body, seed) + body
+
+
+def test_golden_file_header() -> None:
+    assert segment.encode_file_header(SALT).hex() == GOLDEN_FILE_HEADER
+    assert segment.decode_file_header(segment.encode_file_header(SALT)) == SEED
+
+
+def test_golden_record_and_seal() -> None:
+    assert record(b"headrace").hex() == GOLDEN_RECORD
+    assert record(b"").hex() == GOLDEN_EMPTY
+    assert segment.seal_record(SEED).hex() == GOLDEN_SEAL
+
+
+def test_a_file_header_of_another_version_or_kind_is_refused() -> None:
+    good = segment.encode_file_header(SALT)
+    with pytest.raises(CorruptLogError, match="not a log partition"):
+        segment.decode_file_header(b"PAR1" + good[4:])
+    with pytest.raises(CorruptLogError, match="not a log partition"):
+        segment.decode_file_header(good[:20])
+    with pytest.raises(CorruptLogError, match="checksum of the file header"):
+        segment.decode_file_header(good[:15] + b"\xff" + good[16:])
+    checked = segment.FILE_HEADER.pack(segment.FILE_MAGIC, 7, SALT, 0)[:-4]
+    newer = checked + segment.google_crc32c.value(checked).to_bytes(4, "big")
+    with pytest.raises(CorruptLogError, match="version 7; this Headrace reads 1"):
+        segment.decode_file_header(newer)
+
+
+def test_a_body_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "MAX_BODY", 10)
+    with pytest.raises(UsageError, match="11 bytes"):
+        segment.record_header(b"x" * 11, SEED)
+
+
+@given(st.lists(st.binary(max_size=50), max_size=10), st.integers(0, 1 << 40))
+def test_what_is_written_is_read(bodies: list[bytes], base: int) -> None:
+    data = b"".join(map(record, bodies))
+    result = segment.scan(data, base, SEED)
+    assert result.payloads == bodies
+    assert result.stop is Stop.END
+    assert result.next == base + len(data)
+    for offset, body in zip(result.offsets, bodies, strict=True):
+        assert segment.scan(data[offset - base :], offset, SEED).payloads[0] == body
+
+
+def test_a_seal_ends_the_scan() -> None:
+    data = record(b"a") + segment.seal_record(SEED) + record(b"behind the end")
+    result = segment.scan(data, 32, SEED)
+    assert (result.payloads, result.stop, result.next) == ([b"a"], Stop.SEALED, 32 + len(record(b"a")))
+
+
+@pytest.mark.parametrize("cut", range(1, len(record(b"hello"))))
+def test_an_incomplete_record_says_what_it_needs(cut: int) -> None:
+    whole = record(b"hello")
+    result = segment.scan(whole[:cut], 0, SEED)
+    assert result.stop is Stop.INCOMPLETE
+    assert result.need == (segment.HEADER_SIZE if cut < segment.HEADER_SIZE else len(whole))
+    assert segment.diagnose(whole[:cut], SEED).verdict is Verdict.WAIT
+
+
+@pytest.mark.parametrize("cut", range(1, len(record(b"hello world, hello"))))
+def test_a_torn_record_is_stepped_over_as_soon_as_another_header_follows(cut: int) -> None:
+    torn, after = record(b"hello world, hello")[:cut], record(b"the next writer's")
+    for visible in range(segment.HEADER_SIZE, len(after) + 1):
+        diagnosis = segment.diagnose(torn + after[:visible], SEED)
+        assert (diagnosis.verdict, diagnosis.skip) == (Verdict.TORN, cut)
+
+
+def test_a_torn_record_that_claims_far_more_than_the_file_holds_does_not_hold_up_its_followers() -> None:
+    torn = record(b"x" * 1_000_000)[:100]
+    assert segment.diagnose(torn + record(b"y"), SEED).skip == 100
+
+
+def test_two_tears_in_a_row() -> None:
+    data = record(b"x" * 500)[:40] + record(b"y" * 500)[:60] + record(b"z")
+    assert segment.diagnose(data, SEED).skip == 40
+    assert segment.diagnose(data[40:], SEED).skip == 60
+
+
+@given(st.binary(min_size=1, max_size=60), st.data())
+def test_a_flipped_byte_with_a_record_behind_it_is_corruption(body: bytes, data: st.DataObject) -> None:
+    good = record(body)
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = bytearray(good)
+    bad[at] ^= data.draw(st.integers(1, 255))
+    tail = data.draw(st.sampled_from([b"", record(b"next"), segment.seal_record(SEED)]))
+    assert segment.scan(bytes(bad) + tail, 0, SEED).stop is Stop.BAD
+    assert segment.diagnose(bytes(bad) + tail, SEED).verdict is Verdict.CORRUPT
+
+
+def test_a_record_of_another_file_inside_a_body_is_no_record_here() -> None:
+    foreign = record(b"payload", segment.seed_of(SALT + 1))
+    growing = record(foreign * 3 + b"tail")
+    assert segment.diagnose(growing[:-4], SEED).verdict is Verdict.WAIT
+    flipped = growing[:-1] + b"?"
+    assert segment.diagnose(flipped, SEED).verdict is Verdict.CORRUPT
+
+
+def test_zeros_are_corruption() -> None:
+    assert segment.diagnose(bytes(100), SEED).verdict is Verdict.CORRUPT
+    assert segment.diagnose(bytes(3), SEED).verdict is Verdict.CORRUPT
+
+
+def test_headers_are_found_from_both_sides() -> None:
+    data = b"junk\xf5HR" + record(b"a") + b"\xf5HR" + segment.seal_record(SEED) + b"\xf5HR\x01junk"
+    first = segment.find_header(data, 0, len(data), SEED)
+    assert first is not None
+    assert (first.at, first.kind) == (7, segment.RECORD)
+    seal = segment.find_header(data, 0, len(data), SEED, kind=segment.SEAL)
+    last = segment.find_last_header(data, SEED)
+    assert seal == last
+    assert seal is not None
+    assert seal.at == 7 + len(record(b"a")) + 3
+    assert segment.find_last_header(b"nothing here", SEED) is None
+
+
+def test_a_diagnosis_wants_the_claimed_extent() -> None:
+    assert segment.claimed_size(record(b"12345")[:16], SEED) == 16 + 5 + 16
+    assert segment.claimed_size(b"garbage" * 10, SEED) == 32
