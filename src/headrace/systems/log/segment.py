@@ -55,7 +55,7 @@ def encode_file_header(salt: int) -> bytes:
 
 
 def decode_file_header(data: bytes) -> int:
-    """The checksum seed of the file that begins with ``data``; raises ``CorruptLogError`` for anything else."""
+    """The checksum seed of the file that ``data`` begins; raises ``CorruptLogError`` for anything else."""
     if len(data) < FILE_HEADER_SIZE or not data.startswith(FILE_MAGIC):
         raise CorruptLogError(f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}")
     _, version, salt, crc = FILE_HEADER.unpack_from(data)

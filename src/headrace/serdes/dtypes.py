@@ -1,0 +1,155 @@
+"""Column types as durable JSON, and as a user writes them: ``"member:str,url:str,ts:i64"``.
+
+The JSON form is what ``stream.json`` and other files keep, so it only ever grows. A type without parameters
+is its name, one with parameters is an object of one entry.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from headrace.core.errors import DataError, DeclarationError
+
+Columns = dict[str, pl.DataType]
+
+_PLAIN: dict[str, type[pl.DataType]] = {
+    cls.__name__: cls
+    for cls in (
+        pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Int128,
+        pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64,
+        pl.Float32, pl.Float64,
+        pl.Boolean, pl.String, pl.Binary, pl.Date, pl.Time, pl.Null,
+    )
+}  # fmt: skip
+
+_SHORT: dict[str, pl.DataType] = {
+    "i8": pl.Int8(), "i16": pl.Int16(), "i32": pl.Int32(), "i64": pl.Int64(), "int": pl.Int64(),
+    "u8": pl.UInt8(), "u16": pl.UInt16(), "u32": pl.UInt32(), "u64": pl.UInt64(),
+    "f32": pl.Float32(), "f64": pl.Float64(), "float": pl.Float64(),
+    "str": pl.String(), "string": pl.String(), "bytes": pl.Binary(), "binary": pl.Binary(),
+    "bool": pl.Boolean(), "date": pl.Date(), "time": pl.Time(),
+    "datetime": pl.Datetime("us"), "duration": pl.Duration("us"),
+}  # fmt: skip
+
+_DECIMAL = re.compile(r"decimal\[(\d+),(\d+)\]")
+_INSTANT = re.compile(r"(datetime|duration)\[(ms|us|ns)(?:,([\w/+-]+))?\]")
+
+
+def columns_to_json(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Names and types (instances or classes) in the durable form; raises ``DeclarationError`` for others."""
+    return {name: dtype_to_json(dtype, name) for name, dtype in columns.items()}
+
+
+def columns_from_json(data: Mapping[str, Any]) -> Columns:
+    """Read what ``columns_to_json`` wrote; raises ``DataError``."""
+    return {name: dtype_from_json(value) for name, value in data.items()}
+
+
+def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
+    """``pl.Int64`` or ``pl.Int64()``: the instance; raises ``DeclarationError`` for what is no type."""
+    if isinstance(dtype, pl.DataType):
+        return dtype
+    if isinstance(dtype, type) and issubclass(dtype, pl.DataType):
+        try:
+            return dtype()
+        except TypeError as error:
+            raise DeclarationError(
+                f"column {column!r}: {dtype.__name__} needs parameters ({error})"
+            ) from error
+    raise DeclarationError(
+        f"column {column!r}: {dtype!r} is not a Polars type",
+        hint="write pl.Int64, pl.String, pl.List(pl.Int64), ...",
+    )
+
+
+def dtype_to_json(dtype: Any, column: str = "?") -> Any:
+    """One type in the durable form."""
+    dtype = instantiate(dtype, column)
+    name = type(dtype).__name__
+    if name in _PLAIN:
+        return name
+    match dtype:
+        case pl.Datetime():
+            return {"Datetime": {"unit": dtype.time_unit, "zone": dtype.time_zone}}
+        case pl.Duration():
+            return {"Duration": {"unit": dtype.time_unit}}
+        case pl.Decimal():
+            return {"Decimal": {"precision": dtype.precision, "scale": dtype.scale}}
+        case pl.Enum():
+            return {"Enum": dtype.categories.to_list()}
+        case pl.List():
+            return {"List": dtype_to_json(dtype.inner, column)}
+        case pl.Array():
+            return {"Array": {"inner": dtype_to_json(dtype.inner, column), "shape": list(dtype.shape)[:1]}}
+        case pl.Struct():
+            return {"Struct": [[f.name, dtype_to_json(f.dtype, f"{column}.{f.name}")] for f in dtype.fields]}
+    raise DeclarationError(
+        f"column {column!r}: the type {dtype} can't be kept in a stream",
+        hint="cast it: Categorical to String or Enum, Object to Binary",
+    )
+
+
+def dtype_from_json(value: Any) -> pl.DataType:
+    """Read what ``dtype_to_json`` wrote."""
+    if isinstance(value, str) and value in _PLAIN:
+        return _PLAIN[value]()
+    match value:
+        case {"Datetime": {"unit": unit, "zone": zone}}:
+            return pl.Datetime(unit, zone)
+        case {"Duration": {"unit": unit}}:
+            return pl.Duration(unit)
+        case {"Decimal": {"precision": precision, "scale": scale}}:
+            return pl.Decimal(precision, scale)
+        case {"Enum": categories}:
+            return pl.Enum(categories)
+        case {"List": inner}:
+            return pl.List(dtype_from_json(inner))
+        case {"Array": {"inner": inner, "shape": [size]}}:
+            return pl.Array(dtype_from_json(inner), size)
+        case {"Struct": fields}:
+            return pl.Struct([pl.Field(name, dtype_from_json(inner)) for name, inner in fields])
+    raise DataError(
+        f"unknown column type {value!r}", hint="it was written by a newer Headrace; upgrade this one"
+    )
+
+
+def parse_dtype(text: str, column: str = "?") -> pl.DataType:
+    """A type as users write it: ``i64``, ``str``, ``datetime[ms]``, ``datetime[us,UTC]``, ``list[f64]``."""
+    plain = "".join(text.split())
+    lower = plain.lower()
+    if lower in _SHORT:
+        return _SHORT[lower]
+    if plain in _PLAIN:
+        return _PLAIN[plain]()
+    if lower.startswith("list[") and lower.endswith("]"):
+        return pl.List(parse_dtype(plain[5:-1], column))
+    if decimal := _DECIMAL.fullmatch(lower):
+        return pl.Decimal(int(decimal[1]), int(decimal[2]))
+    instant = _INSTANT.fullmatch(plain)
+    if instant and instant[1] == "datetime":
+        return pl.Datetime(instant[2], instant[3])  # type: ignore[arg-type]  # the pattern admits the units alone
+    if instant and instant[3] is None:
+        return pl.Duration(instant[2])  # type: ignore[arg-type]
+    raise DeclarationError(
+        f"column {column!r}: unknown type {text!r}",
+        hint=f"known: {', '.join(_SHORT)}, datetime[ms,UTC], decimal[18,2], list[...]",
+    )
+
+
+def parse_columns(text: str) -> Columns:
+    """Columns as users write them: ``name:type`` pairs with commas between; raises ``DeclarationError``."""
+    columns: Columns = {}
+    for part in re.split(r",(?![^\[]*\])", text):
+        name, colon, type_text = (piece.strip() for piece in part.partition(":"))
+        if not (name and colon and type_text):
+            raise DeclarationError(
+                f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:i64"'
+            )
+        if name in columns:
+            raise DeclarationError(f"columns: {name!r} is named twice")
+        columns[name] = parse_dtype(type_text, name)
+    return columns
