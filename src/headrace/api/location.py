@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.core.errors import DeclarationError
+
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
@@ -29,3 +31,29 @@ def here() -> Location:
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return Location(file, line, linecache.getline(file, line).strip())
+
+
+class Declaring:
+    """Around the body of a public method: its ``DeclarationError``s name the operator and end with the user's line.
+
+    Code below raises plain errors and needn't know where it was called from.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.location = here()
+
+    def __enter__(self) -> Location:
+        return self.location
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        place = at(self.location)
+        if isinstance(error, DeclarationError) and not error.message.endswith(place):
+            error.message = f"{self._what}: {error.message}\n  {place}"
+            error.args = (error.message,)
+
+
+def at(location: Location) -> str:
+    """``at pipeline.py:12: <text of the line>``, as errors end."""
+    text = f": {location.text}" if location.text else ""
+    return f"at {location}{text}"

@@ -21,6 +21,20 @@ from headrace.systems.registry import SystemSpec
 
 OnError = Literal["fail", "skip", "dead_letter"]
 Start = Literal["oldest", "upcoming"]
+TableKind = Literal["local", "global"]
+JoinHow = Literal["inner", "left", "outer"]
+TableJoinHow = Literal["inner", "left"]
+Guarantee = Literal["at_least_once"]
+Grouping = Literal["partition", "container"]
+
+DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
+    "stream": pl.String(),
+    "partition": pl.Int64(),
+    "offset": pl.Int64(),
+    "reason": pl.String(),
+    "raw": pl.Binary(),
+}
+"""What a dead-letter stream carries: where the unreadable message stood, why it was refused, its bytes."""
 
 
 class Role(Enum):
@@ -69,7 +83,7 @@ class TableSpec:
     location: Location
     schema: Schema | None = None
     side_inputs: tuple[str, ...] = ()
-    kind: Literal["local", "global"] = "local"
+    kind: TableKind = "local"
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -173,21 +187,28 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Joins its two inputs by key within a time bound."""
+    """Joins its two inputs by key where the right one's time is in [left - before_ms, left + after_ms].
+
+    Columns come as ``left.join(right, on=keys, suffix=suffix)`` gives them, keys coalesced.
+    """
 
     keys: tuple[str, ...]
-    how: Literal["inner", "left", "outer"]
+    how: JoinHow
     before_ms: int
     after_ms: int
+    left_time: EventTime
+    right_time: EventTime
+    suffix: str = "_right"
 
 
 @dataclass(frozen=True, slots=True)
 class TableJoin:
-    """Looks each message's key up in a table."""
+    """Looks each message's key up in a table; ``keys`` are the message's columns, in the order of the table's."""
 
     table: str
     keys: tuple[str, ...]
-    how: Literal["inner", "left"]
+    how: TableJoinHow
+    suffix: str = "_right"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +288,10 @@ class Settings:
 
     home: str = ".headrace"
     intermediate_partitions: int | None = None
-    guarantee: Literal["at_least_once"] = "at_least_once"
+    guarantee: Guarantee = "at_least_once"
     checkpoint_interval_ms: int = 1000
     ahead_bytes_max: int = 64 << 20
-    grouping: Literal["partition", "container"] = "partition"
+    grouping: Grouping = "partition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
