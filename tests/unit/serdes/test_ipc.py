@@ -1,0 +1,144 @@
+"""Rows survive the way through bytes, and bytes that are no rows are refused without harm."""
+
+from __future__ import annotations
+
+import io
+import random
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from headrace.core.errors import DataError, FrameError
+from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows, encode_rows_into
+
+EVERYTHING = pl.DataFrame(
+    {
+        "text": ["short", None, "a string that is too long to lie in its view"],
+        "number": [1, None, -3],
+        "real": [0.5, None, float("inf")],
+        "flag": [True, None, False],
+        "raw": [b"x", None, b"y" * 40],
+        "list": [[1, 2], None, []],
+        "struct": [{"a": "x", "b": [1.0]}, None, {"a": None, "b": None}],
+        "decimal": [Decimal("1.50"), None, Decimal("-2.25")],
+        "date": [date(2024, 2, 29), None, date(1970, 1, 1)],
+        "time": [time(1, 2, 3), None, time(0)],
+        "span": [timedelta(days=1), None, timedelta(0)],
+        "nothing": [None, None, None],
+        "when": pl.Series([datetime(2024, 1, 1), None, datetime(1969, 1, 1)], dtype=pl.Datetime("ns", "UTC")),
+        "category": pl.Series(["a", None, "b"], dtype=pl.Categorical),
+        "choice": pl.Series(["a", None, "b"], dtype=pl.Enum(["a", "b"])),
+        "array": pl.Series([[1, 2], None, [3, 4]], dtype=pl.Array(pl.Int16, 2)),
+        "small": pl.Series([1, None, 255], dtype=pl.UInt8),
+    }
+)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("rows", [3, 0])
+def test_every_type_survives(rows: int, checked: bool) -> None:
+    df = EVERYTHING.head(rows)
+    back = decode_rows(encode_rows(df), checked=checked)
+    assert back.schema == df.schema
+    assert back.equals(df)
+
+
+def test_a_table_without_columns_survives() -> None:
+    assert decode_rows(encode_rows(pl.DataFrame())).shape == (0, 0)
+
+
+def test_the_bytes_of_the_first_release_can_be_read() -> None:
+    df = decode_rows((Path(__file__).parent / "rows-v1.arrow").read_bytes())
+    assert df.to_dict(as_series=False) == {
+        "member": ["user-1", None, "a member with quite a long name"],
+        "ts": [1, None, 3],
+        "v": [0.5, None, -1.0],
+        "ok": [True, None, False],
+        "raw": [b"x", None, b""],
+        "at": [datetime(2024, 1, 2, 3, 4, 5), None, datetime(1970, 1, 1)],
+        "tags": [["a"], None, []],
+    }
+
+
+def test_a_body_is_read_in_place_behind_a_header_of_any_length() -> None:
+    df = pl.DataFrame({"a": range(1000), "b": ["a string of more than twelve bytes"] * 1000})
+    for size in range(30):
+        whole = encode_rows_into(io.BytesIO(b"h" * size), df)
+        assert whole[:size] == b"h" * size
+        assert decode_rows(memoryview(whole)[size:]).equals(df)
+
+
+def test_a_slice_of_a_big_frame_takes_no_more_than_its_rows() -> None:
+    big = pl.DataFrame({"url": [f"https://example.com/a/path/that/is/long/{i}" for i in range(100_000)]})
+    few = big.slice(50_000, 10)
+    assert len(encode_rows(few)) < 2000
+    assert len(encode_rows(big.filter(pl.int_range(pl.len()) % 10_000 == 0))) < 2000
+
+
+def test_several_batches_in_one_stream_are_one_table() -> None:
+    parts = [pl.DataFrame({"a": [n], "s": ["x" * 20]}) for n in range(5)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, parts[0].to_arrow().schema) as writer:
+        for part in parts:
+            writer.write_table(part.to_arrow())
+    assert decode_rows(sink.getvalue().to_pybytes()).equals(pl.concat(parts))
+
+
+@pytest.mark.parametrize("extra", [b"\0", b"garbage", b"\xff\xff\xff\xff\0\0\0\0"])
+def test_what_follows_the_batch_is_an_error(extra: bytes) -> None:
+    body = encode_rows(EVERYTHING)
+    with pytest.raises(FrameError, match=f"batch of {len(body)} bytes is followed by {len(extra)} more"):
+        decode_rows(body + extra)
+
+
+def test_a_stream_that_stops_between_batches_is_an_error() -> None:
+    body = encode_rows(pl.DataFrame({"a": [1]}))
+    with pytest.raises(FrameError, match="without its end"):
+        decode_rows(body[:-8])
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"hello, this is no Arrow at all", bytes(100), b"\xff" * 64])
+def test_other_bytes_are_refused_and_shown(body: bytes) -> None:
+    with pytest.raises(FrameError, match=f"a body of {len(body)} bytes"):
+        decode_rows(body)
+
+
+def test_damaged_bytes_never_end_the_process_nor_escape_the_error_tree() -> None:
+    rng = random.Random(7)
+    body = encode_rows(EVERYTHING)
+    outcomes = {"refused": 0, "read": 0}
+    for _ in range(3000):
+        damaged = bytearray(body)
+        for _ in range(rng.choice((1, 1, 5))):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        damaged = damaged[: rng.randrange(len(damaged))] if rng.random() < 0.2 else damaged
+        try:
+            df = decode_rows(bytes(damaged))
+        except FrameError:
+            outcomes["refused"] += 1
+        else:
+            df.select(pl.all().is_null().sum())
+            encode_rows(df)
+            outcomes["read"] += 1
+    assert outcomes["refused"] > 1000
+    assert outcomes["read"] > 100  # a flipped bit of a number or of padding is no business of the format
+
+
+@pytest.mark.parametrize("dtype", [pl.Int128, pl.Object])
+def test_a_column_that_no_reader_could_read_is_refused_when_written(dtype: type[pl.DataType]) -> None:
+    with pytest.raises(DataError, match=r"column 'big' of type \w+ can't be written"):
+        encode_rows(pl.DataFrame({"big": pl.Series([1], dtype=dtype)}))
+
+
+def test_concat_keeps_order_and_skips_empty_frames() -> None:
+    a, b = pl.DataFrame({"x": [1, 2]}), pl.DataFrame({"x": [3]})
+    both = concat_rows([a, a.clear(), b])
+    assert both["x"].to_list() == [1, 2, 3]
+    assert both.n_chunks() == 1
+    assert concat_rows([a.clear(), a]) is a
+    assert concat_rows([a.clear()]).schema == a.schema
+    assert concat_rows([]).shape == (0, 0)
