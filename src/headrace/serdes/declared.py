@@ -1,0 +1,151 @@
+"""From what a user declares to Polars types, and from columns back to what the user declared."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from datetime import date, datetime
+from typing import Any
+
+import polars as pl
+
+from headrace.core.errors import DeclarationError
+from headrace.serdes.dtypes import instantiate
+
+_OF_PYTHON: Mapping[Any, pl.DataType] = {
+    str: pl.String(),
+    int: pl.Int64(),
+    float: pl.Float64(),
+    bool: pl.Boolean(),
+    bytes: pl.Binary(),
+    datetime: pl.Datetime("us"),
+    date: pl.Date(),
+}
+_REFUSED = (pl.Object, pl.Unknown, pl.Int128, pl.UInt128)
+_ALLOWED_DTYPES = "any Polars type but Object, Unknown, Int128 and UInt128"
+_ALLOWED_HINTS = (
+    "use str, int, float, bool, bytes, datetime, date, list[...], Optional[...] or a dataclass of these"
+)
+
+
+def dtype_of(column: object, declared: object) -> pl.DataType:
+    """The Polars type in a dict schema, given as a class or an instance; raises ``DeclarationError``."""
+    if not isinstance(column, str) or not column:
+        raise DeclarationError(f"{column!r} is no name of a column", hint="use a string that isn't empty")
+    dtype = instantiate(declared, column)
+    if not _holds_refused(dtype):
+        return dtype
+    raise DeclarationError(
+        f"column {column!r}: {declared!r} is no type that a stream can hold", hint=f"use {_ALLOWED_DTYPES}"
+    )
+
+
+def columns_of_dataclass(record: type) -> dict[str, pl.DataType]:
+    """The columns of a dataclass: the fields that its constructor takes."""
+    return _columns(record, record.__name__, ())
+
+
+def record_builder(names: list[str], record: type | None) -> Callable[[list[list[Any]]], list[Any]]:
+    """A function from columns of values to a list of dicts, or of instances of ``record``."""
+    if record is None:
+        # Written out and compiled, as the standard library does for dataclasses: a display of known keys
+        # is twice as fast as dict(zip(...)). Only repr() of the names enters the source.
+        slots = [f"v{index}" for index in range(len(names))]
+        pairs = ", ".join(f"{name!r}: {slot}" for name, slot in zip(names, slots, strict=True))
+        source = f"lambda columns: [{{{pairs}}} for ({', '.join(slots)},) in zip(*columns)]"
+        built: Callable[[list[list[Any]]], list[Any]] = eval(source, {"zip": zip})  # noqa: S307
+        return built
+    hints = typing.get_type_hints(record)
+    converters = [_converter(hints[name]) for name in names]
+    make = _maker(record, names)
+
+    def build(columns: list[list[Any]]) -> list[Any]:
+        ready = [
+            values if convert is None else [convert(value) for value in values]
+            for values, convert in zip(columns, converters, strict=True)
+        ]
+        return list(map(make, *ready))
+
+    return build
+
+
+def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.DataType]:
+    if record in outer:
+        raise DeclarationError(
+            f"{where}: {record.__name__} contains itself", hint="a column's type must be finite"
+        )
+    try:
+        hints = typing.get_type_hints(record)
+    except NameError as error:
+        raise DeclarationError(f"{where}: a type isn't defined: {error}") from error
+    columns = {
+        field.name: _of_hint(hints[field.name], f"{where}.{field.name}", (*outer, record))
+        for field in dataclasses.fields(record)
+        if field.init
+    }
+    if not columns:
+        raise DeclarationError(f"{where} has no fields", hint="a schema needs at least one column")
+    return columns
+
+
+def _of_hint(hint: Any, where: str, outer: tuple[type, ...]) -> pl.DataType:
+    hint = _without_none(hint)
+    simple = _OF_PYTHON.get(hint) if isinstance(hint, type) else None
+    if simple is not None:
+        return simple
+    if typing.get_origin(hint) is list:
+        return pl.List(_of_hint(typing.get_args(hint)[0], where, outer))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return pl.Struct(_columns(hint, where, outer))
+    raise DeclarationError(f"column {where}: {hint!r} is no type of a column", hint=_ALLOWED_HINTS)
+
+
+def _without_none(hint: Any) -> Any:
+    """``T`` of ``Optional[T]``; any other hint as it is."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        rest = [argument for argument in typing.get_args(hint) if argument is not type(None)]
+        return rest[0] if len(rest) == 1 else hint
+    return hint
+
+
+def _holds_refused(dtype: pl.DataType) -> bool:
+    if isinstance(dtype, pl.Struct):
+        return any(_holds_refused(instantiate(field.dtype, field.name)) for field in dtype.fields)
+    if isinstance(dtype, pl.List | pl.Array):
+        return _holds_refused(instantiate(dtype.inner))
+    return isinstance(dtype, _REFUSED)
+
+
+def _maker(record: type, names: list[str]) -> Callable[..., Any]:
+    """What makes an instance from values in the order of ``names``."""
+    if any(field.kw_only for field in dataclasses.fields(record) if field.init):
+        return lambda *values: record(**dict(zip(names, values, strict=True)))
+    return record
+
+
+def _converter(hint: Any) -> Callable[[Any], Any] | None:
+    """What turns the value that Polars gives into the declared one; None when it is that already."""
+    hint = _without_none(hint)
+    if typing.get_origin(hint) is list:
+        inner = _converter(typing.get_args(hint)[0])
+        if inner is None:
+            return None
+        return lambda value: None if value is None else [inner(item) for item in value]
+    if not (isinstance(hint, type) and dataclasses.is_dataclass(hint)):
+        return None
+    names = [field.name for field in dataclasses.fields(hint) if field.init]
+    hints = typing.get_type_hints(hint)
+    parts = [_converter(hints[name]) or _same for name in names]
+
+    def convert(value: Any) -> Any:
+        if value is None:
+            return None
+        return hint(**{name: part(value[name]) for name, part in zip(names, parts, strict=True)})
+
+    return convert
+
+
+def _same(value: Any) -> Any:
+    return value

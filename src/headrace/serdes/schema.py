@@ -1,0 +1,196 @@
+"""The schema of a stream: ordered columns and their Polars types, and the two ways across its border.
+
+Columnar: ``conform`` checks a decoded batch and casts what can be cast without loss. Row by row, for
+user functions: ``to_records`` and ``from_records``, between a batch and dicts or dataclass instances.
+Every column may hold nulls. Columns that the schema doesn't name are dropped on the way in.
+
+Immutable and pure; nothing here blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from headrace.core.errors import DataError, DeclarationError
+from headrace.serdes.casting import cast_column
+from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
+
+BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
+"""The columns of a stream that was declared without a schema."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Rows of a batch that don't fit; ``rows`` are all their indexes, the other fields tell of the first."""
+
+    column: str
+    expected: pl.DataType
+    found: pl.DataType
+    rows: list[int]
+    sample: str
+
+    def error(self) -> DataError:
+        """The error to raise when the policy is to fail."""
+        return DataError(
+            f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}: column {self.column!r} "
+            f"should be {self.expected}, found {self.sample} ({self.found})",
+            hint='mend the input, or set on_error="skip" or "dead_letter" to set such rows aside',
+        )
+
+
+class Schema:
+    """Ordered columns with their types; ``record`` is the dataclass it was made from, if it was."""
+
+    __slots__ = ("_build", "_dtypes", "_names", "_read", "columns", "record")
+
+    def __init__(self, columns: Mapping[str, pl.DataType], record: type | None = None) -> None:
+        """Use ``Schema.of``."""
+        self.columns = dict(columns)
+        self.record = record
+        self._names = list(self.columns)
+        self._dtypes = list(self.columns.values())
+        self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
+        self._read: Callable[[str], Callable[[Any], Any]] = attrgetter if record else itemgetter
+
+    @classmethod
+    def of(cls, declared: object = None) -> Schema:
+        """The schema of a dict of types, a dataclass, a ``Schema``, or None (bytes: ``key``, ``value``).
+
+        Raises ``DeclarationError`` naming the column whose type can't be in a stream.
+        """
+        if declared is None:
+            return cls(BYTES_COLUMNS)
+        if isinstance(declared, Schema):
+            return declared
+        if isinstance(declared, Mapping):
+            if not declared:
+                raise DeclarationError("a schema needs at least one column")
+            return cls({name: dtype_of(name, dtype) for name, dtype in declared.items()})
+        if isinstance(declared, type) and dataclasses.is_dataclass(declared):
+            return cls(columns_of_dataclass(declared), declared)
+        raise DeclarationError(
+            f"{declared!r} is no schema",
+            hint='give a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, or nothing for bytes',
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self._names == other._names and self._dtypes == other._dtypes
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._names), tuple(self._dtypes)))
+
+    def __repr__(self) -> str:
+        return "Schema(" + ", ".join(f"{name}: {dtype}" for name, dtype in self.columns.items()) + ")"
+
+    def __reduce__(self) -> tuple[type[Schema], tuple[dict[str, pl.DataType], type | None]]:
+        return Schema, (self.columns, self.record)
+
+    def empty(self) -> pl.DataFrame:
+        """A batch without rows."""
+        return pl.DataFrame(schema=self.columns)
+
+    def require(self, columns: Iterable[str], where: str) -> None:
+        """Raise ``DeclarationError``, beginning with ``where``, for a column that isn't in the schema."""
+        for name in columns:
+            if name not in self.columns:
+                raise DeclarationError(
+                    f"{where}: unknown column {name!r}; there are {', '.join(self._names)}",
+                    hint=_did_you_mean(name, self._names),
+                )
+
+    def conform(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
+        """The rows that fit, with this schema's columns in its order, and what is wrong with the others.
+
+        A type that differs is cast when no value can be changed by it; where that hangs on the value (a
+        string to a number, a wide integer to a narrow one), rows whose value doesn't survive are left
+        out and named in the ``Mismatch``. A batch that fits is handed back as it is.
+
+        Raises ``DataError`` when a column is missing, or is of a type that can't become the expected one.
+        """
+        if df.dtypes == self._dtypes and df.columns == self._names:
+            return df, None
+        found = dict(zip(df.columns, df.dtypes, strict=True))
+        cast: list[pl.Series] = []
+        misfits: set[int] = set()
+        first: Mismatch | None = None
+        for name, expected in self.columns.items():
+            if name not in found:
+                raise DataError(
+                    f"column {name!r} ({expected}) is missing; there are {', '.join(found) or 'no columns'}",
+                    hint=_did_you_mean(name, list(found)),
+                )
+            series, rows = cast_column(df.get_column(name), expected)
+            cast.append(series)
+            misfits.update(rows)
+            if rows and (first is None or rows[0] < first.rows[0]):
+                first = Mismatch(name, expected, found[name], rows, repr(df.get_column(name)[rows[0]]))
+        fitted = pl.DataFrame(cast)
+        if first is None:
+            return fitted, None
+        misfit_rows = sorted(misfits)
+        kept = np.ones(df.height, dtype=np.bool_)
+        kept[misfit_rows] = False
+        return fitted.filter(pl.Series(kept)), dataclasses.replace(first, rows=misfit_rows)
+
+    def to_records(self, df: pl.DataFrame) -> list[Any]:
+        """The rows as instances of ``record``, or as dicts. The batch must conform."""
+        return self._build([series.to_list() for series in df.get_columns()])
+
+    def from_records(self, records: Sequence[Any]) -> pl.DataFrame:
+        """A batch of dicts, or of instances of ``record``; keys that the schema doesn't name are dropped.
+
+        Raises ``DataError`` naming the first record that doesn't fit, by its index, and why.
+        """
+        try:
+            return pl.DataFrame([self._column(name, dtype, records) for name, dtype in self.columns.items()])
+        except Exception as error:
+            for index, record in enumerate(records):
+                self._check_record(index, record)
+            raise DataError(f"{len(records)} records, each of which fits, make no batch: {error}") from error
+
+    def _column(self, name: str, dtype: pl.DataType, records: Sequence[Any]) -> pl.Series:
+        values = list(map(self._read(name), records))
+        if self.record is not None and isinstance(dtype, pl.Struct | pl.List):
+            values = [_without_dataclasses(value) for value in values]
+        return pl.Series(name, values, dtype=dtype, strict=True)
+
+    def _check_record(self, index: int, record: Any) -> None:
+        """Raise the ``DataError`` for this record, if it is one that doesn't fit."""
+        wanted = self.record.__name__ if self.record else "dict"
+        fits = isinstance(record, self.record) if self.record else isinstance(record, Mapping)
+        if not fits:
+            raise DataError(f"record {index} is a {type(record).__name__}, not a {wanted}: {record!r:.200}")
+        for name, dtype in self.columns.items():
+            if self.record is None and name not in record:
+                raise DataError(
+                    f"record {index} has no {name!r}: {record!r:.200}", hint=_did_you_mean(name, list(record))
+                )
+            try:
+                self._column(name, dtype, [record])
+            except Exception as error:
+                value = self._read(name)(record)
+                raise DataError(
+                    f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}"
+                ) from error
+
+
+def _without_dataclasses(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without_dataclasses(item) for item in value]
+    return (
+        dataclasses.asdict(value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type)
+        else value
+    )
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str | None:
+    close = difflib.get_close_matches(name, [text for text in known if isinstance(text, str)], n=1)
+    return f"did you mean {close[0]!r}?" if close else None

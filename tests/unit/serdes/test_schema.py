@@ -1,0 +1,249 @@
+"""Declaring schemas, conforming batches to them, and crossing to records and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Optional
+
+import polars as pl
+import pytest
+
+from headrace.core.errors import DataError, DeclarationError
+from headrace.serdes.schema import Schema
+
+
+@dataclass
+class Place:
+    city: str
+    zip: int | None
+
+
+@dataclass(slots=True)
+class Visit:
+    member: str
+    ts: int
+    price: float
+    paid: bool
+    raw: bytes
+    at: datetime
+    day: date
+    tags: list[str]
+    place: Place
+    places: list[Place]
+    note: Optional[str] = None  # noqa: UP045
+    derived: int = field(default=7, init=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keyed:
+    b: int
+    a: str
+
+
+VISIT = Visit(
+    "ann",
+    1,
+    0.5,
+    True,
+    b"x",
+    datetime(2024, 1, 2),
+    date(2024, 1, 2),
+    ["a"],
+    Place("Bonn", None),
+    [Place("Ulm", 1)],
+)
+PLACE = pl.Struct({"city": pl.String, "zip": pl.Int64})
+PAGE_VIEWS = Schema.of({"member": pl.String, "ts": pl.Int64})
+
+
+# -- declaring ----------------------------------------------------------------------------------------
+
+
+def test_a_dict_takes_classes_and_instances() -> None:
+    schema = Schema.of({"a": pl.String, "b": pl.List(pl.Int32), "c": pl.Datetime})
+    assert schema.columns == {"a": pl.String(), "b": pl.List(pl.Int32()), "c": pl.Datetime("us")}
+    assert list(schema.columns) == ["a", "b", "c"]
+    assert all(isinstance(dtype, pl.DataType) for dtype in schema.columns.values())
+
+
+def test_a_dataclass_gives_its_constructors_fields() -> None:
+    assert Schema.of(Visit).columns == {
+        "member": pl.String(),
+        "ts": pl.Int64(),
+        "price": pl.Float64(),
+        "paid": pl.Boolean(),
+        "raw": pl.Binary(),
+        "at": pl.Datetime("us"),
+        "day": pl.Date(),
+        "tags": pl.List(pl.String()),
+        "place": PLACE,
+        "places": pl.List(PLACE),
+        "note": pl.String(),
+    }
+
+
+def test_no_schema_is_bytes_and_a_schema_is_itself() -> None:
+    assert Schema.of().columns == {"key": pl.Binary(), "value": pl.Binary()}
+    assert Schema.of(PAGE_VIEWS) is PAGE_VIEWS
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ({}, "at least one column"),
+        ("ts:int", "is no schema"),
+        (int, "is no schema"),
+        ({"a": int}, "column 'a'"),
+    ],
+)
+def test_what_is_no_schema_is_refused(declared: object, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        Schema.of(declared)
+
+
+def test_schemas_compare_and_travel() -> None:
+    assert Schema.of({"a": pl.Int64}) == Schema.of({"a": pl.Int64()})
+    assert Schema.of({"a": pl.Int64, "b": pl.Int64}) != Schema.of({"b": pl.Int64, "a": pl.Int64})
+    assert len({Schema.of({"a": pl.Int64}), Schema.of({"a": pl.Int64})}) == 1
+    travelled = pickle.loads(pickle.dumps(Schema.of(Visit)))
+    assert travelled == Schema.of(Visit)
+    assert travelled.to_records(travelled.from_records([VISIT])) == [VISIT]
+
+
+def test_require_suggests_the_column_that_was_meant() -> None:
+    PAGE_VIEWS.require(["ts", "member"], "window")
+    with pytest.raises(
+        DeclarationError, match="window: unknown column 'membr'; there are member, ts"
+    ) as caught:
+        PAGE_VIEWS.require(["ts", "membr"], "window")
+    assert caught.value.hint == "did you mean 'member'?"
+    with pytest.raises(DeclarationError) as caught:
+        PAGE_VIEWS.require(["zzz"], "window")
+    assert caught.value.hint is None
+
+
+# -- conforming -----------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_fits_is_handed_back_itself() -> None:
+    df = pl.DataFrame({"member": ["a"], "ts": [1]})
+    fitted, mismatch = PAGE_VIEWS.conform(df)
+    assert fitted is df
+    assert mismatch is None
+    assert PAGE_VIEWS.conform(PAGE_VIEWS.empty())[1] is None
+
+
+def test_order_is_mended_and_extras_are_dropped() -> None:
+    fitted, mismatch = PAGE_VIEWS.conform(pl.DataFrame({"x": [1], "ts": [2], "member": ["a"]}))
+    assert mismatch is None
+    assert fitted.to_dict(as_series=False) == {"member": ["a"], "ts": [2]}
+
+
+def test_a_missing_column_is_an_error_with_a_suggestion() -> None:
+    with pytest.raises(
+        DataError, match=r"column 'member' \(String\) is missing; there are Member, ts"
+    ) as caught:
+        PAGE_VIEWS.conform(pl.DataFrame({"Member": ["a"], "ts": [1]}))
+    assert caught.value.hint == "did you mean 'Member'?"
+
+
+def test_rows_that_do_not_fit_are_left_out_and_named() -> None:
+    schema = Schema.of({"n": pl.Int64, "small": pl.UInt8})
+    df = pl.DataFrame({"n": ["1", "abc", None, "4", "5"], "small": [1, 2, 3, 400, -1]})
+    fitted, mismatch = schema.conform(df)
+    assert fitted.rows() == [(1, 1), (None, 3)]
+    assert fitted.schema == schema.columns
+    assert mismatch is not None
+    assert mismatch.rows == [1, 3, 4]
+    assert (mismatch.column, mismatch.expected, mismatch.found) == ("n", pl.Int64(), pl.String())
+    message = str(mismatch.error())
+    assert "3 rows don't fit; the first is row 1: column 'n' should be Int64, found 'abc' (String)" in message
+
+
+def test_the_first_reason_belongs_to_the_first_row() -> None:
+    schema = Schema.of({"a": pl.Int64, "b": pl.Int64})
+    _, mismatch = schema.conform(pl.DataFrame({"a": ["1", "2", "x"], "b": ["1", "y", "3"]}))
+    assert mismatch is not None
+    assert mismatch.rows == [1, 2]
+    assert (mismatch.column, mismatch.sample) == ("b", "'y'")
+
+
+def test_a_type_that_cannot_become_the_expected_one_is_an_error() -> None:
+    with pytest.raises(DataError, match=r"column 'member': expected String, found Int64") as caught:
+        PAGE_VIEWS.conform(pl.DataFrame({"member": [1], "ts": [1]}))
+    assert "declare the column as Int64" in str(caught.value)
+
+
+# -- records ----------------------------------------------------------------------------------------------
+
+
+def test_rows_become_dicts_and_come_back() -> None:
+    df = pl.DataFrame({"member": ["a", None], "ts": [1, 2]})
+    records = PAGE_VIEWS.to_records(df)
+    assert records == [{"member": "a", "ts": 1}, {"member": None, "ts": 2}]
+    assert PAGE_VIEWS.from_records(records).equals(df)
+
+
+def test_names_of_columns_may_be_anything() -> None:
+    df = pl.DataFrame({"it's": [1], 'a "b" {c}': [2], "class": [3], "\\": [4]})
+    schema = Schema.of(dict(df.schema))
+    assert schema.to_records(df) == df.to_dicts()
+    assert schema.from_records(df.to_dicts()).equals(df)
+
+
+def test_rows_become_instances_and_come_back() -> None:
+    schema = Schema.of(Visit)
+    other = dataclasses.replace(VISIT, tags=[], places=[], note="n")
+    df = schema.from_records([VISIT, other])
+    assert df.schema == schema.columns
+    assert schema.to_records(df) == [VISIT, other]
+
+
+def test_nulls_of_nested_records_stay_none() -> None:
+    schema = Schema.of(Visit)
+    bare: Any = Visit(*[None] * 11)  # type: ignore[arg-type]
+    assert schema.to_records(schema.from_records([bare])) == [bare]
+    assert schema.from_records([bare])["place"].null_count() == 1
+
+
+def test_keyword_only_records() -> None:
+    schema = Schema.of(Keyed)
+    records = [Keyed(b=1, a="x"), Keyed(b=2, a="y")]
+    assert schema.to_records(schema.from_records(records)) == records
+
+
+@pytest.mark.parametrize("schema", [PAGE_VIEWS, Schema.of(Visit)])
+def test_no_records_are_an_empty_batch(schema: Schema) -> None:
+    assert schema.from_records([]).schema == schema.columns
+    assert schema.to_records(schema.empty()) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"member": "b", "ts": "late"}, r"record 2, column 'ts': 'late' \(str\) is no Int64"),
+        ({"member": 5, "ts": 1}, r"record 2, column 'member': 5 \(int\) is no String"),
+        ({"member": "b", "ts": 1.5}, r"record 2, column 'ts': 1.5 \(float\) is no Int64"),
+        ({"member": "b", "ts": 2**70}, "record 2, column 'ts'"),
+        ({"member": "b"}, "record 2 has no 'ts'"),
+        (None, "record 2 is a NoneType, not a dict"),
+        ("text", "record 2 is a str, not a dict"),
+    ],
+)
+def test_the_first_record_that_does_not_fit_is_named(bad: object, message: str) -> None:
+    good = {"member": "a", "ts": 1}
+    with pytest.raises(DataError, match=message):
+        PAGE_VIEWS.from_records([good, good, bad, good, 5])
+
+
+def test_records_of_a_dataclass_are_checked_too() -> None:
+    schema = Schema.of(Visit)
+    with pytest.raises(DataError, match="record 1 is a dict, not a Visit"):
+        schema.from_records([VISIT, {"member": "a"}])
+    with pytest.raises(DataError, match=r"record 1, column 'price': 'dear' \(str\) is no Float64"):
+        schema.from_records([VISIT, dataclasses.replace(VISIT, price="dear")])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="record 0, column 'place'"):
+        schema.from_records([dataclasses.replace(VISIT, place=5)])  # type: ignore[arg-type]
