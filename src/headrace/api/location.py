@@ -34,7 +34,7 @@ def here() -> Location:
 
 
 class Declaring:
-    """Around the body of a public method: its ``DeclarationError``s name the operator and end with the user's line.
+    """Around the body of a public method: its ``DeclarationError`` names it and ends with the user's line.
 
     Code below raises plain errors and needn't know where it was called from.
     """

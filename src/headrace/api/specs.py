@@ -203,7 +203,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class TableJoin:
-    """Looks each message's key up in a table; ``keys`` are the message's columns, in the order of the table's."""
+    """Looks each message's key up in a table; ``keys`` are its columns, in the order of the table's."""
 
     table: str
     keys: tuple[str, ...]
@@ -292,6 +292,11 @@ class Settings:
     checkpoint_interval_ms: int = 1000
     ahead_bytes_max: int = 64 << 20
     grouping: Grouping = "partition"
+    internal: SystemSpec | None = None
+
+    def internal_system(self) -> SystemSpec:
+        """Where intermediate streams and changelogs live: the embedded log under ``home`` unless stated."""
+        return self.internal or SystemSpec("log", "log", {"root": f"{self.home}/streams"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,303 @@
+"""An app as it is declared: its streams, tables and flows. Building it runs nothing and touches no disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar, get_args
+
+from headrace.api.descriptors import check_partitions
+from headrace.api.draft import Draft, SystemDescriptor
+from headrace.api.event_time import check_time_column
+from headrace.api.freeze import freeze
+from headrace.api.handles import Output, Table, describe, schema_difference
+from headrace.api.keys import key_columns
+from headrace.api.location import Declaring, Location, at
+from headrace.api.rows import SchemaLike
+from headrace.api.specs import (
+    Graph,
+    Grouping,
+    Guarantee,
+    OnError,
+    Role,
+    Settings,
+    Start,
+    StreamSpec,
+    TableKind,
+    TableSpec,
+)
+from headrace.api.stream import Stream
+from headrace.core.duration import Duration, to_ms
+from headrace.core.errors import DeclarationError
+from headrace.core.ids import StreamId, check_id
+from headrace.serdes.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+_DEFAULTS = Settings()
+_Choice = TypeVar("_Choice", bound=str)
+
+
+class Declarations:
+    """What an app declares. ``headrace.App`` adds to it how an app is planned and run.
+
+    >>> app = hr.App("page-views", home="/data/page-views", intermediate_partitions=8)
+    >>> app.settings.intermediate_partitions
+    8
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        home: str = _DEFAULTS.home,
+        intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
+        guarantee: Guarantee = _DEFAULTS.guarantee,
+        checkpoint_interval: Duration = _DEFAULTS.checkpoint_interval_ms,
+        ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
+        grouping: Grouping = _DEFAULTS.grouping,
+    ) -> None:
+        """Begin an app.
+
+        ``home`` is the folder of its streams, state and metadata. ``intermediate_partitions`` is the
+        partition count of intermediate streams that nothing else decides. ``checkpoint_interval`` is the
+        time between checkpoints. A stage stops reading when its output runs ``ahead_bytes_max`` bytes ahead
+        of the reader. ``grouping`` says whether a task is made for each partition or for each container.
+        """
+        with Declaring("App") as here:
+            check_id("app name", name)
+            check_partitions(intermediate_partitions)
+            if (
+                isinstance(ahead_bytes_max, bool)
+                or not isinstance(ahead_bytes_max, int)
+                or ahead_bytes_max < 1
+            ):
+                raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
+            settings = Settings(
+                home=str(home),
+                intermediate_partitions=intermediate_partitions,
+                guarantee=_one_of("guarantee", guarantee, Guarantee),
+                checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),
+                ahead_bytes_max=ahead_bytes_max,
+                grouping=_one_of("grouping", grouping, Grouping),
+            )
+            self._draft = Draft(name, settings, here)
+
+    @property
+    def name(self) -> str:
+        """The app's name."""
+        return self._draft.app
+
+    @property
+    def settings(self) -> Settings:
+        """What the app sets once for all of itself."""
+        return self._draft.settings
+
+    def input(
+        self,
+        name: str,
+        schema: SchemaLike | None = None,
+        *,
+        event_time: str | None = None,
+        lateness: Duration = "0s",
+        idle_timeout: Duration | None = None,
+        system: SystemDescriptor | SystemSpec | None = None,
+        physical: str | None = None,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+        start: Start = "oldest",
+        broadcast: bool = False,
+    ) -> Stream:
+        """A stream that the app reads; ``name`` is its id, and its name in the system unless ``physical`` is.
+
+        Its columns are a dict of Polars types, a dataclass, or, without either, the bytes ``key`` and
+        ``value``. ``event_time`` names the column of a message's time; messages may come up to ``lateness``
+        after later ones. A partition silent for ``idle_timeout`` holds no window back. A message that can't
+        be read fails the app, is skipped and counted, or goes to the ``dead_letter`` stream, as ``on_error``
+        says. With ``broadcast`` every task reads all of it.
+
+        >>> clicks = app.input("clicks", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
+        >>> old = app.input("old-clicks", {"member": pl.String}, system=hr.files("clicks/*.parquet"))
+        >>> raw = app.input("raw", on_error="dead_letter", dead_letter="unreadable")
+        >>> raw.schema
+        Schema(key: Binary, value: Binary)
+        """
+        with Declaring("input") as here:
+            columns = Schema.of(schema)
+            lateness_ms = to_ms(lateness, "lateness")
+            idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
+            if event_time is None and (lateness_ms or idle_ms):
+                given = "lateness" if lateness_ms else "idle_timeout"
+                raise DeclarationError(
+                    f"{given}= has no meaning without an event time", hint="name it: event_time="
+                )
+            letters = _dead_letter_id(_one_of("on_error", on_error, OnError), dead_letter)
+            time = None if event_time is None else check_time_column(event_time, columns)
+            spec = replace(
+                self._stream(name, Role.SOURCE, system, physical, here),
+                schema=columns,
+                event_time=time,
+                lateness_ms=lateness_ms,
+                idle_timeout_ms=idle_ms,
+                on_error=on_error,
+                dead_letter=letters,
+                start=_one_of("start", start, Start),
+                broadcast=bool(broadcast),
+            )
+            node = self._draft.read(spec, here)
+            return Stream(self._draft, node.id, columns, time)
+
+    def output(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        system: SystemDescriptor | SystemSpec | None = None,
+        physical: str | None = None,
+        schema: SchemaLike | None = None,
+    ) -> Output:
+        """A stream that the app writes; ``name`` and ``physical`` are as for ``input``.
+
+        Without ``schema`` the first flow sent to it sets its columns. Without ``partitions`` the planner or
+        the system decides how many there are.
+
+        >>> counts = app.output("counts", partitions=4)
+        >>> report = app.output("report", system=hr.files("report/", format="parquet"))
+        """
+        with Declaring("output") as here:
+            check_partitions(partitions)
+            columns = None if schema is None else Schema.of(schema)
+            spec = self._stream(name, Role.SINK, system, physical, here)
+            self._draft.streams[name] = replace(spec, partitions=partitions, schema=columns)
+            return Output(self._draft, name)
+
+    def table(
+        self,
+        id: str,
+        key: str | tuple[str, ...],
+        schema: SchemaLike | None = None,
+        side_inputs: Iterable[Stream] = (),
+        kind: TableKind = "local",
+    ) -> Table:
+        """A table of one row a key, filled by ``send_to(table)``, or kept up to date by ``side_inputs``.
+
+        A ``local`` table holds a task's keys, so it and what joins it are partitioned alike; of a ``global``
+        one each task holds everything. Side inputs are inputs that no flow reads. Without ``schema`` the
+        table has their columns, or those of the first flow sent to it.
+
+        >>> members = app.input("members", {"member": pl.String, "country": pl.String})
+        >>> countries = app.table("countries", key="member", side_inputs=[members])
+        >>> located = views.join(countries)
+        """
+        with Declaring("table") as here:
+            _one_of("kind", kind, TableKind)
+            sides = tuple(self._side_input(side) for side in side_inputs)
+            columns = _table_schema(None if schema is None else Schema.of(schema), sides)
+            keys = (key,) if isinstance(key, str) else tuple(key)
+            if columns is not None:
+                key_columns(keys, columns, "a table")
+            self._draft.claim("table", id, here)
+            self._draft.tables[id] = TableSpec(
+                id=id,
+                key=keys,
+                location=here,
+                schema=columns,
+                side_inputs=tuple(side.id for side in sides),
+                kind=kind,
+            )
+            for side in sides:
+                self._draft.streams[side.id] = replace(side, role=Role.SIDE_INPUT)
+            return Table(self._draft, id)
+
+    def graph(self) -> Graph:
+        """The app as one immutable graph; raises when a flow has no end, or there is none.
+
+        Inputs, outputs and tables that no flow touches are left out.
+
+        >>> views.filter(pl.col("ms") > 100).send_to(app.output("slow"))
+        >>> list(app.graph().nodes)
+        ['input-page-views', 'filter-1', 'send_to-1']
+        """
+        return freeze(self._draft)
+
+    def __repr__(self) -> str:
+        draft = self._draft
+        return f"{type(self).__name__}({self.name!r}: {len(draft.nodes)} steps, {len(draft.streams)} streams)"
+
+    def _stream(
+        self,
+        name: str,
+        role: Role,
+        system: SystemDescriptor | SystemSpec | None,
+        physical: str | None,
+        here: Location,
+    ) -> StreamSpec:
+        """Claim the id and the place of a stream that the user names."""
+        check_id("id", name)
+        place = name if physical is None else check_id("physical", physical)
+        home = self._draft.system(system, name)
+        stream = StreamId(home.name, place)
+        self._draft.check_free(stream)
+        self._draft.claim(role.value, name, here)
+        return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
+
+    def _side_input(self, stream: object) -> StreamSpec:
+        """The source behind a stream that may become a side input: an input that nothing else reads."""
+        if not isinstance(stream, Stream):
+            raise DeclarationError(
+                f"a side input is a {type(stream).__name__}, not a stream",
+                hint='write side_inputs=[app.input("profiles", {...})]',
+            )
+        if stream.draft is not self._draft:
+            raise DeclarationError(
+                f"the side input {stream.node!r} belongs to another app, {stream.draft.app!r}"
+            )
+        source = self._draft.source_of(stream.node)
+        if source is None:
+            raise DeclarationError(
+                f"{stream.node!r} is computed, and a side input is read as it is",
+                hint="pass the input itself, or fill the table by send_to(table)",
+            )
+        if stream.node in self._draft.followed():
+            raise DeclarationError(
+                f"the input {source.id!r} {at(source.location)} is read by a flow",
+                hint="a side input is for the table alone; fill the table by send_to(table) instead",
+            )
+        return source
+
+
+def _table_schema(declared: Schema | None, sides: tuple[StreamSpec, ...]) -> Schema | None:
+    wanted = declared
+    for side in sides:
+        if side.schema is None:
+            continue
+        wanted = wanted or side.schema
+        difference = schema_difference(side.schema, wanted)
+        if difference:
+            raise DeclarationError(
+                f"the side input {side.id!r} {at(side.location)} doesn't fit the table: {difference}",
+                hint=f"the table has: {describe(wanted)}",
+            )
+    return wanted
+
+
+def _dead_letter_id(on_error: str, dead_letter: Output | str | None) -> str | None:
+    if on_error == "dead_letter" and dead_letter is None:
+        raise DeclarationError(
+            'on_error="dead_letter" needs the stream that unreadable messages go to',
+            hint='name it: dead_letter="views-unreadable"',
+        )
+    if on_error != "dead_letter" and dead_letter is not None:
+        raise DeclarationError(
+            f'dead_letter= is given, but on_error is "{on_error}"', hint='write on_error="dead_letter"'
+        )
+    if dead_letter is None:
+        return None
+    return dead_letter.id if isinstance(dead_letter, Output) else check_id("dead_letter", dead_letter)
+
+
+def _one_of(what: str, value: _Choice, literal: object) -> _Choice:
+    allowed = get_args(literal)
+    if value not in allowed:
+        names = ", ".join(f'"{name}"' for name in allowed)
+        raise DeclarationError(f"{what}={value!r} is not a choice there is", hint=f"write one of {names}")
+    return value

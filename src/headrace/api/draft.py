@@ -1,0 +1,169 @@
+"""The graph while it is being declared: what the handles (``Stream``, ``Output``, ``Table``) write into.
+
+Only the graph lives here, no operator's rules. It keeps ids unique and nodes in order of declaration;
+``freeze`` turns it into a ``Graph``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.api.location import Location, at
+from headrace.api.specs import EventTime, Input, Node, Operator, Role, Settings, StreamSpec, TableSpec
+from headrace.core.errors import DeclarationError
+from headrace.core.ids import StreamId, check_id
+from headrace.serdes.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+
+class SystemDescriptor(Protocol):
+    """Anything that can say which system a stream lives in."""
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """The system for the stream of that id."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    what: str
+    location: Location
+
+
+class Draft:
+    """A graph under construction. One per app."""
+
+    def __init__(self, app: str, settings: Settings, location: Location) -> None:
+        self.app = app
+        self.settings = settings
+        self.location = location
+        self.nodes: dict[str, Node] = {}
+        self.streams: dict[str, StreamSpec] = {}
+        self.tables: dict[str, TableSpec] = {}
+        self.default_system = SystemSpec("log", "log", {"root": f"{settings.home}/streams"})
+        self._systems: dict[str, SystemSpec] = {"log": self.default_system}
+        self._claims: dict[str, _Claim] = {}
+        self._numbers: Counter[str] = Counter()
+
+    # -- ids -----------------------------------------------------------------------------------------
+
+    def claim(self, what: str, id_: str | None, location: Location, example: str = "") -> str:
+        """Take a durable id; it may be taken once in the whole app."""
+        if id_ is None:
+            raise DeclarationError(
+                f"{what} owns something durable, so it needs an id",
+                hint=f"give it a name that stays when the code around it changes: {example}",
+            )
+        check_id("id", id_)
+        taken = self._claims.get(id_)
+        if taken is None and id_ in self.nodes:
+            taken = _Claim("another step", self.nodes[id_].location)
+        if taken is not None:
+            raise DeclarationError(
+                f"the id {id_!r} is already that of {taken.what} {at(taken.location)}",
+                hint="ids of streams, tables and steps are unique in an app; choose another",
+            )
+        self._claims[id_] = _Claim(what, location)
+        return id_
+
+    def ids(self) -> set[str]:
+        """All durable ids that are taken."""
+        return set(self._claims)
+
+    def check_free(self, stream: StreamId) -> None:
+        """Raise if another declaration already stands for this stream of this system."""
+        for spec in self.streams.values():
+            if spec.stream == stream:
+                raise DeclarationError(
+                    f"the stream {stream} is already declared as {spec.id!r} {at(spec.location)}",
+                    hint="use that handle again, or name another stream with physical=",
+                )
+
+    def system(self, descriptor: SystemDescriptor | SystemSpec | None, stream_id: str) -> SystemSpec:
+        """The system that a descriptor means for a stream; one name means one system in an app."""
+        if descriptor is None:
+            return self.default_system
+        if not isinstance(descriptor, SystemSpec) and not callable(getattr(descriptor, "system", None)):
+            raise DeclarationError(
+                f"system= takes a system, not {type(descriptor).__name__}",
+                hint='write system=hr.files("data/*.parquet"), hr.log("/data/shared") or hr.memory()',
+            )
+        spec = descriptor if isinstance(descriptor, SystemSpec) else descriptor.system(stream_id)
+        known = self._systems.setdefault(spec.name, spec)
+        if known != spec:
+            raise DeclarationError(
+                f"two systems are called {spec.name!r}: {known.kind} {dict(known.options)} "
+                f"and {spec.kind} {dict(spec.options)}",
+                hint="give one of them another name: name=",
+            )
+        return known
+
+    # -- nodes ---------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        kind: str,
+        operator: Operator,
+        inputs: tuple[str, ...],
+        location: Location,
+        *,
+        id_: str | None = None,
+        schema: Schema | None = None,
+        event_time: EventTime | None = None,
+    ) -> Node:
+        """Append a node; without an id of its own it is called by its kind and a number."""
+        for input_ in inputs:
+            self._check_not_side_input(input_)
+        node = Node(
+            id=id_ or self._next_id(kind),
+            operator=operator,
+            inputs=inputs,
+            location=location,
+            schema=schema,
+            event_time=event_time,
+        )
+        self.nodes[node.id] = node
+        return node
+
+    def read(self, spec: StreamSpec, location: Location) -> Node:
+        """Register a stream that the app reads, and the ``Input`` that reads it."""
+        self.streams[spec.id] = spec
+        return self.add(
+            "input",
+            Input(spec.id),
+            (),
+            location,
+            id_=self._next_id(f"input-{spec.id}", first=""),
+            schema=spec.schema,
+            event_time=spec.event_time,
+        )
+
+    def source_of(self, node_id: str) -> StreamSpec | None:
+        """The source stream that this node reads; None if it is anything but an ``Input`` of a source."""
+        operator = self.nodes[node_id].operator
+        if not isinstance(operator, Input):
+            return None
+        spec = self.streams[operator.stream]
+        return None if spec.role is Role.INTERMEDIATE else spec
+
+    def followed(self) -> set[str]:
+        """The nodes whose output some other node takes."""
+        return {input_ for node in self.nodes.values() for input_ in node.inputs}
+
+    def _next_id(self, kind: str, first: str = "-1") -> str:
+        while True:
+            self._numbers[kind] += 1
+            number = self._numbers[kind]
+            id_ = f"{kind}{first}" if number == 1 else f"{kind}-{number}"
+            if id_ not in self.nodes and id_ not in self._claims:
+                return id_
+
+    def _check_not_side_input(self, node_id: str) -> None:
+        source = self.source_of(node_id)
+        if source is not None and source.role is Role.SIDE_INPUT:
+            raise DeclarationError(
+                f"the input {source.id!r} {at(source.location)} is a table's side input, which no flow reads",
+                hint="join the table instead",
+            )

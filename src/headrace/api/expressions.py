@@ -1,0 +1,180 @@
+"""What a Polars expression yields over a schema, and whether a stream may be computed with it.
+
+Inference is Polars' own, over a frame without rows. A stream has no end, and where its batches are cut
+is chance: an expression may look at one row at a time only. One that looks further (``sum``, ``shift``,
+``over``, ``sort``) would give another answer for every cut, so it is refused here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+
+import polars as pl
+from polars.exceptions import ColumnNotFoundError, PolarsError
+
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+
+Columns = Mapping[str, pl.DataType]
+
+# How Polars serializes an expression that runs another one over the elements of a list.
+_PER_ELEMENT = '{"Eval"'
+_ACROSS_ROWS = ('{"Agg"', '"Len"', '{"Over"', '{"Sort', '{"Slice"', '{"Gather"', '{"Filter"', '{"Explode"')
+
+
+def as_expression(value: object, what: str) -> pl.Expr:
+    """A column name or an expression, as an expression."""
+    if isinstance(value, pl.Expr):
+        return value
+    if isinstance(value, str):
+        return pl.col(value)
+    raise DeclarationError(
+        f"{what} is {type(value).__name__} {value!r}; it must be a column name or a Polars expression",
+        hint='write "url", pl.col("url") or pl.lit(value)',
+    )
+
+
+def named_expression(name: str, value: object) -> pl.Expr:
+    """A keyword of ``select`` or ``with_columns``: an expression, a column's name, or a value as such."""
+    if isinstance(value, str | pl.Expr):
+        return as_expression(value, name).alias(name)
+    try:
+        return pl.lit(value).alias(name)
+    except (PolarsError, TypeError):
+        raise DeclarationError(
+            f"{name}= is a {type(value).__name__}, which is neither an expression nor a value of a column"
+        ) from None
+
+
+def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[str, pl.DataType]:
+    """The columns that ``exprs`` give; with ``keep`` beside those that they don't replace."""
+    exprs = tuple(exprs)
+    for expr in exprs:
+        check_row_wise(expr)
+    lazy = pl.LazyFrame(schema=dict(schema.columns))
+    columns = _resolve(lazy.with_columns(*exprs) if keep else lazy.select(*exprs), schema, exprs)
+    if not columns:
+        raise DeclarationError("the result has no column", hint="name at least one column to keep")
+    if not keep and all(_is_scalar(expr) for expr in exprs):
+        raise DeclarationError(
+            "only constants are selected, so the number of rows would be lost",
+            hint="keep a column of the stream, or add constants by with_columns(...)",
+        )
+    return columns
+
+
+def value_dtype(schema: Schema, expr: pl.Expr) -> pl.DataType:
+    """The dtype of one expression, which must give one column."""
+    check_row_wise(expr)
+    columns = _resolve(pl.LazyFrame(schema=dict(schema.columns)).select(expr), schema, (expr,))
+    if len(columns) != 1:
+        raise DeclarationError(f"{_short(expr)} gives {len(columns)} columns, not one")
+    return next(iter(columns.values()))
+
+
+def check_predicate(schema: Schema, predicate: pl.Expr) -> None:
+    """Raise unless ``predicate`` is a Boolean for each row."""
+    dtype = value_dtype(schema, predicate)
+    if dtype != pl.Boolean:
+        raise DeclarationError(
+            f"the predicate {_short(predicate)} is {dtype}, not Boolean",
+            hint='compare it with something: pl.col("n") > 0, pl.col("url").is_not_null()',
+        )
+
+
+def check_columns(names: Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
+    """Return ``names`` as a tuple if each of them is a column, and none twice."""
+    names = tuple(names)
+    for name in names:
+        if name not in schema.columns:
+            raise unknown_column(name, schema.columns)
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise DeclarationError(f"{what} names {doubled[0]!r} twice", hint="name each column once")
+    return names
+
+
+def unknown_column(name: str, columns: Columns, where: str = "") -> DeclarationError:
+    """The error for a column that isn't there: it names those that are, and the likeliest."""
+    near = difflib.get_close_matches(name, columns, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return DeclarationError(
+        f"there is no column {name!r}{where}", hint=f"{guess}there are: {', '.join(columns)}"
+    )
+
+
+def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> set[str]:
+    """The columns that come out of a projection with the values they had."""
+    lazy = pl.LazyFrame(schema=dict(schema.columns))
+    same = set(schema.columns) if keep else set()
+    for expr in exprs:
+        names = set(lazy.select(expr).collect_schema().names())
+        if expr.meta.is_column_selection(allow_aliasing=False):
+            same |= names
+        else:
+            same -= names
+    return same
+
+
+def check_row_wise(expr: pl.Expr) -> None:
+    """Raise if a part of ``expr`` needs to see more than one row."""
+    for part in _parts(expr):
+        if not _is_row_wise(part):
+            raise DeclarationError(
+                f"{_short(part)} looks at more than one row, and a stream's batches are cut anywhere",
+                hint="aggregate in a window: window(shape, key=, agg={...}, id=); "
+                "drop or multiply rows by filter() or flat_map()",
+            )
+
+
+def _is_row_wise(part: pl.Expr) -> bool:
+    try:
+        scalar = part.meta.is_scalar() and part.meta.is_row_separable()
+        return scalar or (part.meta.is_row_separable() and part.meta.is_length_preserving())
+    except PolarsError:
+        # Selectors and struct or list functions need a schema to be judged; their kind tells enough.
+        return not _serialized(part).startswith(_ACROSS_ROWS)
+
+
+def _parts(expr: pl.Expr) -> Iterator[pl.Expr]:
+    yield expr
+    if not _serialized(expr).startswith(_PER_ELEMENT):
+        for part in expr.meta.pop():
+            yield from _parts(part)
+
+
+def _serialized(expr: pl.Expr) -> str:
+    try:
+        return expr.meta.serialize(format="json")
+    except (PolarsError, ModuleNotFoundError):
+        return ""  # a Python function is inside; it has no serialized form here
+
+
+def _is_scalar(expr: pl.Expr) -> bool:
+    try:
+        return expr.meta.is_scalar()
+    except PolarsError:
+        return False
+
+
+def _resolve(lazy: pl.LazyFrame, schema: Schema, exprs: tuple[pl.Expr, ...]) -> dict[str, pl.DataType]:
+    try:
+        return dict(lazy.collect_schema())
+    except ColumnNotFoundError as error:
+        missing = [name for e in exprs for name in e.meta.root_names() if name not in schema.columns]
+        if missing:
+            raise unknown_column(missing[0], schema.columns) from None
+        raise DeclarationError(_first_line(error)) from None
+    except PolarsError as error:
+        columns = ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())
+        raise DeclarationError(_first_line(error), hint=f"the columns are: {columns}") from None
+
+
+def _first_line(error: PolarsError) -> str:
+    return str(error).split("\n", 1)[0]
+
+
+def _short(expr: pl.Expr) -> str:
+    text = str(expr)
+    return text if len(text) <= 80 else f"{text[:77]}..."

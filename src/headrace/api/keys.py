@@ -1,0 +1,51 @@
+"""Key columns: which columns may be one, and how users name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from headrace.api.expressions import check_columns
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+
+
+def key_columns(key: str | Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
+    """The columns named by ``key``: at least one, all there, all of a type that has equality."""
+    names = (key,) if isinstance(key, str) else tuple(key)
+    if not names:
+        raise DeclarationError(
+            f"{what} needs a key",
+            hint="name one or more columns; for one group of everything add a constant: "
+            'with_columns(all=pl.lit(0)).partition_by("all", id=...)',
+        )
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise DeclarationError(
+            f"a key is a column name, not {type(wrong[0]).__name__}",
+            hint='compute it first, with_columns(domain=...), and name it: "domain"',
+        )
+    for name in check_columns(names, schema, "the key"):
+        dtype = schema.columns[name]
+        if dtype.is_nested() or dtype.is_object() or dtype == pl.Null:
+            raise DeclarationError(
+                f"the column {name!r} is {dtype}, which can't be a key",
+                hint="compute a column of a plain type from it and use that",
+            )
+    return names
+
+
+def key_name(key: str | pl.Expr) -> str:
+    """The column that a key is in, or would be in."""
+    if isinstance(key, str):
+        return key
+    if not isinstance(key, pl.Expr):
+        raise DeclarationError(
+            f"a key is a column name or an expression, not {type(key).__name__}",
+            hint='write "member" or pl.col("url").str.to_lowercase().alias("page")',
+        )
+    name = key.meta.output_name(raise_if_undetermined=False)
+    if not name:
+        raise DeclarationError(f"the key expression {key} has no name", hint='give it one: .alias("key")')
+    return name

@@ -1,0 +1,79 @@
+"""What a row function yields: said by ``schema=``, or by its return annotation."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
+from typing import Any
+
+import polars as pl
+
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+
+SchemaLike = Schema | type | typing.Mapping[str, Any]
+"""What the API takes for a schema: a dict of column names to Polars types, a dataclass, or a ``Schema``."""
+
+
+def check_function(function: object, what: str) -> None:
+    """Raise unless ``function`` can be called."""
+    if isinstance(function, pl.Expr) or not callable(function):
+        raise DeclarationError(
+            f"{what} takes a function, not {type(function).__name__}",
+            hint="for expressions there are select(...), with_columns(...) and filter(...)",
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise DeclarationError(f"{what} takes a plain function; {name_of(function)} is async")
+
+
+def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:
+    """The columns of what ``function`` returns; ``many``: it returns any number of rows, not one."""
+    if schema is not None:
+        return Schema.of(schema)
+    row = _returned(function)
+    if many:
+        row = _element(row)
+    if isinstance(row, type) and is_dataclass(row):
+        return Schema.of(row)
+    wanted = "an Iterable of a dataclass" if many else "a dataclass"
+    found = "has no return annotation" if row is None else f"is annotated to return {_readable(row)}"
+    raise DeclarationError(
+        f"the columns of the result are unknown: {name_of(function)} {found}",
+        hint=f'either give schema={{"url": pl.String, ...}}, or annotate the function to return {wanted}',
+    )
+
+
+def name_of(function: object) -> str:
+    """What to call a function in an error."""
+    name = getattr(function, "__qualname__", None) or type(function).__name__
+    return "the lambda" if name.endswith("<lambda>") else f"{name}()"
+
+
+def _returned(function: Callable[..., Any]) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = type(function).__call__
+    if isinstance(function, type):
+        return function  # calling a class yields an instance of it
+    try:
+        return typing.get_type_hints(function).get("return")
+    except NameError as error:
+        raise DeclarationError(
+            f"the return annotation of {name_of(function)} can't be read: {error}",
+            hint="give schema=, or define the dataclass at the top level of the module",
+        ) from None
+
+
+def _element(row: Any) -> Any:
+    origin = typing.get_origin(row)
+    if isinstance(origin, type) and issubclass(origin, Iterable) and origin is not dict:
+        return typing.get_args(row)[0]
+    return row if row is None or not is_dataclass(row) else list
+
+
+def _readable(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)

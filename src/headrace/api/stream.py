@@ -1,0 +1,444 @@
+"""The fluent handle: one short method an operator. Every call adds a node to the app's draft; nothing runs.
+
+The core is small: filter, project, function, merge, partition, window, join, send. What can be said by
+these (``drop``, ``rename``, a key by expression) is composed of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, final
+
+import polars as pl
+
+from headrace.api.descriptors import check_partitions
+from headrace.api.draft import Draft
+from headrace.api.event_time import Time, after_function, after_merge, after_projection
+from headrace.api.expressions import (
+    as_expression,
+    check_columns,
+    check_predicate,
+    named_expression,
+    projected,
+    unchanged_columns,
+)
+from headrace.api.handles import (
+    Output,
+    Table,
+    adopt_schema,
+    check_target,
+    describe,
+    schema_difference,
+    target_keys,
+)
+from headrace.api.joining import Within, stream_join, table_join
+from headrace.api.keys import key_columns, key_name
+from headrace.api.location import Declaring, Location
+from headrace.api.rows import SchemaLike, check_function, output_schema
+from headrace.api.specs import (
+    Aggregate,
+    BatchFunction,
+    Broadcast,
+    EventTime,
+    Filter,
+    JoinHow,
+    Merge,
+    Operator,
+    PartitionBy,
+    Project,
+    Role,
+    RowFunction,
+    SendTo,
+    SendToTable,
+    Sink,
+    StreamSpec,
+    Tumbling,
+)
+from headrace.api.windowing import RESULT_TIME, window_columns, window_step
+from headrace.core.errors import DeclarationError
+from headrace.core.ids import StreamId
+from headrace.serdes.schema import Schema
+
+
+@final
+class Stream:
+    """A flow of messages, as it is at one point of the app. Immutable: each method returns a new one.
+
+    >>> views
+    Stream('input-page-views': member String, url String, ms Int64, ts Int64; event time ts)
+    """
+
+    __slots__ = ("_schema", "_time", "draft", "node")
+
+    def __init__(self, draft: Draft, node: str, schema: Schema, time: Time) -> None:
+        """Made by ``app.input`` and by the methods here."""
+        self.draft = draft
+        self.node = node
+        self._schema = schema
+        self._time = time
+
+    # -- what it is ----------------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """The columns at this point.
+
+        >>> views.select("url").schema
+        Schema(url: String)
+        """
+        return self._schema
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """The column that holds the event time; None where there is none.
+
+        >>> views.event_time.column
+        'ts'
+        """
+        return self._time if isinstance(self._time, EventTime) else None
+
+    def __repr__(self) -> str:
+        time = f"; event time {self.event_time.column}" if self.event_time else ""
+        return f"Stream({self.node!r}: {describe(self._schema)}{time})"
+
+    # -- one message at a time -----------------------------------------------------------------------
+
+    def filter(self, predicate: str | pl.Expr | Callable[[Any], bool]) -> Stream:
+        """Keep the messages for which an expression, a Boolean column or a function is true.
+
+        A function is called once a row, with a dict, or with an instance of the dataclass that the schema
+        was made from. A null is not true.
+
+        >>> slow = views.filter(pl.col("ms") > 100)
+        >>> odd = views.filter(lambda row: row["ms"] % 2 == 1)
+        """
+        with Declaring("filter") as here:
+            if not isinstance(predicate, str | pl.Expr):
+                check_function(predicate, "filter")
+                step = RowFunction("filter", predicate, self._schema, self._schema)
+                return self._then("filter", step, here, self._schema, self._time)
+            expr = as_expression(predicate, "the predicate")
+            check_predicate(self._schema, expr)
+            return self._then("filter", Filter(expr), here, self._schema, self._time)
+
+    def map(self, function: Callable[[Any], Any], schema: SchemaLike | None = None) -> Stream:
+        """Turn each row into another one by a function, called once a row.
+
+        The new columns are those of ``schema``, or of the dataclass that the function is annotated to return.
+
+        >>> paths = views.map(lambda row: {"path": row["url"].split("?")[0]}, schema={"path": pl.String})
+        """
+        with Declaring("map") as here:
+            return self._by_rows("map", function, schema, here)
+
+    def flat_map(self, function: Callable[[Any], Iterable[Any]], schema: SchemaLike | None = None) -> Stream:
+        """Turn each row into any number of rows by a function, called once a row.
+
+        >>> words = views.flat_map(
+        ...     lambda row: [{"word": word} for word in row["url"].split("/")], schema={"word": pl.String}
+        ... )
+        """
+        with Declaring("flat_map") as here:
+            return self._by_rows("flat_map", function, schema, here)
+
+    def map_batches(
+        self, function: Callable[[pl.DataFrame], pl.DataFrame], schema: SchemaLike | None = None
+    ) -> Stream:
+        """Turn each batch (a DataFrame) into another one by a function; without ``schema`` the columns stay.
+
+        Where a batch begins and ends is chance: the function may not depend on it.
+
+        >>> upper = views.map_batches(lambda df: df.with_columns(pl.col("url").str.to_uppercase()))
+        """
+        with Declaring("map_batches") as here:
+            check_function(function, "map_batches")
+            after = self._schema if schema is None else Schema.of(schema)
+            time = after_function(self._time, after, "map_batches", here)
+            return self._then("map_batches", BatchFunction(function, after), here, after, time)
+
+    # -- columns -------------------------------------------------------------------------------------
+
+    def select(self, *exprs: str | pl.Expr, **named: object) -> Stream:
+        """Keep and compute columns; the others are gone. Keywords name new columns, as in Polars.
+
+        >>> views.select("url", seconds=pl.col("ms") / 1000).schema
+        Schema(url: String, seconds: Float64)
+        """
+        with Declaring("select") as here:
+            return self._project("select", exprs, named, here, keep=False)
+
+    def with_columns(self, *exprs: str | pl.Expr, **named: object) -> Stream:
+        """Add or replace columns; the others stay.
+
+        >>> domains = views.with_columns(domain=pl.col("url").str.split("/").list.first())
+        """
+        with Declaring("with_columns") as here:
+            return self._project("with_columns", exprs, named, here, keep=True)
+
+    def drop(self, *columns: str) -> Stream:
+        """Leave columns out.
+
+        >>> views.drop("ms", "ts").schema
+        Schema(member: String, url: String)
+        """
+        with Declaring("drop") as here:
+            gone = check_columns(columns, self._schema, "drop")
+            return self._project(
+                "drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False
+            )
+
+    def rename(self, names: Mapping[str, str]) -> Stream:
+        """Give columns new names: ``{old: new}``.
+
+        >>> views.select("url").rename({"url": "page"}).schema
+        Schema(page: String)
+        """
+        with Declaring("rename") as here:
+            check_columns(names, self._schema, "rename")
+            exprs = [pl.col(c).alias(names[c]) if c in names else pl.col(c) for c in self._schema.columns]
+            return self._project("rename", exprs, {}, here, keep=False)
+
+    # -- flows together and apart --------------------------------------------------------------------
+
+    def merge(self, *others: Stream) -> Stream:
+        """All messages of this flow and the others, which must have the same columns.
+
+        >>> both = views.filter(pl.col("ms") > 100).merge(views.filter(pl.col("url") == "/"))
+        """
+        with Declaring("merge") as here:
+            if not others:
+                raise DeclarationError(
+                    "there is nothing to merge with", hint="name at least one other stream"
+                )
+            for other in others:
+                self._check_other(other)
+                difference = schema_difference(other._schema, self._schema)
+                if difference:
+                    raise DeclarationError(
+                        f"{other.node!r} has other columns than {self.node!r}: {difference}",
+                        hint="bring them to one shape by select(...) or with_columns(...) first",
+                    )
+            aligned = [self, *(other._ordered(tuple(self._schema.columns), here) for other in others)]
+            records = {stream._schema.record for stream in aligned}
+            schema = self._schema if len(records) == 1 else Schema.of(self._schema.columns)
+            time = after_merge((stream._time for stream in aligned), here)
+            return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
+
+    def partition_by(
+        self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None
+    ) -> Stream:
+        """Send each message through a durable stream to the partition of its key: a new stage begins.
+
+        Messages of one key meet in one task behind it. A key is a column, or an expression that names a
+        new one. ``id`` names the intermediate stream and stays what it is when the code changes.
+
+        >>> by_member = views.partition_by("member", id="by-member")
+        >>> by_day = views.partition_by((pl.col("ts") // 86_400_000).alias("day"), id="by-day")
+        """
+        with Declaring("partition_by") as here:
+            check_partitions(partitions)
+            stream = self._with_keys(keys, here)
+            names = key_columns((key_name(key) for key in keys), stream._schema, "partition_by")
+            example = f'partition_by({", ".join(map(repr, names))}, id="by-{names[0]}")'
+            id_ = self.draft.claim("partition_by", id, here, example)
+            return stream._through(id_, PartitionBy(id_, names), here, partitions=partitions)
+
+    def broadcast(self, id: str | None = None) -> Stream:
+        """Send each message through a durable stream to every task behind it: a new stage begins.
+
+        >>> rules = views.filter(pl.col("url") == "/rules").broadcast(id="rules-to-all")
+        """
+        with Declaring("broadcast") as here:
+            id_ = self.draft.claim("broadcast", id, here, 'broadcast(id="rules-to-all")')
+            return self._through(id_, Broadcast(id_), here)
+
+    # -- with state ----------------------------------------------------------------------------------
+
+    def window(
+        self,
+        shape: Tumbling,
+        *,
+        key: str | tuple[str, ...],
+        agg: Mapping[str, Aggregate],
+        id: str | None = None,
+        time: str | None = None,
+    ) -> Stream:
+        """Aggregate per key and window of event time; a result leaves when the watermark passes its window.
+
+        The columns are the key, ``window_start``, ``window_end`` (exclusive; of the event time's type) and
+        the aggregates. Counting is per task: for one result a key, ``partition_by`` it first.
+
+        >>> counts = views.partition_by("member", id="members").window(
+        ...     hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s"
+        ... )
+        >>> counts.schema
+        Schema(member: String, window_start: Int64, window_end: Int64, views: Int64)
+        """
+        with Declaring("window") as here:
+            step = window_step(
+                shape, key=key, agg=agg, schema=self._schema, time=self._time, time_column=time
+            )
+            schema = Schema.of(window_columns(step))
+            id_ = self.draft.claim("window", id, here, 'window(..., id="per-10s")')
+            return self._then("window", step, here, schema, RESULT_TIME, id_=id_)
+
+    def join(
+        self,
+        other: Stream | Table,
+        on: str | tuple[str, ...] | None = None,
+        *,
+        how: JoinHow = "inner",
+        within: Within | None = None,
+        id: str | None = None,
+        suffix: str = "_right",
+    ) -> Stream:
+        """Join with another stream by key within a bound of event time, or look keys up in a table.
+
+        ``within="5m"`` takes messages of the other side up to 5 minutes before and after; a pair like
+        ``("-5m", "+1m")`` says how far before and how far after. Names that both sides have get ``suffix``
+        on the right. A join with a table needs neither ``within`` nor ``id``.
+
+        >>> orders = app.input("orders", {"member": pl.String, "at": pl.Int64}, event_time="at")
+        >>> bought = views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders")
+        >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "age": pl.Int64})
+        >>> aged = views.join(profiles, how="left")
+        """
+        with Declaring("join") as here:
+            if isinstance(other, Table):
+                self._check_owner(other.draft, other.id)
+                lookup, schema = table_join(self._schema, other, on=on, how=how, within=within, suffix=suffix)
+                name = None if id is None else self.draft.claim("join", id, here)
+                return self._then("join", lookup, here, schema, self._time, id_=name)
+            self._check_other(other)
+            left, right = (self._schema, self._time), (other._schema, other._time)
+            join, schema, time = stream_join(
+                left, right, on=on, how=how, within=within, suffix=suffix, here=here
+            )
+            name = self.draft.claim("join", id, here, 'join(..., id="views-with-orders")')
+            return self._then("join", join, here, schema, time, id_=name, others=(other,))
+
+    # -- where flows end -----------------------------------------------------------------------------
+
+    def send_to(self, target: Output | Table, key: str | tuple[str, ...] | None = None) -> None:
+        """Write to an output stream or into a table. The first flow sent somewhere sets its columns.
+
+        With ``key`` a message goes to the partition that its key hashes to, else it stays in its task's.
+
+        >>> views.send_to(app.output("all-views"), key="member")
+        """
+        with Declaring("send_to") as here:
+            check_target(target)
+            self._check_owner(target.draft, target.id)
+            keys = target_keys(target, key, self._schema)
+            stream = self._ordered(adopt_schema(target, self._schema), here)
+            step = SendToTable(target.id) if isinstance(target, Table) else SendTo(target.id, keys)
+            self.draft.add("send_to", step, (stream.node,), here)
+
+    def sink(self, function: Callable[[pl.DataFrame], None]) -> None:
+        """Hand each batch to a function. After a failure it may see messages again.
+
+        >>> views.sink(lambda df: print(df))
+        """
+        with Declaring("sink") as here:
+            check_function(function, "sink")
+            self.draft.add("sink", Sink(function), (self.node,), here)
+
+    # -- how methods are made ------------------------------------------------------------------------
+
+    def _then(
+        self,
+        kind: str,
+        operator: Operator,
+        here: Location,
+        schema: Schema,
+        time: Time,
+        *,
+        id_: str | None = None,
+        others: Sequence[Stream] = (),
+    ) -> Stream:
+        """The flow behind a new node, which takes this one and ``others``."""
+        inputs = (self.node, *(other.node for other in others))
+        known = time if isinstance(time, EventTime) else None
+        node = self.draft.add(kind, operator, inputs, here, id_=id_, schema=schema, event_time=known)
+        return Stream(self.draft, node.id, schema, time)
+
+    def _by_rows(
+        self,
+        mode: Literal["map", "flat_map"],
+        function: Callable[[Any], Any],
+        schema: SchemaLike | None,
+        here: Location,
+    ) -> Stream:
+        check_function(function, mode)
+        after = output_schema(function, schema, many=mode == "flat_map")
+        time = after_function(self._time, after, mode, here)
+        return self._then(mode, RowFunction(mode, function, self._schema, after), here, after, time)
+
+    def _project(
+        self, kind: str, exprs: Iterable[object], named: Mapping[str, object], here: Location, *, keep: bool
+    ) -> Stream:
+        all_ = [as_expression(expr, "an argument") for expr in exprs]
+        all_ += [named_expression(name, value) for name, value in named.items()]
+        schema = Schema.of(projected(self._schema, all_, keep=keep))
+        if schema == self._schema and keep and not all_:
+            raise DeclarationError("there is nothing to add", hint="name at least one column")
+        same = unchanged_columns(self._schema, all_, keep=keep)
+        time = after_projection(self._time, same, schema, kind, here)
+        return self._then(kind, Project(tuple(all_), keep), here, schema, time)
+
+    def _ordered(self, names: tuple[str, ...], here: Location) -> Stream:
+        """This flow with its columns in the order of ``names``."""
+        if tuple(self._schema.columns) == names:
+            return self
+        return self._project("select", names, {}, here, keep=False)
+
+    def _with_keys(self, keys: tuple[str | pl.Expr, ...], here: Location) -> Stream:
+        """This flow with a column for each key that is an expression."""
+        computed = [key for key in keys if isinstance(key, pl.Expr) and not key.meta.is_column()]
+        for key in computed:
+            if key_name(key) in self._schema.columns:
+                raise DeclarationError(
+                    f"the key expression {key} would replace the column {key_name(key)!r}",
+                    hint='give it a name of its own: .alias("key")',
+                )
+        return self._project("with_columns", computed, {}, here, keep=True) if computed else self
+
+    def _through(
+        self,
+        id_: str,
+        operator: PartitionBy | Broadcast,
+        here: Location,
+        *,
+        partitions: int | None = None,
+    ) -> Stream:
+        """Write an intermediate stream and go on behind it."""
+        self.draft.add("step", operator, (self.node,), here, id_=id_)
+        system = self.draft.default_system
+        spec = StreamSpec(
+            id=id_,
+            role=Role.INTERMEDIATE,
+            stream=StreamId(system.name, f"{self.draft.app}-{id_}"),
+            system=system,
+            location=here,
+            schema=self._schema,
+            partitions=partitions,
+            event_time=self.event_time,
+            broadcast=isinstance(operator, Broadcast),
+        )
+        self.draft.check_free(spec.stream)
+        return Stream(self.draft, self.draft.read(spec, here).id, self._schema, self._time)
+
+    def _check_other(self, other: object) -> None:
+        if not isinstance(other, Stream):
+            raise DeclarationError(
+                f"the other side is a {type(other).__name__}, not a stream",
+                hint='streams come from app.input("...") and its methods',
+            )
+        self._check_owner(other.draft, other.node)
+
+    def _check_owner(self, draft: Draft, name: str) -> None:
+        if draft is not self.draft:
+            raise DeclarationError(
+                f"{name!r} belongs to the app {draft.app!r}, and this flow to {self.draft.app!r}",
+                hint="two apps meet only in a stream that one writes and the other reads",
+            )

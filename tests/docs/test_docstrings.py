@@ -1,0 +1,58 @@
+"""The examples in the API's docstrings run, and show what really comes out."""
+
+import doctest
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import polars as pl
+import pytest
+
+from headrace.api import aggregates, descriptors, windows
+from headrace.api.app import Declarations
+from headrace.api.stream import Stream
+
+MODULES = ["aggregates", "app", "descriptors", "handles", "stream", "windows"]
+
+hr = SimpleNamespace(
+    App=Declarations,
+    **{name: getattr(module, name) for module, names in (
+        (aggregates, ("count", "sum", "min", "max", "mean", "collect")),
+        (descriptors, ("files", "log", "memory")),
+        (windows, ("tumbling",)),
+    ) for name in names},
+)  # fmt: skip
+
+
+def given() -> dict[str, Any]:
+    """What every example may use without declaring it."""
+    app = Declarations("examples")
+    views = app.input(
+        "page-views",
+        {"member": pl.String, "url": pl.String, "ms": pl.Int64, "ts": pl.Int64},
+        event_time="ts",
+    )
+    return {"hr": hr, "pl": pl, "app": app, "views": views}
+
+
+def examples() -> list[doctest.DocTest]:
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    modules = [import_module(f"headrace.api.{name}") for name in MODULES]
+    return [test for module in modules for test in finder.find(module) if test.examples]
+
+
+@pytest.mark.parametrize("example", examples(), ids=lambda example: example.name)
+def test_example(example: doctest.DocTest) -> None:
+    example.globs = given()
+    report: list[str] = []
+    result = doctest.DocTestRunner().run(example, out=report.append, clear_globs=False)
+    assert result.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("public", [Declarations, Stream, *hr.__dict__.values()], ids=lambda p: p.__name__)
+def test_everything_public_has_an_example(public: Any) -> None:
+    members = [public] if not isinstance(public, type) else [
+        member for name, member in vars(public).items() if not name.startswith("_") and callable(member)
+    ]  # fmt: skip
+    assert not isinstance(public, ModuleType)
+    assert [m.__name__ for m in members if ">>>" not in (m.__doc__ or "")] == []
