@@ -11,7 +11,7 @@ from headrace.core.ids import SSP, TaskName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPlan:
-    """A stream with its partition count decided, and who in the app writes and reads it."""
+    """A stream with its partition count decided, and the names of the stages that write and read it."""
 
     spec: StreamSpec
     partitions: int
@@ -34,7 +34,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """A connected piece of the graph: its node ids in topological order, and the ids of its streams and tables."""
+    """A piece of the graph: its node ids, upstream first, and the ids of its streams and tables, sorted."""
 
     name: str
     nodes: tuple[str, ...]
@@ -59,3 +59,12 @@ class Plan:
             if stage.name == name:
                 return stage
         raise KeyError(name)
+
+    def successors(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
+        """For each node of the stage the nodes of the same stage that take its output.
+
+        A source that several stages read has an ``Input`` in each of them, so this is less than the graph's.
+        """
+        nodes = set(stage.nodes)
+        after = self.graph.successors()
+        return {id_: tuple(next_ for next_ in after[id_] if next_ in nodes) for id_ in stage.nodes}

@@ -1,0 +1,198 @@
+"""How many partitions each stream has: counts that are given spread to the streams they are joined with.
+
+Given are the counts of the streams the app reads, and what the user fixed. From there:
+
+1. an intermediate stream that is joined with one of known count gets that count, and may so make its
+   own count known to others: in rounds, until nothing changes;
+2. what is left gets the app's ``intermediate_partitions``;
+3. without that setting, what it has if it is there already, else the largest count among the app's
+   inputs and outputs, at most 256.
+
+Each round looks only at what the rounds before it decided. That is why no order, of the declaration or
+of the joins, can change the outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.api.specs import Graph, Role, StreamSpec, TableJoin, Window
+from headrace.core.errors import PlanError
+from headrace.plan.joins import JoinGroup
+from headrace.systems.base import StreamInfo
+
+INTERMEDIATE_PARTITIONS_MAX = 256
+"""The cap of rule 3. A setting or a join may ask for more."""
+
+Facts = Mapping[str, StreamInfo | None]
+
+
+def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) -> dict[str, int]:
+    """The count of every stream by its id; raises ``PlanError`` when the streams of a join can't agree."""
+    inputs = _input_counts(graph, facts)
+    outputs = _output_counts(graph, facts)
+    largest = min(max([*inputs.values(), *outputs.values()]), INTERMEDIATE_PARTITIONS_MAX)
+
+    counts = inputs | _fixed_intermediate_counts(graph)
+    _spread(graph, counts, groups)
+    setting = graph.settings.intermediate_partitions
+    if setting is None:
+        counts = _existing_intermediate_counts(graph, facts) | counts
+        _spread(graph, counts, groups)
+    for spec in _intermediates(graph):
+        counts.setdefault(spec.id, setting or largest)
+    _verify_existing(graph, facts, counts)
+
+    default = min(max(inputs.values()), INTERMEDIATE_PARTITIONS_MAX)
+    for spec in graph.streams.values():
+        if spec.role is Role.SINK:
+            counts[spec.id] = outputs.get(spec.id, default)
+    return counts
+
+
+# -- what is given ------------------------------------------------------------------------------------
+
+
+def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for spec in graph.streams.values():
+        info = facts.get(spec.id)
+        if spec.role in (Role.SOURCE, Role.SIDE_INPUT) and info is not None:
+            counts[spec.id] = info.partitions
+    return counts
+
+
+def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
+    """Of the outputs whose count somebody decided; the others follow the inputs."""
+    counts: dict[str, int] = {}
+    for spec in graph.streams.values():
+        info = facts.get(spec.id)
+        if spec.role is not Role.SINK:
+            continue
+        if spec.partitions is not None:
+            counts[spec.id] = spec.partitions
+        elif info is not None:
+            counts[spec.id] = info.partitions
+    return counts
+
+
+def _intermediates(graph: Graph) -> list[StreamSpec]:
+    return [spec for spec in graph.streams.values() if spec.role is Role.INTERMEDIATE]
+
+
+def _fixed_intermediate_counts(graph: Graph) -> dict[str, int]:
+    return {spec.id: spec.partitions for spec in _intermediates(graph) if spec.partitions is not None}
+
+
+def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
+    """An app that gains an output must not outgrow the streams and the state it has already."""
+    found = {spec.id: facts.get(spec.id) for spec in _intermediates(graph)}
+    return {id_: info.partitions for id_, info in found.items() if info is not None}
+
+
+# -- how it spreads -----------------------------------------------------------------------------------
+
+
+def _spread(graph: Graph, counts: dict[str, int], groups: Sequence[JoinGroup]) -> None:
+    """Give every stream that is joined, at however many removes, with one of known count that count."""
+    given = dict(counts)
+    while True:
+        wanted: dict[str, set[int]] = {}
+        for group in groups:
+            known = {counts[stream] for stream in group.streams if stream in counts}
+            for stream in group.streams:
+                wanted.setdefault(stream, set()).update(known)
+        if any(len(choices) > 1 for choices in wanted.values()):
+            raise _disagreement(graph, given, groups)
+        found = {s: choices.pop() for s, choices in wanted.items() if choices and s not in counts}
+        if not found:
+            return
+        counts.update(found)
+
+
+def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> None:
+    for id_, existing in sorted(_existing_intermediate_counts(graph, facts).items()):
+        spec = graph.streams[id_]
+        if counts[id_] != existing:
+            raise PlanError(
+                f"stream {str(spec.stream)!r} is there with {existing} partitions, "
+                f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
+                hint=f"give {id_!r} another id; its messages and the state behind it belong to the old count",
+            )
+
+
+# -- why it can't be ----------------------------------------------------------------------------------
+
+
+def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinGroup]) -> PlanError:
+    """The shortest way, from join to join, between two given counts that differ."""
+    streams, joins = _shortest_conflict(given, groups)
+    steps = [
+        f"  {_meeting(graph, join)} brings together {left!r} and {right!r}"
+        for left, join, right in zip(streams, joins, streams[1:], strict=False)
+    ]
+    first, last = (f"  {_stream(graph, stream, given)}" for stream in (streams[0], streams[-1]))
+    names = " and ".join(repr(join) for join in joins)
+    return PlanError(
+        f"streams that meet in {names} need equal partition counts, and can't have them:\n"
+        + "\n".join([first, *steps, last]),
+        hint=_remedy(graph, streams[0], streams[-1]),
+    )
+
+
+def _shortest_conflict(
+    given: Mapping[str, int], groups: Sequence[JoinGroup]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Streams s0..sn and the joins between them; only s0 and sn have given counts, and these differ."""
+    found: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
+    joined = sorted({stream for group in groups for stream in group.streams})
+    for start in (stream for stream in joined if stream in given):
+        frontier: list[tuple[tuple[str, ...], tuple[str, ...]]] = [((start,), ())]
+        seen = {start}
+        while frontier:
+            longer: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+            for streams, joins in frontier:
+                for group in groups:
+                    if streams[-1] not in group.streams:
+                        continue
+                    for stream in group.streams:
+                        way = ((*streams, stream), (*joins, group.node))
+                        if stream in given and given[stream] != given[start]:
+                            found.append((len(way[1]), *way))
+                        elif stream not in seen and stream not in given:
+                            seen.add(stream)
+                            longer.append(way)
+            frontier = longer
+    _, streams, joins = min(found)
+    return streams, joins
+
+
+def _meeting(graph: Graph, node_id: str) -> str:
+    node = graph.nodes[node_id]
+    match node.operator:
+        case Window():
+            name = f"window {node_id!r}"
+        case TableJoin(table=table):
+            name = f"join {node_id!r} with table {table!r}"
+        case _:
+            name = f"join {node_id!r}"
+    return f"{name} ({node.location}: {node.location.text})"
+
+
+def _stream(graph: Graph, id_: str, given: Mapping[str, int]) -> str:
+    spec = graph.streams[id_]
+    how = "is declared with" if spec.role is Role.INTERMEDIATE and spec.partitions is not None else "has"
+    return f"{spec.role.value} {id_!r} {how} {given[id_]} partitions ({spec.location}: {spec.location.text})"
+
+
+def _remedy(graph: Graph, left: str, right: str) -> str:
+    for id_ in (left, right):
+        spec = graph.streams[id_]
+        if spec.role is Role.INTERMEDIATE and spec.partitions is not None:
+            return f"leave out partitions= of {id_!r}: the planner gives it the count it has to have"
+        if spec.role is Role.INTERMEDIATE:
+            return f"give {id_!r} another id: a stream of that name is there with another partition count"
+    return (
+        f"put a partition_by of its own in front of the join for {left!r} or for {right!r}: "
+        "an intermediate stream takes the partition count of what it is joined with"
+    )

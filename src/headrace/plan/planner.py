@@ -1,0 +1,48 @@
+"""From a declared app to a plan: pure passes, in the order in which they stand here.
+
+What is known of the world comes in as ``facts``; what the app is to be on this world goes out as a
+``Plan``. The same app and facts give the same plan, in whatever order things were declared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.api.specs import Graph
+from headrace.core.errors import UsageError
+from headrace.plan.joins import join_groups
+from headrace.plan.model import Plan, StagePlan, StreamPlan
+from headrace.plan.partitions import partition_counts
+from headrace.plan.stages import cut_stages
+from headrace.plan.tasks import group_tasks
+from headrace.plan.validate import check_facts, check_graph
+from headrace.systems.base import StreamInfo
+
+
+def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int = 1) -> Plan:
+    """Plan an app. ``facts`` says by stream id what is known of a stream; None, or no entry, is nothing.
+
+    ``containers`` matters only to an app that groups by container. Raises ``PlanError``.
+    """
+    if containers < 1:
+        raise UsageError(f"an app runs in one container at least, not in {containers}")
+    check_graph(graph)
+    check_facts(graph, facts)
+    groups = join_groups(graph)
+    counts = partition_counts(graph, facts, groups)
+    cuts = cut_stages(graph)
+    stages = group_tasks(graph, cuts, counts, containers)
+    return Plan(graph=graph, streams=_streams(graph, counts, stages), stages=stages)
+
+
+def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan]) -> dict[str, StreamPlan]:
+    """Every stream by its id, sorted, with the stages at its two ends."""
+    return {
+        id_: StreamPlan(
+            spec=graph.streams[id_],
+            partitions=counts[id_],
+            writers=tuple(stage.name for stage in stages if id_ in stage.outputs),
+            readers=tuple(stage.name for stage in stages if id_ in (*stage.inputs, *stage.side_inputs)),
+        )
+        for id_ in sorted(graph.streams)
+    }

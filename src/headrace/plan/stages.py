@@ -1,0 +1,215 @@
+"""Cut the graph into stages: the pieces that are left when every intermediate stream is cut through.
+
+A node belongs to the stage of its neighbours, of those that read the same stream, and of those that use
+the same table if a flow of the app writes it, for such a table lives in one task. A table that side inputs
+keep is no tie: each stage that joins it keeps its own.
+
+A stage that would so read what it writes itself (a source is joined with its own messages, partitioned
+anew) is taken apart: there, a source ties nothing, and each part reads it for itself. If that doesn't help,
+the app can't be planned: such a stage would wait for its own end of stream.
+
+A stage is called after the smallest id among the intermediate streams it reads, or else among its inputs.
+No two stages read the same intermediate stream, nor do two that read none share a source, so no two have
+the same name. It is what checkpoints and stores hang on, and changes with no declaration but those ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headrace.api.specs import (
+    Broadcast,
+    Graph,
+    Input,
+    Node,
+    PartitionBy,
+    Role,
+    SendTo,
+    SendToTable,
+    TableJoin,
+)
+from headrace.core.errors import PlanError
+from headrace.plan.traverse import a_cycle, reachable, topological_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCut:
+    """A stage before its tasks are known. All ids are sorted, but for ``nodes``: upstream first."""
+
+    name: str
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    side_inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tables: tuple[str, ...]
+
+
+def cut_stages(graph: Graph) -> tuple[StageCut, ...]:
+    """The stages, upstream first, then by name; raises ``PlanError`` when one would have to feed itself."""
+    flows = _flows(graph)
+    stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
+    in_a_loop = _in_a_loop(stages)
+    if in_a_loop:
+        parts = (part for stage in in_a_loop for part in _parts(graph, stage, flows))
+        stages = [stage for stage in stages if stage not in in_a_loop]
+        stages += [_stage(graph, part) for part in parts]
+    downstream = _downstream(stages)
+    by_name = {stage.name: stage for stage in stages}
+    loop = a_cycle(downstream)
+    if loop:
+        raise _feeds_itself(graph, [by_name[name] for name in loop])
+    order, _ = topological_order(downstream)
+    return tuple(by_name[name] for name in order)
+
+
+def _flows(graph: Graph) -> list[frozenset[str]]:
+    """The smallest pieces that could be stages: sources tie nothing, and belong to all who read them."""
+    neighbours = _neighbours(graph)
+    sources = {id_ for id_, node in graph.nodes.items() if _reads_source(graph, node)}
+    flows: set[frozenset[str]] = set()
+    placed: set[str] = set()
+    for id_ in graph.nodes.keys() - sources:
+        if id_ not in placed:
+            piece = reachable(id_, lambda node: neighbours[node] if node not in sources else ())
+            flows.add(frozenset(piece))
+            placed.update(piece)
+    flows.update(frozenset([source]) for source in sources - placed)
+    return sorted(flows, key=sorted)
+
+
+def _joined_by_a_node(pieces: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The pieces, those put together that have a node in common."""
+    joined: list[frozenset[str]] = []
+    for piece in pieces:
+        apart = [other for other in joined if not other & piece]
+        joined = [*apart, piece.union(*(other for other in joined if other & piece))]
+    return joined
+
+
+def _parts(graph: Graph, stage: StageCut, flows: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+    """The flows of a stage, together only where they read nothing but sources."""
+    mine = [flow for flow in flows if flow <= set(stage.nodes)]
+    further = [flow for flow in mine if any(_reads_intermediate(graph, graph.nodes[id_]) for id_ in flow)]
+    return [*further, *_joined_by_a_node(flow for flow in mine if flow not in further)]
+
+
+def _reads_source(graph: Graph, node: Node) -> bool:
+    return isinstance(node.operator, Input) and not _reads_intermediate(graph, node)
+
+
+def _reads_intermediate(graph: Graph, node: Node) -> bool:
+    operator = node.operator
+    return isinstance(operator, Input) and graph.streams[operator.stream].role is Role.INTERMEDIATE
+
+
+def _downstream(stages: Iterable[StageCut]) -> dict[str, list[str]]:
+    stages = list(stages)
+    return {
+        stage.name: sorted(after.name for after in stages if set(stage.outputs) & set(after.inputs))
+        for stage in stages
+    }
+
+
+def _in_a_loop(stages: Sequence[StageCut]) -> list[StageCut]:
+    downstream = _downstream(stages)
+    return [
+        stage
+        for stage in stages
+        if any(stage.name in reachable(after, downstream.__getitem__) for after in downstream[stage.name])
+    ]
+
+
+def _neighbours(graph: Graph) -> dict[str, set[str]]:
+    """Undirected: whom each node shares a stage with for a reason of its own."""
+    neighbours: dict[str, set[str]] = {id_: set() for id_ in graph.nodes}
+    shared: dict[tuple[str, str], list[str]] = {}
+    for node in graph.nodes.values():
+        for before in node.inputs:
+            neighbours[node.id].add(before)
+            neighbours[before].add(node.id)
+        match node.operator:
+            case Input(stream=stream):
+                shared.setdefault(("stream", stream), []).append(node.id)
+            case TableJoin(table=table) | SendToTable(table=table) if not graph.tables[table].side_inputs:
+                shared.setdefault(("table", table), []).append(node.id)
+            case _:
+                pass
+    for first, *others in shared.values():
+        neighbours[first].update(others)
+        for other in others:
+            neighbours[other].add(first)
+    return neighbours
+
+
+def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
+    nodes = set(piece)
+    successors = graph.successors()
+    order, _ = topological_order(
+        {id_: [after for after in successors[id_] if after in nodes] for id_ in nodes}
+    )
+    inputs: set[str] = set()
+    outputs: set[str] = set()
+    tables: set[str] = set()
+    for id_ in nodes:
+        match graph.nodes[id_].operator:
+            case Input(stream=stream):
+                inputs.add(stream)
+            case PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
+                outputs.add(stream)
+            case TableJoin(table=table) | SendToTable(table=table):
+                tables.add(table)
+            case _:
+                pass
+    side_inputs = {stream for table in tables for stream in graph.tables[table].side_inputs}
+    outputs.update(
+        dead_letter
+        for stream in inputs | side_inputs
+        if (dead_letter := graph.streams[stream].dead_letter) is not None
+    )
+    _check_one_reader_of_each_stream(graph, inputs, side_inputs)
+    return StageCut(
+        name=_name(graph, inputs),
+        nodes=tuple(order),
+        inputs=tuple(sorted(inputs)),
+        side_inputs=tuple(sorted(side_inputs)),
+        outputs=tuple(sorted(outputs)),
+        tables=tuple(sorted(tables)),
+    )
+
+
+def _name(graph: Graph, inputs: Iterable[str]) -> str:
+    return min(inputs, key=lambda id_: (graph.streams[id_].role is not Role.INTERMEDIATE, id_))
+
+
+def _check_one_reader_of_each_stream(graph: Graph, inputs: Iterable[str], side_inputs: Iterable[str]) -> None:
+    """A task keeps one position for each partition, so a stage reads a stream once, and in one way."""
+    read_by: dict[str, str] = {}
+    for id_ in [*sorted(inputs), *sorted(side_inputs)]:
+        spec = graph.streams[id_]
+        name = str(spec.stream)
+        if name in read_by:
+            other = graph.streams[read_by[name]]
+            raise PlanError(
+                f"one stage would read stream {name!r} twice: as {other.role.value} {other.id!r} "
+                f"({other.location}) and as {spec.role.value} {id_!r} ({spec.location})",
+                hint="use one input: its messages can go to many operators, and to a table by send_to",
+            )
+        read_by[name] = id_
+
+
+def _feeds_itself(graph: Graph, loop: list[StageCut]) -> PlanError:
+    """Such a stage would wait for its own end of stream, and its watermark for itself."""
+    lines = []
+    for stage, after in zip(loop, [*loop[1:], loop[0]], strict=True):
+        for stream in sorted(set(stage.outputs) & set(after.inputs)):
+            spec = graph.streams[stream]
+            lines.append(
+                f"  stage {stage.name!r} writes {stream!r} ({spec.location}: {spec.location.text}), "
+                f"which stage {after.name!r} reads"
+            )
+    return PlanError(
+        "stages can't feed themselves through an intermediate stream:\n" + "\n".join(lines),
+        hint="something ties both sides of that stream together: a join, a merge or a table. Write a second "
+        "intermediate stream for one of the sides, or use another table",
+    )

@@ -1,0 +1,105 @@
+"""Group partitions into tasks, and give every task the number under which it writes.
+
+Task n of a stage reads partition n of each of its streams, of those that have so many; so messages of
+one key meet in one task where the streams have equal counts. Every task reads all of a broadcast stream
+and of the side inputs of a global table. A stage that reads nothing else is one task: more of them would
+do the same work again.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.api.specs import Graph
+from headrace.core.ids import SSP, TaskName
+from headrace.plan.model import StagePlan, TaskPlan
+from headrace.plan.stages import StageCut
+
+PRODUCER_MAX = 2**31 - 1
+
+
+def group_tasks(
+    graph: Graph, stages: Sequence[StageCut], counts: Mapping[str, int], containers: int
+) -> tuple[StagePlan, ...]:
+    """The stages with their tasks, in the order given."""
+    readings = {stage.name: _task_inputs(graph, stage, counts, containers) for stage in stages}
+    names = [TaskName(name, n) for name, inputs in readings.items() for n in range(len(inputs))]
+    producers = producer_ids(names)
+    return tuple(
+        StagePlan(
+            name=stage.name,
+            nodes=stage.nodes,
+            inputs=stage.inputs,
+            side_inputs=stage.side_inputs,
+            outputs=stage.outputs,
+            tables=stage.tables,
+            tasks=tuple(
+                TaskPlan(name=name, producer=producers[name], inputs=inputs)
+                for n, inputs in enumerate(readings[stage.name])
+                for name in [TaskName(stage.name, n)]
+            ),
+        )
+        for stage in stages
+    )
+
+
+def producer_ids(names: Iterable[TaskName]) -> dict[TaskName, int]:
+    """A number from 1 to 2^31-1 for each name, no two the same.
+
+    It is a hash of the name alone, so it stays the same whatever else is planned beside it. Where two
+    names hash alike, the one that sorts later takes the next free number.
+    """
+    ids: dict[TaskName, int] = {}
+    taken: set[int] = set()
+    for name in sorted(names):
+        number = _hash(str(name))
+        while number in taken:
+            number = number % PRODUCER_MAX + 1
+        taken.add(number)
+        ids[name] = number
+    return ids
+
+
+def _hash(name: str) -> int:
+    """Never 0: that is a writer outside any app."""
+    return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
+
+
+def _task_inputs(
+    graph: Graph, stage: StageCut, counts: Mapping[str, int], containers: int
+) -> list[tuple[SSP, ...]]:
+    """For each task of the stage what it reads, sorted."""
+    shared = _shared_streams(graph, stage)
+    streams = sorted({*stage.inputs, *stage.side_inputs})
+    if graph.settings.grouping == "container":
+        # Whoever asks for this has its containers share the partitions out in some way of their own.
+        return [_partitions(graph, {stream: range(counts[stream]) for stream in streams})] * containers
+    task_count = max([counts[stream] for stream in streams if stream not in shared], default=1)
+    return [
+        _partitions(
+            graph,
+            {
+                stream: range(counts[stream]) if stream in shared else range(n, min(n + 1, counts[stream]))
+                for stream in streams
+            },
+        )
+        for n in range(task_count)
+    ]
+
+
+def _shared_streams(graph: Graph, stage: StageCut) -> set[str]:
+    """The streams of which every task reads all."""
+    shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
+    for table in stage.tables:
+        if graph.tables[table].kind == "global":
+            shared.update(graph.tables[table].side_inputs)
+    return shared
+
+
+def _partitions(graph: Graph, wanted: Mapping[str, range]) -> tuple[SSP, ...]:
+    return tuple(
+        sorted(
+            SSP(graph.streams[stream].stream, p) for stream, partitions in wanted.items() for p in partitions
+        )
+    )

@@ -1,0 +1,89 @@
+"""The one traversal of a graph that every analysis of the planner uses.
+
+What an analysis looks for lives in its visitor, where it may go in its ``next_vertexes``. So an edge
+that isn't in the app (from writing a table to joining it) is a matter of the caller, not of the walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from heapq import heapify, heappop, heappush
+from typing import TypeVar
+
+Vertex = TypeVar("Vertex", bound=Hashable)
+
+
+def traverse(
+    vertex: Vertex, visitor: Callable[[Vertex], None], next_vertexes: Callable[[Vertex], Iterable[Vertex]]
+) -> None:
+    """Call ``visitor`` once for every vertex that can be reached from ``vertex``, itself first.
+
+    Depth first, in the order of ``next_vertexes``. A cycle ends where it closes, and a long chain is no
+    deeper than a short one: the walk keeps its own stack.
+    """
+    seen = {vertex}
+    visitor(vertex)
+    path = [iter(next_vertexes(vertex))]
+    while path:
+        for following in path[-1]:
+            if following not in seen:
+                seen.add(following)
+                visitor(following)
+                path.append(iter(next_vertexes(following)))
+                break
+        else:
+            path.pop()
+
+
+def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]]) -> list[Vertex]:
+    """Every vertex that can be reached from ``vertex``, itself first."""
+    found: list[Vertex] = []
+    traverse(vertex, found.append, next_vertexes)
+    return found
+
+
+def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str], list[str]]:
+    """The names with each behind its predecessors, smallest name first; and those no order can place.
+
+    The second list is empty unless there is a cycle: then it holds what lies on or behind one.
+    """
+    waiting = dict.fromkeys(successors, 0)
+    for following in successors.values():
+        for name in following:
+            waiting[name] += 1
+    ready = [name for name, count in waiting.items() if count == 0]
+    heapify(ready)
+    order: list[str] = []
+    while ready:
+        name = heappop(ready)
+        order.append(name)
+        for following_name in successors[name]:
+            waiting[following_name] -= 1
+            if waiting[following_name] == 0:
+                heappush(ready, following_name)
+    placed = set(order)
+    return order, sorted(name for name in waiting if name not in placed)
+
+
+def a_cycle(successors: Mapping[str, Iterable[str]]) -> list[str]:
+    """One cycle as names in order, beginning with its smallest; empty when there is none."""
+    _, unplaced = topological_order(successors)
+    stuck = set(unplaced)
+    for start in unplaced:
+        # A shortest way back to the start, breadth first, so that the error shows no detours.
+        came_from: dict[str, str] = {}
+        frontier = [start]
+        while frontier and start not in came_from:
+            reached: list[str] = []
+            for name in frontier:
+                for following in sorted(set(successors[name]) & stuck):
+                    if following not in came_from:
+                        came_from[following] = name
+                        reached.append(following)
+            frontier = reached
+        if start in came_from:
+            cycle = [start]
+            while came_from[cycle[-1]] != start:
+                cycle.append(came_from[cycle[-1]])
+            return [start, *reversed(cycle[1:])]
+    return []

@@ -1,0 +1,261 @@
+"""What has to be true of an app before it can be planned, checked in one place with an error for each.
+
+The fluent API makes some of this impossible. A graph may come from elsewhere, and an error that names
+the line is cheaper than a plan that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from headrace.api.location import Location
+from headrace.api.specs import (
+    Broadcast,
+    Graph,
+    Input,
+    Node,
+    PartitionBy,
+    Role,
+    SendTo,
+    SendToTable,
+    StreamSpec,
+    TableJoin,
+    TableSpec,
+)
+from headrace.core.errors import DataError, PlanError
+from headrace.plan.joins import input_nodes
+from headrace.plan.partitions import Facts
+from headrace.plan.traverse import a_cycle, traverse
+from headrace.serdes.schema import Schema
+
+Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
+
+_READABLE = (Role.SOURCE, Role.INTERMEDIATE)
+_ROLES = {
+    Input: _READABLE,
+    PartitionBy: (Role.INTERMEDIATE,),
+    Broadcast: (Role.INTERMEDIATE,),
+    SendTo: (Role.SINK,),
+}
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise ``PlanError`` for a graph that no facts about the world could make plannable."""
+    _check_settings(graph)
+    for node in _sorted(graph.nodes.values()):
+        _check_references(graph, node)
+    if not any(spec.role is Role.SOURCE for spec in graph.streams.values()) or not input_nodes(graph):
+        raise PlanError(
+            f"app {graph.app!r} reads nothing ({graph.location})",
+            hint='declare an input: app.input("name", ...), and do something with it',
+        )
+    _check_edges(graph)
+    _check_intermediates(graph)
+    for table in _sorted(graph.tables.values()):
+        _check_table(graph, table)
+
+
+def check_facts(graph: Graph, facts: Facts) -> None:
+    """Raise ``PlanError`` where the app and the streams that exist contradict each other."""
+    for spec in _sorted(graph.streams.values()):
+        _check_declared_count(spec)
+        info = facts.get(spec.id)
+        if info is None:
+            if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
+                raise _missing(spec)
+            continue
+        if info.partitions < 1:
+            raise PlanError(
+                f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs one at least"
+            )
+        if spec.role is not Role.INTERMEDIATE and spec.partitions not in (None, info.partitions):
+            raise PlanError(
+                f"{_the(spec)} is declared with {spec.partitions} partitions, and has {info.partitions}",
+                hint="leave partitions= out: what exists decides",
+            )
+        _check_columns(spec, facts)
+
+
+# -- the graph ----------------------------------------------------------------------------------------
+
+
+def _sorted(things: Iterable[Declared]) -> list[Declared]:
+    """By id, so that of several mistakes the same one is reported whatever the order of declaration."""
+    return sorted(things, key=lambda thing: thing.id)
+
+
+def _check_settings(graph: Graph) -> None:
+    count = graph.settings.intermediate_partitions
+    if count is not None and count < 1:
+        raise PlanError(
+            f"app {graph.app!r} sets intermediate_partitions to {count} ({graph.location})",
+            hint="give a number from 1 up, or leave it out",
+        )
+
+
+def _check_references(graph: Graph, node: Node) -> None:
+    for before in node.inputs:
+        if before not in graph.nodes:
+            raise PlanError(f"{_at(node)} takes the output of {before!r}, which isn't in the app")
+    operator = node.operator
+    match operator:
+        case (
+            Input(stream=stream)
+            | PartitionBy(stream=stream)
+            | Broadcast(stream=stream)
+            | SendTo(stream=stream)
+        ):
+            spec = graph.streams.get(stream)
+            if spec is None:
+                raise PlanError(f"{_at(node)} names the stream {stream!r}, which isn't in the app")
+            if spec.role not in _ROLES[type(operator)]:
+                raise PlanError(f"{_at(node)} can't use {_the(spec)}: it is declared as {spec.role.value}")
+        case TableJoin(table=table) | SendToTable(table=table) if table not in graph.tables:
+            raise PlanError(f"{_at(node)} names the table {table!r}, which isn't in the app")
+        case _:
+            pass
+
+
+def _check_edges(graph: Graph) -> None:
+    successors = graph.successors()
+    cycle = a_cycle(successors)
+    if cycle:
+        raise PlanError(
+            f"operators feed each other in a circle: {' -> '.join([*cycle, cycle[0]])} "
+            f"({graph.nodes[cycle[0]].location})",
+            hint="messages can only go forward; to feed results back, send them to a stream or a table",
+        )
+    reached: set[str] = set()
+    for start in input_nodes(graph):
+        traverse(start, reached.add, successors.__getitem__)
+    for node in _sorted(graph.nodes.values()):
+        if node.id not in reached:
+            raise PlanError(f"{_at(node)} can't be reached from any input: nothing would ever come there")
+
+
+def _check_intermediates(graph: Graph) -> None:
+    written = {
+        node.operator.stream
+        for node in graph.nodes.values()
+        if isinstance(node.operator, PartitionBy | Broadcast)
+    }
+    for spec in _sorted(graph.streams.values()):
+        if spec.role is Role.INTERMEDIATE and spec.id not in written:
+            raise PlanError(
+                f"nothing writes {_the(spec)}", hint="it is what partition_by and broadcast write"
+            )
+
+
+# -- tables -------------------------------------------------------------------------------------------
+
+
+def _check_table(graph: Graph, table: TableSpec) -> None:
+    where = f"table {table.id!r} ({table.location})"
+    writers = list(_table_users(graph, table, SendToTable))
+    for stream in table.side_inputs:
+        spec = graph.streams.get(stream)
+        if spec is None or spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
+            raise PlanError(f"{where} has the side input {stream!r}, which isn't an input of the app")
+    if table.side_inputs and writers:
+        raise PlanError(
+            f"{where} is kept by side inputs, and {_at(writers[0])} writes it as well",
+            hint="a table has one origin: leave out side_inputs= or the send_to",
+        )
+    if not table.side_inputs and not writers:
+        joins = [_at(node) for node in _table_users(graph, table, TableJoin)]
+        joined = f", and {joins[0]} joins it" if joins else ""
+        raise PlanError(
+            f"nothing ever fills {where}{joined}",
+            hint=f"send a stream to it (stream.send_to({table.id})), give it side_inputs=[...], or remove it",
+        )
+    if table.kind == "global":
+        for writer in writers:
+            _check_global_writer(graph, table, writer)
+
+
+def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
+    """Every task has a global table whole, so what fills it has to reach every task."""
+    for start in _inputs_behind(graph, writer):
+        spec = graph.streams[start]
+        if not spec.broadcast:
+            raise PlanError(
+                f"global table {table.id!r} ({table.location}) would hold only a part in each task: "
+                f"{_at(writer)} fills it from {_the(spec)}, of which each task reads its own partition",
+                hint='put .broadcast(id="...") before the send_to, or make it a local table',
+            )
+
+
+def _table_users(graph: Graph, table: TableSpec, kind: type[SendToTable] | type[TableJoin]) -> Iterator[Node]:
+    for node in _sorted(graph.nodes.values()):
+        if isinstance(node.operator, kind) and node.operator.table == table.id:
+            yield node
+
+
+def _inputs_behind(graph: Graph, node: Node) -> list[str]:
+    """The streams whose messages come to ``node``."""
+    found: set[str] = set()
+
+    def note(vertex: str) -> None:
+        operator = graph.nodes[vertex].operator
+        if isinstance(operator, Input):
+            found.add(operator.stream)
+
+    traverse(node.id, note, lambda vertex: graph.nodes[vertex].inputs)
+    return sorted(found)
+
+
+# -- the world ----------------------------------------------------------------------------------------
+
+
+def _check_declared_count(spec: StreamSpec) -> None:
+    if spec.partitions is not None and spec.partitions < 1:
+        raise PlanError(
+            f"{_the(spec)} is declared with {spec.partitions} partitions",
+            hint="give a number from 1 up, or leave partitions= out",
+        )
+
+
+def _missing(spec: StreamSpec) -> PlanError:
+    if spec.system.kind in ("log", "memory", "kafka", "kinesis"):
+        name = spec.stream.name if spec.stream.system == "log" else str(spec.stream)
+        hint = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}"
+    else:
+        hint = f"look at the place that the system {spec.system.name!r} names, and at the stream's name"
+    return PlanError(f"{_the(spec)} doesn't exist", hint=hint)
+
+
+def _check_columns(spec: StreamSpec, facts: Facts) -> None:
+    """A reader takes what can become what it declares; a writer adds only what is like the rest."""
+    info = facts.get(spec.id)
+    if info is None or info.columns is None or spec.schema is None or spec.role is Role.INTERMEDIATE:
+        return
+    if spec.role is Role.SINK:
+        if dict(info.columns) != spec.schema.columns:
+            raise PlanError(
+                f"{_the(spec)} holds {Schema(info.columns)}, and the app would write {spec.schema}",
+                hint="select the columns it holds, or send to another stream",
+            )
+        return
+    try:
+        spec.schema.conform(Schema(info.columns).empty())
+    except DataError as error:
+        raise PlanError(
+            f"{_the(spec)} isn't what the app declares: {error.message}", hint=error.hint
+        ) from error
+
+
+# -- words --------------------------------------------------------------------------------------------
+
+
+def _at(node: Node) -> str:
+    return f"{type(node.operator).__name__} {node.id!r} ({_line(node.location)})"
+
+
+def _the(spec: StreamSpec) -> str:
+    name = f"{spec.id!r}" if spec.id == spec.stream.name else f"{spec.id!r} ({spec.stream})"
+    return f"{spec.role.value} {name} ({_line(spec.location)})"
+
+
+def _line(location: Location) -> str:
+    return f"{location}: {location.text}" if location.text else str(location)

@@ -1,0 +1,101 @@
+"""Which streams meet where: both traversals of seed 004 and the conversion to streams."""
+
+from __future__ import annotations
+
+from graph_builder import AppBuilder
+
+from headrace.plan.joins import inputs_of_joins, join_groups, joins_of_table_writes
+
+
+def groups_of(app: AppBuilder) -> dict[str, tuple[str, ...]]:
+    return {group.node: group.streams for group in join_groups(app.graph())}
+
+
+def test_a_join_groups_the_streams_of_both_its_sides():
+    app = AppBuilder()
+    s1, s2 = app.input("s1", 8), app.input("s2", 8)
+    app.output("out", app.join("j", app.filter("f", s1), s2))
+    assert groups_of(app) == {"j": ("s1", "s2")}
+
+
+def test_sending_to_a_table_is_associated_with_all_joins_of_that_table():
+    # The graph of the seed's figure 8.
+    app = AppBuilder()
+    t, other = app.table("t"), app.table("other")
+    fill = app.fill(t, app.filter("f", app.input("s1", 8)))
+    app.fill(other, app.input("s4", 8))
+    app.output("out", app.table_join("b", app.input("s2", 8), t))
+    app.output("out", app.table_join("a", app.input("s3", 8), t))
+    writes = joins_of_table_writes(app.graph())
+    assert writes == {fill: ("a", "b"), "in-s4-fills-other": ()}
+    assert inputs_of_joins(app.graph(), writes) == {"a": {"in-s1", "in-s3"}, "b": {"in-s1", "in-s2"}}
+    assert groups_of(app) == {"a": ("s1", "s3"), "b": ("s1", "s2")}
+
+
+def test_an_intermediate_stream_ends_what_its_writer_reaches():
+    app = AppBuilder()
+    s1, s2 = app.input("s1", 8), app.input("s2", 4)
+    app.output("out", app.join("j", s1, app.partition_by("s2-by-k", s2)))
+    assert groups_of(app) == {"j": ("s1", "s2-by-k")}
+
+
+def test_what_fills_a_table_reaches_the_joins_behind_the_join_with_the_table():
+    app = AppBuilder()
+    t = app.table("t")
+    app.fill(t, app.partition_by("a", app.input("s1", 2)))
+    first = app.table_join("first", app.partition_by("b", app.input("s2", 4)), t)
+    app.output("out", app.join("second", first, app.input("s3", 8)))
+    assert groups_of(app) == {"first": ("a", "b"), "second": ("a", "b", "s3")}
+
+
+def test_side_inputs_join_the_group_of_each_join_with_their_table():
+    app = AppBuilder()
+    t = app.table("t", app.side_input("side1", 8), app.side_input("side2", 8))
+    app.output("out", app.table_join("j", app.input("s1", 8), t))
+    assert groups_of(app) == {"j": ("s1", "side1", "side2")}
+
+
+def test_a_table_that_is_joined_and_then_written_ends_the_traversal():
+    app = AppBuilder()
+    t = app.table("t")
+    joined = app.table_join("j", app.input("s1", 8), t)
+    app.fill(t, joined)
+    app.fill(t, app.input("s2", 8))
+    assert groups_of(app) == {"j": ("s1", "s2")}
+
+
+def test_two_tables_that_feed_each_other_end_the_traversal():
+    app = AppBuilder()
+    t, u = app.table("t"), app.table("u")
+    app.fill(u, app.table_join("a", app.input("s1", 8), t))
+    app.fill(t, app.table_join("b", app.input("s2", 8), u))
+    assert groups_of(app) == {"a": ("s1", "s2"), "b": ("s1", "s2")}
+
+
+def test_broadcast_streams_and_global_tables_meet_nobody():
+    app = AppBuilder()
+    rules = app.broadcast("rules", app.input("s1", 2))
+    t, u = app.table("t", app.side_input("side", 3), kind="global"), app.table("u", kind="global")
+    app.fill(u, rules)
+    first = app.join("j", app.input("s2", 8), rules)
+    app.output("out", app.table_join("k", app.table_join("l", first, t), u))
+    assert groups_of(app) == {}
+
+
+def test_a_table_filled_by_a_broadcast_stream_needs_no_equal_counts():
+    app = AppBuilder()
+    t = app.table("t")
+    app.fill(t, app.broadcast("rules", app.input("s1", 2)))
+    app.output("out", app.table_join("j", app.input("s2", 8), t))
+    assert groups_of(app) == {}
+
+
+def test_merging_is_no_meeting_but_a_keyed_window_behind_it_is():
+    app = AppBuilder()
+    s1, s2 = app.input("s1", 8), app.input("s2", 4)
+    app.output("out", app.merge("m", s1, s2))
+    assert groups_of(app) == {}
+    app.output("out", app.window("whole", "m", keys=()))
+    assert groups_of(app) == {}
+    app.output("out", app.window("w", "m"))
+    assert groups_of(app) == {"w": ("s1", "s2")}

@@ -1,0 +1,222 @@
+"""What can't be planned, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from graph_builder import SCHEMA, AppBuilder
+
+from headrace.api.specs import Filter, Input, Node, PartitionBy, SendTo, TableJoin
+from headrace.core.errors import PlanError
+from headrace.plan.planner import plan
+from headrace.systems.base import StreamInfo
+from headrace.systems.registry import SystemSpec
+
+
+def error_of(app: AppBuilder) -> str:
+    with pytest.raises(PlanError) as caught:
+        app.plan()
+    return str(caught.value)
+
+
+def simple_app(**settings: object) -> AppBuilder:
+    app = AppBuilder(**settings)
+    app.output("out", app.input("s", 4))
+    return app
+
+
+# -- streams and facts ------------------------------------------------------------------------------------
+
+
+def test_a_missing_input_comes_with_the_command_that_creates_it():
+    app = AppBuilder()
+    app.output("out", app.input("s", None))
+    text = error_of(app)
+    assert text.startswith("source 's' (/app/pipeline.py:1: app.input(\"s\")) doesn't exist")
+    assert text.endswith("hint: create it: headrace stream create s --partitions N")
+
+
+def test_a_missing_input_of_another_name_and_a_declared_count_is_created_under_these():
+    app = AppBuilder()
+    app.output("out", app.input("s", None, partitions=3, physical="raw"))
+    text = error_of(app)
+    assert "source 's' (log.raw)" in text
+    assert text.endswith("headrace stream create raw --partitions 3")
+
+
+def test_missing_files_cannot_be_created():
+    app = AppBuilder()
+    app.output("out", app.input("s", None))
+    app.streams["s"] = replace(app.streams["s"], system=SystemSpec("files-s", "files", {}))
+    assert "look at the place that the system 'files-s' names" in error_of(app)
+
+
+def test_a_missing_side_input():
+    app = AppBuilder()
+    t = app.table("t", app.side_input("side", 4))
+    app.output("out", app.table_join("j", app.input("s", 4), t))
+    app.facts["side"] = None
+    assert "side-input 'side' (/app/pipeline.py:1:" in error_of(app)
+
+
+def test_a_stream_without_partitions():
+    app = simple_app()
+    app.facts["s"] = StreamInfo("s", 0)
+    assert "source 's' (/app/pipeline.py:1: app.input(\"s\")) has 0 partitions" in error_of(app)
+
+
+@pytest.mark.parametrize("role", ["source", "intermediate", "sink"])
+def test_a_declared_partition_count_of_zero(role: str):
+    app = AppBuilder()
+    count = {name: {"partitions": 0} if name == role else {} for name in ("source", "intermediate", "sink")}
+    by_k = app.partition_by("by-k", app.input("s", 4, **count["source"]), **count["intermediate"])
+    app.output("out", by_k, **count["sink"])
+    assert "is declared with 0 partitions" in error_of(app)
+
+
+def test_a_setting_of_zero_intermediate_partitions():
+    assert "app 'test-app' sets intermediate_partitions to 0" in error_of(
+        simple_app(intermediate_partitions=0)
+    )
+
+
+@pytest.mark.parametrize("stream", ["s", "out"])
+def test_a_declared_count_that_what_exists_contradicts(stream: str):
+    app = simple_app()
+    app.streams[stream] = replace(app.streams[stream], partitions=7)
+    app.facts[stream] = StreamInfo(stream, 4)
+    assert "is declared with 7 partitions, and has 4" in error_of(app)
+
+
+def test_an_input_that_lacks_a_column():
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
+    app.facts["s"] = StreamInfo("s", 4, {"key": pl.String(), "ts": pl.Int64()})
+    assert (
+        "source 's' (/app/pipeline.py:1: app.input(\"s\")) isn't what the app declares: column 'k'"
+        in error_of(app)
+    )
+
+
+def test_an_input_with_a_column_that_cannot_become_what_is_declared():
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
+    app.facts["s"] = StreamInfo("s", 4, {"k": pl.String(), "ts": pl.List(pl.String())})
+    assert "isn't what the app declares: column 'ts'" in error_of(app)
+
+
+def test_an_input_with_more_columns_or_narrower_ones_is_read():
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
+    app.facts["s"] = StreamInfo("s", 4, {"more": pl.Date(), "k": pl.String(), "ts": pl.Int32()})
+    assert app.counts()["s"] == 4
+
+
+def test_an_output_that_holds_something_else():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {"k": pl.String(), "ts": pl.Int32()})
+    assert (
+        "holds Schema(k: String, ts: Int32), and the app would write Schema(k: String, ts: Int64)"
+        in error_of(app)
+    )
+
+
+# -- the graph --------------------------------------------------------------------------------------------
+
+
+def test_an_app_that_reads_nothing():
+    assert "app 'test-app' reads nothing" in error_of(AppBuilder())
+
+
+def test_a_node_that_no_input_reaches():
+    app = simple_app()
+    app.output("out", app.filter("orphan", app.node("lonely", Filter(pl.lit(True)))))
+    assert "Filter 'lonely' (/app/pipeline.py:5: lonely) can't be reached from any input" in error_of(app)
+
+
+def test_operators_in_a_circle():
+    app = simple_app()
+    app.node("a", Filter(pl.lit(True)), "b")
+    app.node("b", Filter(pl.lit(True)), "a")
+    assert "operators feed each other in a circle: a -> b -> a (/app/pipeline.py:5)" in error_of(app)
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        (Input("nowhere"), "names the stream 'nowhere', which isn't in the app"),
+        (TableJoin("nowhere", ("k",), "inner"), "names the table 'nowhere', which isn't in the app"),
+        (SendTo("s"), "can't use source 's'"),
+        (Input("out"), "can't use sink 'out'"),
+        (PartitionBy("out", ("k",)), "it is declared as sink"),
+    ],
+)
+def test_a_node_that_names_what_is_not_there_or_is_something_else(operator, expected: str):
+    app = simple_app()
+    app.node("bad", operator, *([] if isinstance(operator, Input) else ["in-s"]))
+    assert expected in error_of(app)
+
+
+def test_a_node_that_takes_the_output_of_none():
+    app = simple_app()
+    app.filter("f", "nobody")
+    assert "takes the output of 'nobody', which isn't in the app" in error_of(app)
+
+
+def test_an_intermediate_stream_that_nothing_writes():
+    app = simple_app()
+    app.partition_by("by-k", "in-s")
+    node: Node = app.nodes.pop("write-by-k")
+    assert node.operator == PartitionBy("by-k", ("k",))
+    assert "nothing writes intermediate 'by-k'" in error_of(app)
+
+
+def test_one_container_at_least():
+    with pytest.raises(Exception, match="one container at least, not in 0"):
+        plan(simple_app().graph(), {"s": StreamInfo("s", 1)}, containers=0)
+
+
+# -- tables -----------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_is_joined_but_never_filled():
+    app = AppBuilder()
+    app.output("out", app.table_join("j", app.input("s", 4), app.table("t")))
+    text = error_of(app)
+    assert text.startswith(
+        "nothing ever fills table 't' (/app/pipeline.py:3), and TableJoin 'j' (/app/pipeline.py:4"
+    )
+    assert "hint: send a stream to it" in text
+
+
+def test_a_table_that_nobody_uses():
+    app = simple_app()
+    app.table("t")
+    assert "nothing ever fills table 't' (/app/pipeline.py:5)\n" in error_of(app)
+
+
+def test_a_table_with_two_origins():
+    app = AppBuilder()
+    app.fill(app.table("t", app.side_input("side", 4)), app.input("s", 4))
+    assert "is kept by side inputs, and SendToTable 'in-s-fills-t'" in error_of(app)
+
+
+def test_a_side_input_that_is_no_input():
+    app = simple_app()
+    app.table("t", "out")
+    assert (
+        "table 't' (/app/pipeline.py:5) has the side input 'out', which isn't an input of the app"
+        in error_of(app)
+    )
+
+
+def test_a_global_table_filled_by_a_stream_that_each_task_reads_in_part():
+    app = AppBuilder()
+    t = app.table("t", kind="global")
+    app.fill(t, app.filter("f", app.input("s", 4)))
+    text = error_of(app)
+    assert "global table 't' (/app/pipeline.py:1) would hold only a part in each task" in text
+    assert ".broadcast(" in text
