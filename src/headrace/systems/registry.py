@@ -54,5 +54,5 @@ def open_system(spec: SystemSpec) -> System:
             hint=f"installed: {', '.join(sorted(kinds()))}; other kinds come with an extra or a plug-in",
         )
     module, _, attribute = where.partition(":")
-    factory = cast("Callable[[SystemSpec], System]", getattr(import_module(module), attribute))
-    return factory(spec)
+    factory = cast("Callable[[str, Mapping[str, Any]], System]", getattr(import_module(module), attribute))
+    return factory(spec.name, spec.options)
