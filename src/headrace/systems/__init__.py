@@ -1,0 +1,1 @@
+"""Systems: where streams live. ``base`` holds the contracts."""

@@ -9,6 +9,7 @@ system (files, dataframes) keeps tables and hands out rows. A consumer says whic
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -76,7 +77,10 @@ class Records:
 
 @dataclass(slots=True)
 class Rows:
-    """Consecutive rows of one partition of a row system; row i stands at ``offset + i`` unless ``bad`` is set."""
+    """Consecutive rows of one partition of a row system; row i stands at ``offset + i``.
+
+    Unless ``bad`` is set: then the rows stand, in order, at the offsets that are not those of ``bad``.
+    """
 
     ssp: SSP
     frame: pl.DataFrame
@@ -103,7 +107,7 @@ class Consumer(Protocol):
         """Begin to read ``ssp`` at ``position``; a second call moves it (that is a seek).
 
         Raises ``StreamNotFoundError`` when there is no such partition, ``TrimmedOffsetError`` when an offset
-        lies below the oldest one kept.
+        lies below the oldest one kept, ``UsageError`` when it lies behind the end.
         """
         ...
 
@@ -126,7 +130,8 @@ class Consumer(Protocol):
     def fileno(self) -> int | None:
         """A descriptor that turns readable when ``poll`` may have something new, or None: poll by the clock.
 
-        ``poll`` clears it. It may turn readable for nothing; it must not stay silent when data came.
+        ``poll`` clears it, also for partitions that this poll left out, and however much ``max_bytes`` left
+        behind: poll again until nothing comes. It may turn readable for nothing; it must not stay silent.
         """
         ...
 
@@ -147,7 +152,8 @@ class Producer(Protocol):
         ...
 
     def flush(self) -> dict[tuple[str, int], Offset]:
-        """Return when all that was sent is acknowledged: per touched partition the offset behind the last record.
+        """Return when all that was sent is acknowledged: the offset behind the last record of each
+        partition touched since the last flush.
 
         Raises ``StorageError`` when something certainly was not written, ``IndeterminateWriteError`` when it
         may have been, ``StreamSealedError`` when the stream has ended.
@@ -187,14 +193,18 @@ class Admin(Protocol):
         """What is known of a stream; None when there is none."""
         ...
 
-    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Create a stream, or return the one that is there if its shape is the same (idempotent, racing-safe).
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None
+    ) -> StreamInfo:
+        """Create a stream, or return the one that is there if its shape is the same (racing callers agree).
+
+        A caller who names no columns accepts a stream with some.
 
         Raises ``StreamExistsError`` when it is there with another partition count or schema.
         """
         ...
 
-    def extents(self, stream: str) -> list[Extent]:
+    def extents(self, stream: str) -> builtins.list[Extent]:
         """The offsets of each partition, in partition order; raises ``StreamNotFoundError``."""
         ...
 
@@ -207,7 +217,7 @@ class Admin(Protocol):
         ...
 
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Publish how far the readers of ``group`` are (for back-pressure and lag). Cheap; may be approximate."""
+        """Publish how far the readers of ``group`` are (for back-pressure and lag). Cheap; approximate."""
         ...
 
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
@@ -216,7 +226,7 @@ class Admin(Protocol):
 
 
 class System(Protocol):
-    """One connection's worth of a system: how to get its admin, consumers and producers. Picklable by its config."""
+    """How to get a system's admin, consumers and producers. A ``SystemSpec`` describes one durably."""
 
     def admin(self) -> Admin:
         """The admin."""

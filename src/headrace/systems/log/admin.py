@@ -1,0 +1,129 @@
+"""Management of the log's streams. Holds no state: threads may share one."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+from pathlib import Path
+
+import polars as pl
+
+from headrace.core.errors import StorageError, UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import Extent, StreamInfo
+from headrace.systems.log import segment
+from headrace.systems.log.holes import punch
+from headrace.systems.log.layout import Seal, StreamFolder, stream_names
+from headrace.systems.log.partition import PartitionFile
+
+
+class LogAdmin:
+    """See ``Admin``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def list(self) -> builtins.list[str]:
+        """See ``Admin``."""
+        return stream_names(self._root)
+
+    def describe(self, stream: str) -> StreamInfo | None:
+        """See ``Admin``."""
+        return StreamFolder(self._root, stream).read_info()
+
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None
+    ) -> StreamInfo:
+        """See ``Admin``. Naming no columns accepts a stream that is there with some."""
+        return StreamFolder(self._root, stream).create(partitions, columns)
+
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """See ``Admin``. Offsets are byte positions; an untrimmed partition begins behind its file header."""
+        folder = StreamFolder(self._root, stream)
+        info = folder.require_info()
+        seal = folder.read_seal()
+        if seal is not None and seal.ends is not None:
+            return [Extent(folder.read_trim(n), end, sealed=True) for n, end in enumerate(seal.ends)]
+        extents = []
+        for partition in range(info.partitions):
+            file = self._open(folder, partition)
+            try:
+                end, sealed = file.end()
+            finally:
+                file.close()
+            extents.append(Extent(folder.read_trim(partition), end, sealed))
+        return extents
+
+    def seal(self, stream: str) -> None:
+        """See ``Admin``.
+
+        The seal file comes first: who finds none after a write knows that the write lies before every seal. A
+        second seal, by a racing or a repeated call, changes nothing: the first one in the file counts.
+        """
+        folder = StreamFolder(self._root, stream)
+        info = folder.require_info()
+        sizes = [folder.log(partition).stat().st_size for partition in range(info.partitions)]
+        seal = folder.read_seal()
+        if seal is not None and seal.ends is not None:
+            return
+        if seal is None:
+            folder.write_seal(Seal(None))
+        else:
+            sizes = [segment.FILE_HEADER_SIZE] * info.partitions
+        ends = [self._seal(folder, partition, size) for partition, size in enumerate(sizes)]
+        folder.write_seal(Seal(tuple(ends)))
+
+    def _seal(self, folder: StreamFolder, partition: int, search_from: int) -> Offset:
+        file = self._open(folder, partition)
+        try:
+            _append(file.path, segment.seal_record(file.seed))
+            first = file.find_seal(search_from)
+        finally:
+            file.close()
+        if first is None:
+            raise StorageError(
+                f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there"
+            )
+        return first
+
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        """See ``Admin``. ``before`` is the offset of a record, or the end. The blocks go back to the disk."""
+        folder = StreamFolder(self._root, ssp.stream.name)
+        folder.require_partition(ssp.partition)
+        if before <= folder.read_trim(ssp.partition):
+            return
+        file = self._open(folder, ssp.partition)
+        try:
+            end, _ = file.end()
+            fits = before == end or (before < end and file.begins_record(before))
+        finally:
+            file.close()
+        if not fits:
+            raise UsageError(f"{ssp}: can't trim before {before}: no record begins there (the end is {end})")
+        # The point first: a reader that finds zeros then learns why.
+        folder.write_trim(ssp.partition, before)
+        punch(file.path, segment.FILE_HEADER_SIZE, before)
+
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        """See ``Admin``."""
+        StreamFolder(self._root, ssp.stream.name).write_position(ssp.partition, group, position)
+
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        """See ``Admin``."""
+        return StreamFolder(self._root, stream).read_positions(group)
+
+    def _open(self, folder: StreamFolder, partition: int) -> PartitionFile:
+        return PartitionFile(folder.log(partition), f"{folder.name}[{partition}]")
+
+
+def _append(path: Path, record: bytes) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            if os.write(fd, record) != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise StorageError(f"can't append to {path}: {error}", hint="make room, then seal again") from error

@@ -1,0 +1,41 @@
+"""Give the blocks of a trimmed range back to the disk, where the file system can."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from pathlib import Path
+
+from headrace.core.errors import StorageError
+
+_KEEP_SIZE = 0x01
+_PUNCH_HOLE = 0x02
+_BLOCK = 4096
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+def punch(path: Path, start: int, stop: int) -> bool:
+    """Free the whole blocks in ``start <= byte < stop``; the file keeps its size, they read as zeros.
+
+    False when this system can't: the bytes then stay where they are, which costs nothing but room.
+    """
+    start = (start + _BLOCK - 1) // _BLOCK * _BLOCK
+    stop = stop // _BLOCK * _BLOCK
+    if start >= stop:
+        return True
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if libc.fallocate(fd, _PUNCH_HOLE | _KEEP_SIZE, start, stop - start) == 0:
+            return True
+        code = ctypes.get_errno()
+    finally:
+        os.close(fd)
+    if code in _UNSUPPORTED:
+        return False
+    raise StorageError(f"can't free bytes {start} to {stop} of {path}: {os.strerror(code)}")

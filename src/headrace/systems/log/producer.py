@@ -1,0 +1,194 @@
+"""The writing side of the log: records gather per partition; a flush appends them, one write call each.
+
+No lock: the kernel keeps write calls with O_APPEND apart (on a local file system). What a call leaves
+unfinished stays in the file as a torn record, which readers step over; only the records that are not wholly
+in the file stay in the buffer, so a later flush writes those again and no others.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Literal
+
+from headrace.core.errors import HeadraceError, IndeterminateWriteError, StorageError, StreamSealedError
+from headrace.core.ids import Offset
+from headrace.systems.log.layout import StreamFolder
+from headrace.systems.log.partition import PartitionFile
+from headrace.systems.log.segment import HEADER_SIZE, record_header
+
+Fsync = Literal["never", "flush"]
+
+BUFFER_BYTES = 4 << 20
+_IOV_MAX = 1024
+_COPY_BELOW = 16 << 10
+"""Up to this mean size, copying parts together is cheaper than to hand the kernel a long list."""
+
+
+class _Appender:
+    """One partition, open for appending."""
+
+    def __init__(self, folder: StreamFolder, partition: int) -> None:
+        folder.require_partition(partition)
+        self.what = f"{folder.name}[{partition}]"
+        self._folder = folder
+        self._partition = partition
+        path = folder.log(partition)
+        file = PartitionFile(path, self.what)
+        try:
+            self.seed = file.seed
+            # In this order: while there is no seal file, no seal stands below the size seen before.
+            self._unsealed_to = file.size()
+        finally:
+            file.close()
+        self._refuse_if_sealed()
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"{self.what}: can't open {path}: {error}") from error
+        self.parts: list[bytes] = []
+        self.bytes = 0
+        self.end: Offset = 0
+        self.touched = False
+
+    def write(self) -> None:
+        """Append what is buffered. Keeps in the buffer what didn't get into the file, if it raises."""
+        if not self.parts:
+            return
+        self._refuse_if_sealed()
+        while self.parts:
+            try:
+                written = self._append()
+            except OSError as error:
+                raise self._storage_error(error) from error
+            self._drop(written)
+        # With O_APPEND, a write call leaves the descriptor's position behind its own bytes.
+        self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        self.touched = True
+        if self._folder.seal.exists():
+            self._check_seal()
+        else:
+            self._unsealed_to = self.end
+
+    def _append(self) -> int:
+        count = len(self.parts)
+        if count <= _IOV_MAX and self.bytes > count * _COPY_BELOW:
+            return os.writev(self._fd, self.parts)
+        return os.write(self._fd, b"".join(self.parts))
+
+    def _drop(self, written: int) -> None:
+        if written >= self.bytes:
+            self.parts, self.bytes = [], 0
+            return
+        whole = 0
+        while True:
+            record = len(self.parts[whole]) + len(self.parts[whole + 1])
+            if record > written:
+                break
+            written -= record
+            self.bytes -= record
+            whole += 2
+        del self.parts[:whole]
+
+    def _storage_error(self, error: OSError) -> StorageError:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return StorageError(
+            f"{self.what}: {len(self.parts) // 2} records ({self.bytes} bytes) could not be written: {error}",
+            hint="make room on the disk, then flush again: the records are kept" if full else None,
+        )
+
+    def _refuse_if_sealed(self) -> None:
+        if self._folder.seal.exists():
+            raise self._sealed()
+
+    def _check_seal(self) -> None:
+        """A seal came while we wrote: find out which of us was first."""
+        file = PartitionFile(self._folder.log(self._partition), self.what)
+        try:
+            seal = file.find_seal(self._unsealed_to)
+        finally:
+            file.close()
+        if seal is not None and seal < self.end:
+            raise self._sealed()
+
+    def _sealed(self) -> StreamSealedError:
+        return StreamSealedError(f"{self.what} was sealed: it takes no more records")
+
+    def discard(self) -> None:
+        """Forget what is buffered."""
+        self.parts, self.bytes, self.touched = [], 0, False
+
+    def sync(self) -> None:
+        """Bring what was written to the disk itself."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise IndeterminateWriteError(f"{self.what}: fsync failed: {error}") from error
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._fd)
+
+
+class LogProducer:
+    """See ``Producer``.
+
+    ``fsync="never"`` leaves it to the kernel when bytes reach the disk: they survive any death of a process,
+    not one of the machine. ``"flush"`` waits for the disk in every flush.
+    """
+
+    def __init__(self, root: Path, fsync: Fsync = "never", buffer_bytes: int = BUFFER_BYTES) -> None:
+        self._root = root
+        self._fsync = fsync
+        self._buffer_bytes = buffer_bytes
+        self._appenders: dict[tuple[str, int], _Appender] = {}
+
+    def send(self, stream: str, partition: int, payload: bytes) -> None:
+        """See ``Producer``. Writes when the buffer is full; if that raises, ``payload`` was not taken."""
+        key = (stream, partition)
+        appender = self._appenders.get(key)
+        if appender is None:
+            appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition)
+        body = bytes(payload)  # the very same object if it is bytes already
+        header = record_header(body, appender.seed)
+        size = HEADER_SIZE + len(body)
+        if appender.parts and appender.bytes + size > self._buffer_bytes:
+            self._write(appender)
+        appender.parts.append(header)
+        appender.parts.append(body)
+        appender.bytes += size
+
+    def _write(self, appender: _Appender) -> None:
+        try:
+            appender.write()
+        except StreamSealedError:
+            # Nothing will ever take these records, so keeping them would only make every later flush fail.
+            appender.discard()
+            raise
+
+    def flush(self) -> dict[tuple[str, int], Offset]:
+        """See ``Producer``. All partitions are tried before the first error is raised."""
+        failure: HeadraceError | None = None
+        for appender in self._appenders.values():
+            try:
+                self._write(appender)
+                if self._fsync == "flush" and appender.touched:
+                    appender.sync()
+            except HeadraceError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        ends = {key: appender.end for key, appender in self._appenders.items() if appender.touched}
+        for appender in self._appenders.values():
+            appender.touched = False
+        return ends
+
+    def close(self) -> None:
+        """See ``Producer``."""
+        try:
+            self.flush()
+        finally:
+            for appender in self._appenders.values():
+                appender.close()
+            self._appenders = {}

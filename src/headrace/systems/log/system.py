@@ -1,0 +1,50 @@
+"""The embedded log: a folder of append-only files that several processes of one machine read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import DeclarationError
+from headrace.systems.log.admin import LogAdmin
+from headrace.systems.log.consumer import LogConsumer
+from headrace.systems.log.producer import BUFFER_BYTES, Fsync, LogProducer
+
+
+@dataclass(frozen=True)
+class LogSystem:
+    """See ``System``. ``root`` must lie on a local file system; it is made when the first stream is."""
+
+    root: Path
+    fsync: Fsync = "never"
+    buffer_bytes: int = BUFFER_BYTES
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Path(self.root))
+        if self.fsync not in ("never", "flush"):
+            raise DeclarationError(f'log {self.root}: fsync is "never" or "flush", not {self.fsync!r}')
+
+    def admin(self) -> LogAdmin:
+        """See ``System``."""
+        return LogAdmin(self.root)
+
+    def consumer(self) -> LogConsumer:
+        """See ``System``."""
+        return LogConsumer(self.root)
+
+    def producer(self) -> LogProducer:
+        """See ``System``."""
+        return LogProducer(self.root, self.fsync, self.buffer_bytes)
+
+
+def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
+    """The log of a ``SystemSpec`` of kind ``log``: ``root``, and ``fsync``, ``buffer_bytes`` if given."""
+    unknown = set(options) - {"root", "fsync", "buffer_bytes"}
+    if unknown or "root" not in options:
+        wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'root'"
+        raise DeclarationError(
+            f"system {name!r} (log): {wrong}", hint="a log takes root, fsync and buffer_bytes"
+        )
+    return LogSystem(**options)

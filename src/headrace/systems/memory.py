@@ -1,0 +1,347 @@
+"""The memory system: the reference of what a record system does, for one process and its threads.
+
+An offset counts the records of its partition from 0. Nothing that was sent can be read before its flush, as
+with a system that has a disk or a network between the two, so a test meets a forgotten flush. One lock guards
+everything; nothing waits while it is held.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import polars as pl
+
+from headrace.core.errors import (
+    DeclarationError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamSealedError,
+    TrimmedOffsetError,
+    UsageError,
+)
+from headrace.core.ids import SSP, Offset, check_id
+from headrace.serdes.dtypes import instantiate
+from headrace.systems.base import Edge, Ended, Extent, Polled, Position, Records, StreamInfo
+
+
+@dataclass(slots=True)
+class _Partition:
+    """The kept records; ``payloads[0]`` stands at ``oldest``."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    oldest: Offset = 0
+
+    @property
+    def upcoming(self) -> Offset:
+        return self.oldest + len(self.payloads)
+
+
+@dataclass(slots=True)
+class _Stream:
+    info: StreamInfo
+    partitions: list[_Partition]
+    sealed: bool = False
+    positions: dict[tuple[str, int], Offset] = field(default_factory=dict)
+
+
+class MemorySystem:
+    """See ``System``. Everyone who shall see the same streams holds the same object."""
+
+    _named: ClassVar[dict[str, MemorySystem]] = {}
+    _naming: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._streams: dict[str, _Stream] = {}
+        self._consumers: set[MemoryConsumer] = set()
+
+    @classmethod
+    def named(cls, name: str) -> MemorySystem:
+        """This process's memory system of that name, made at the first call (by a ``SystemSpec``)."""
+        with cls._naming:
+            return cls._named.setdefault(name, cls())
+
+    @classmethod
+    def forget(cls, name: str) -> None:
+        """Let go of a named system."""
+        with cls._naming:
+            cls._named.pop(name, None)
+
+    def admin(self) -> MemoryAdmin:
+        """See ``System``."""
+        return MemoryAdmin(self)
+
+    def consumer(self) -> MemoryConsumer:
+        """See ``System``."""
+        return MemoryConsumer(self)
+
+    def producer(self) -> MemoryProducer:
+        """See ``System``."""
+        return MemoryProducer(self)
+
+    # -- for the three above; the lock is held ---------------------------------------------------------
+
+    def _stream(self, name: str) -> _Stream:
+        stream = self._streams.get(name)
+        if stream is None:
+            raise StreamNotFoundError(
+                f"no stream {name!r} in memory", hint="create it first, or check the name"
+            )
+        return stream
+
+    def _partition(self, name: str, number: int) -> _Partition:
+        stream = self._stream(name)
+        if not 0 <= number < len(stream.partitions):
+            raise StreamNotFoundError(
+                f"stream {name!r} has partitions 0 to {len(stream.partitions) - 1}, not {number}"
+            )
+        return stream.partitions[number]
+
+    def _wake(self, keys: set[tuple[str, int]]) -> None:
+        for consumer in self._consumers:
+            consumer._wake(keys)
+
+
+class MemoryAdmin:
+    """See ``Admin``."""
+
+    def __init__(self, system: MemorySystem) -> None:
+        self._system = system
+
+    def list(self) -> builtins.list[str]:
+        """See ``Admin``."""
+        with self._system._lock:
+            return sorted(self._system._streams)
+
+    def describe(self, stream: str) -> StreamInfo | None:
+        """See ``Admin``."""
+        with self._system._lock:
+            there = self._system._streams.get(check_id("stream", stream))
+            return there.info if there else None
+
+    def create(
+        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None
+    ) -> StreamInfo:
+        """See ``Admin``."""
+        check_id("stream", stream)
+        if partitions < 1:
+            raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
+        typed = (
+            None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
+        )
+        with self._system._lock:
+            there = self._system._streams.get(stream)
+            if there is None:
+                info = StreamInfo(stream, partitions, typed)
+                there = _Stream(info, [_Partition() for _ in range(partitions)])
+                self._system._streams[stream] = there
+        if there.info.partitions != partitions or typed not in (None, there.info.columns):
+            raise StreamExistsError(
+                f"stream {stream!r} is there with {there.info.partitions} partitions and columns "
+                f"{there.info.columns}, not with {partitions} and {typed}",
+                hint="use another name, or the same shape",
+            )
+        return there.info
+
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """See ``Admin``."""
+        with self._system._lock:
+            there = self._system._stream(stream)
+            return [Extent(part.oldest, part.upcoming, there.sealed) for part in there.partitions]
+
+    def seal(self, stream: str) -> None:
+        """See ``Admin``."""
+        with self._system._lock:
+            there = self._system._stream(stream)
+            there.sealed = True
+            self._system._wake({(stream, number) for number in range(len(there.partitions))})
+
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        """See ``Admin``."""
+        with self._system._lock:
+            part = self._system._partition(ssp.stream.name, ssp.partition)
+            if before > part.upcoming:
+                raise UsageError(f"{ssp}: can't trim before {before}: the end is {part.upcoming}")
+            if before > part.oldest:
+                del part.payloads[: before - part.oldest]
+                part.oldest = before
+
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        """See ``Admin``."""
+        with self._system._lock:
+            stream = self._system._stream(ssp.stream.name)
+            stream.positions[check_id("group", group), ssp.partition] = position
+
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        """See ``Admin``."""
+        with self._system._lock:
+            positions = self._system._stream(stream).positions
+            return {number: position for (name, number), position in positions.items() if name == group}
+
+
+@dataclass(slots=True)
+class _Reading:
+    position: Offset
+    ended: bool = False
+
+
+class MemoryConsumer:
+    """See ``Consumer``."""
+
+    def __init__(self, system: MemorySystem) -> None:
+        self._system = system
+        self._readings: dict[SSP, _Reading] = {}
+        self._registered: set[tuple[str, int]] = set()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        self._signalled = False
+        with system._lock:
+            system._consumers.add(self)
+
+    def _wake(self, keys: set[tuple[str, int]]) -> None:
+        # One byte is enough until the next poll, and can't fill the pipe. The system's lock is held.
+        if not self._signalled and not self._registered.isdisjoint(keys):
+            self._signalled = True
+            os.write(self._wake_write, b"\0")
+
+    def register(self, ssp: SSP, position: Position) -> None:
+        """See ``Consumer``."""
+        with self._system._lock:
+            part = self._system._partition(ssp.stream.name, ssp.partition)
+            if isinstance(position, Edge):
+                start = part.oldest if position is Edge.OLDEST else part.upcoming
+            else:
+                start = position
+            if start < part.oldest:
+                raise TrimmedOffsetError(f"{ssp}: offset {start} was given up; the oldest is {part.oldest}")
+            if start > part.upcoming:
+                raise UsageError(f"{ssp}: offset {start} lies behind the end, {part.upcoming}")
+            self._readings[ssp] = _Reading(start)
+            self._registered.add((ssp.stream.name, ssp.partition))
+
+    def unregister(self, ssp: SSP) -> None:
+        """See ``Consumer``."""
+        with self._system._lock:
+            self._readings.pop(ssp, None)
+            self._registered.discard((ssp.stream.name, ssp.partition))
+
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+        """See ``Consumer``."""
+        out: list[Polled] = []
+        with self._system._lock:
+            if self._signalled:
+                os.read(self._wake_read, 1)
+                self._signalled = False
+            for ssp in self._readings if ssps is None else ssps:
+                out.extend(self._read(ssp, max_bytes))
+        return out
+
+    def _read(self, ssp: SSP, max_bytes: int) -> list[Polled]:
+        reading = self._reading(ssp)
+        stream = self._system._stream(ssp.stream.name)
+        part = stream.partitions[ssp.partition]
+        start = reading.position
+        if start < part.oldest:
+            raise TrimmedOffsetError(f"{ssp}: offset {start} was given up; the oldest is {part.oldest}")
+        index, taken = start - part.oldest, 0
+        stop = index
+        while stop < len(part.payloads):
+            taken += len(part.payloads[stop])
+            if taken > max_bytes and stop > index:
+                break
+            stop += 1
+        out: list[Polled] = []
+        if stop > index:
+            reading.position = start + stop - index
+            offsets = list(range(start, reading.position))
+            out.append(Records(ssp, offsets, part.payloads[index:stop], reading.position))
+        if stream.sealed and reading.position == part.upcoming and not reading.ended:
+            reading.ended = True
+            out.append(Ended(ssp, reading.position))
+        return out
+
+    def _reading(self, ssp: SSP) -> _Reading:
+        reading = self._readings.get(ssp)
+        if reading is None:
+            raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
+        return reading
+
+    def position(self, ssp: SSP) -> Offset:
+        """See ``Consumer``."""
+        return self._reading(ssp).position
+
+    def fileno(self) -> int | None:
+        """See ``Consumer``."""
+        return self._wake_read
+
+    def lag(self, ssp: SSP) -> int | None:
+        """Records to the end of the partition."""
+        with self._system._lock:
+            part = self._system._partition(ssp.stream.name, ssp.partition)
+            return part.upcoming - self._reading(ssp).position
+
+    def close(self) -> None:
+        """See ``Consumer``."""
+        with self._system._lock:
+            self._system._consumers.discard(self)
+            self._readings.clear()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+
+class MemoryProducer:
+    """See ``Producer``."""
+
+    def __init__(self, system: MemorySystem) -> None:
+        self._system = system
+        self._buffer: dict[tuple[str, int], list[bytes]] = {}
+
+    def send(self, stream: str, partition: int, payload: bytes) -> None:
+        """See ``Producer``."""
+        records = self._buffer.get((stream, partition))
+        if records is None:
+            with self._system._lock:
+                self._system._partition(stream, partition)
+                self._refuse_if_sealed(stream)
+            records = self._buffer[stream, partition] = []
+        records.append(bytes(payload))
+
+    def _refuse_if_sealed(self, stream: str) -> None:
+        if self._system._stream(stream).sealed:
+            raise StreamSealedError(f"stream {stream!r} was sealed: it takes no more records")
+
+    def flush(self) -> dict[tuple[str, int], Offset]:
+        """See ``Producer``."""
+        ends: dict[tuple[str, int], Offset] = {}
+        failure: StreamSealedError | None = None
+        buffer, self._buffer = self._buffer, {}
+        with self._system._lock:
+            for (stream, partition), records in buffer.items():
+                try:
+                    self._refuse_if_sealed(stream)
+                except StreamSealedError as error:
+                    failure = failure or error
+                    continue
+                part = self._system._partition(stream, partition)
+                part.payloads.extend(records)
+                ends[stream, partition] = part.upcoming
+            self._system._wake(set(ends))
+        if failure is not None:
+            raise failure
+        return ends
+
+    def close(self) -> None:
+        """See ``Producer``."""
+        self.flush()
+
+
+def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
+    """The memory system of a ``SystemSpec``: this process's of that name."""
+    if options:
+        raise DeclarationError(f"system {name!r} (memory): unknown options {sorted(options)}; it takes none")
+    return MemorySystem.named(name)

@@ -1,0 +1,340 @@
+"""What ``check_system`` runs: one function a promise of the system contract."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+import polars as pl
+
+from headrace.core.errors import (
+    HeadraceError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamSealedError,
+    TrimmedOffsetError,
+    UsageError,
+)
+from headrace.systems.base import Edge, Ended, Producer, Records
+from headrace.testing.system_scene import Scene, expect, expect_raises, records_in, ssp
+
+# -- metadata ------------------------------------------------------------------------------------------
+
+
+def create_describe_list(scene: Scene) -> None:
+    """A created stream is described and listed as it was created; creating it again changes nothing."""
+    name = scene.stream() + "-typed"
+    expect(scene.admin.describe(name) is None, "a stream that isn't there was described")
+    columns: dict[str, pl.DataType] = {
+        "key": pl.String(),
+        "at": pl.Datetime("us", "UTC"),
+        "n": pl.List(pl.Int64()),
+    }
+    made = scene.admin.create(name, 3, columns)
+    expect((made.name, made.partitions, made.columns) == (name, 3, columns), f"created as {made}")
+    expect(scene.other.admin().describe(name) == made, "described otherwise than created")
+    expect(scene.admin.create(name, 3, columns) == made, "creating it again gave something else")
+    expect(scene.admin.create(name, 3) == made, "a caller who names no columns accepts a stream with some")
+    names = scene.admin.list()
+    expect(name in names and names == sorted(names), "the stream isn't listed, or the list isn't sorted")
+
+
+def create_with_another_shape(scene: Scene) -> None:
+    """A stream that is there with another partition count or schema is not taken for the wanted one."""
+    name = scene.stream(2)
+    expect_raises(StreamExistsError, lambda: scene.admin.create(name, 3), "another partition count")
+    other: dict[str, pl.DataType] = {"a": pl.Int64()}
+    expect_raises(StreamExistsError, lambda: scene.admin.create(name, 2, other), "other columns")
+    expect_raises(HeadraceError, lambda: scene.admin.create(name + "-zero", 0), "no partition at all")
+    expect_raises(HeadraceError, lambda: scene.admin.create("../escape", 1), "a name with path characters")
+
+
+def create_racing(scene: Scene) -> None:
+    """Callers who create one stream at once get the same one, and no record is lost by it."""
+    name = scene.stream() + "-raced"
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(4)
+
+    def create() -> None:
+        try:
+            system = scene.system if threading.current_thread().name.endswith("0") else scene.other
+            barrier.wait()
+            system.admin().create(name, 2)
+            scene.write(name, [b"here"], 1, system)
+        except BaseException as error:  # noqa: BLE001  # a thread's failure is raised below
+            failures.append(error)
+
+    threads = [threading.Thread(target=create, name=f"create-{n}") for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expect(not failures, f"a racing create failed: {failures}")
+    expect(len(scene.read(scene.consumer(ssp(name, 1)), 4)) == 4, "a racing creator's record is missing")
+
+
+def missing_streams(scene: Scene) -> None:
+    """What isn't there is said to be missing, by everyone."""
+    missing, there = scene.stream() + "-missing", scene.stream(2)
+    consumer, producer = scene.consumer(), scene.producer()
+    expect_raises(StreamNotFoundError, lambda: consumer.register(ssp(missing), Edge.OLDEST), "register")
+    expect_raises(
+        StreamNotFoundError, lambda: consumer.register(ssp(there, 2), Edge.OLDEST), "register partition 2"
+    )
+    expect_raises(StreamNotFoundError, lambda: producer.send(missing, 0, b""), "send")
+    expect_raises(StreamNotFoundError, lambda: producer.send(there, 2, b""), "send to partition 2")
+    expect_raises(StreamNotFoundError, lambda: scene.admin.extents(missing), "extents")
+    expect_raises(StreamNotFoundError, lambda: scene.admin.seal(missing), "seal")
+    expect(consumer.poll() == [], "a consumer with nothing registered polled something")
+
+
+# -- reading what was written ----------------------------------------------------------------------------
+
+
+def order_within_a_partition(scene: Scene) -> None:
+    """Records come in the order of their sends, each partition's on its own, whoever's handle wrote them."""
+    name = scene.stream(3)
+    sent = {n: [f"{n}:{i}".encode() for i in range(200)] for n in range(3)}
+    producer = scene.producer(scene.other)
+    for i in range(200):
+        for n in range(3):
+            producer.send(name, n, sent[n][i])
+        if i % 70 == 0:
+            producer.flush()
+    ends = producer.flush()
+    consumer = scene.consumer()
+    for n in range(3):
+        consumer.register(ssp(name, n), Edge.OLDEST)
+    polled = scene.polls(consumer, lambda got: len(records_in(got)) >= 600)
+    for n in range(3):
+        mine = [item for item in polled if item.ssp == ssp(name, n)]
+        records = records_in(mine)
+        expect([payload for _, payload in records] == sent[n], f"partition {n} is out of order")
+        offsets = [offset for offset, _ in records]
+        expect(offsets == sorted(set(offsets)), "offsets don't grow")
+        expect(
+            mine[-1].next == ends[name, n] == consumer.position(ssp(name, n)),
+            "next, flush and position differ",
+        )
+
+
+def offsets_read_again(scene: Scene) -> None:
+    """Going on from a record's offset reads that record; from ``next``, the one behind the last."""
+    name = scene.stream()
+    payloads = [bytes([i]) * (i % 7) for i in range(50)]
+    end = scene.write(name, payloads)
+    consumer = scene.consumer(ssp(name))
+    records = scene.read(consumer, 50)
+    for index in (0, 1, 17, 49):
+        consumer.register(ssp(name), records[index][0])
+        expect(scene.read(consumer, 50 - index) == records[index:], f"seeking to record {index} read others")
+    consumer.register(ssp(name), end)
+    expect(consumer.poll() == [], "something behind the end")
+    scene.write(name, [b"more"])
+    again = scene.consumer(ssp(name), end)
+    expect(
+        scene.read(again, 1) == [(end, b"more")],
+        "the record at the flushed offset isn't the next one written",
+    )
+
+
+def edges(scene: Scene) -> None:
+    """``oldest`` reads everything, ``upcoming`` what comes after; ``extents`` says where both are."""
+    name = scene.stream()
+    (empty,) = scene.admin.extents(name)
+    expect(empty.oldest == empty.upcoming and not empty.sealed, f"an empty stream has the extent {empty}")
+    end = scene.write(name, [b"before"])
+    (extent,) = scene.admin.extents(name)
+    expect((extent.oldest, extent.upcoming) == (empty.oldest, end), f"extent {extent}, flushed to {end}")
+    late = scene.consumer(ssp(name), Edge.UPCOMING)
+    expect(late.position(ssp(name)) == end, "upcoming isn't the end")
+    scene.write(name, [b"after"])
+    expect(scene.read(late, 1)[0][1] == b"after", "upcoming read something old")
+    expect(len(scene.read(scene.consumer(ssp(name)), 2)) == 2, "oldest misses something")
+    consumer = scene.consumer()
+    expect_raises(UsageError, lambda: consumer.register(ssp(name), end + 10_000), "an offset behind the end")
+    expect(consumer.poll() == [], "a register that failed left something registered")
+
+
+def poll_bounds(scene: Scene) -> None:
+    """``max_bytes`` bounds what one partition gives, ``ssps`` says which give; neither skips anything."""
+    name = scene.stream(2)
+    payloads = [bytes([i]) * 1000 for i in range(40)]
+    scene.write(name, payloads, 0)
+    scene.write(name, payloads, 1)
+    consumer = scene.consumer()
+    consumer.register(ssp(name, 0), Edge.OLDEST)
+    consumer.register(ssp(name, 1), Edge.OLDEST)
+    only = scene.polls(consumer, lambda got: len(records_in(got)) >= 40, ssps=[ssp(name, 1)], max_bytes=5000)
+    expect({item.ssp for item in only} == {ssp(name, 1)}, "a partition that wasn't asked for was polled")
+    for item in only:
+        taken = sum(len(payload) for payload in item.payloads) if isinstance(item, Records) else 0
+        expect(taken <= 5000, f"{taken} bytes taken where max_bytes was 5000")
+    expect(
+        [payload for _, payload in records_in(only)] == payloads, "bounded polls lost or doubled something"
+    )
+    rest = scene.read(consumer, 40)
+    expect([payload for _, payload in rest] == payloads, "the paused partition lost something")
+    unregistered = scene.consumer(ssp(name))
+    unregistered.unregister(ssp(name))
+    expect(unregistered.poll() == [], "an unregistered partition was polled")
+
+
+def large_and_empty_records(scene: Scene) -> None:
+    """A record is handed out however large it is, and however small."""
+    name = scene.stream()
+    payloads = [b"", os.urandom(3_000_000), b"", b"small", os.urandom(1_500_000)]
+    scene.write(name, payloads)
+    consumer = scene.consumer(ssp(name))
+    records = scene.read(consumer, len(payloads), max_bytes=10)
+    expect([payload for _, payload in records] == payloads, "large or empty records came out changed")
+
+
+def many_partitions(scene: Scene) -> None:
+    """Sixty-four partitions are one stream."""
+    name = scene.stream(64)
+    producer = scene.producer()
+    for n in range(64):
+        producer.send(name, n, b"%d" % n)
+    ends = producer.flush()
+    expect(set(ends) == {(name, n) for n in range(64)}, "flush doesn't name all touched partitions")
+    expect(producer.flush() == {}, "flush names partitions that weren't touched")
+    consumer = scene.consumer()
+    for n in range(64):
+        consumer.register(ssp(name, n), Edge.OLDEST)
+    got = scene.polls(consumer, lambda polled: len(records_in(polled)) >= 64)
+    expect(
+        sorted(int(payload) for _, payload in records_in(got)) == list(range(64)), "a partition is missing"
+    )
+
+
+def nothing_before_flush_is_missing_after(scene: Scene) -> None:
+    """What flush acknowledged can be read at once, by anyone; ``close`` flushes."""
+    name = scene.stream()
+    producer = scene.producer(scene.other)
+    producer.send(name, 0, b"flushed")
+    producer.flush()
+    consumer = scene.consumer(ssp(name))
+    expect(scene.read(consumer, 1)[0][1] == b"flushed", "a flushed record is missing")
+    closing = scene.producer()
+    closing.send(name, 0, b"closed")
+    scene.close(closing)
+    expect(scene.read(consumer, 1)[0][1] == b"closed", "close didn't flush")
+
+
+def readiness(scene: Scene) -> None:
+    """The descriptor turns readable after an append, also through another handle, and poll clears it."""
+    name = scene.stream(2)
+    consumer = scene.consumer(ssp(name, 1))
+    if consumer.fileno() is None:
+        return
+    for turn, system in enumerate((scene.system, scene.other)):
+        while consumer.poll():
+            pass
+        expect(not scene.wait(consumer, 0.02), "the descriptor is readable right after an empty poll")
+        scene.write(name, [b"%d" % turn], 1, system)
+        expect(scene.wait(consumer, scene.wait_s), "the descriptor stayed silent after an append")
+        expect(scene.read(consumer, 1)[0][1] == b"%d" % turn, "readable, but the record isn't there")
+    scene.admin.seal(name)
+    expect(scene.wait(consumer, scene.wait_s), "the descriptor stayed silent after a seal")
+
+
+# -- the end, the beginning, positions ---------------------------------------------------------------------
+
+
+def seal_ends(scene: Scene) -> None:
+    """After a seal readers get ``Ended`` once, behind everything; writers are refused."""
+    name = scene.stream(2)
+    end = scene.write(name, [b"a", b"b"])
+    writer = scene.producer()
+    writer.send(name, 0, b"c")
+    end = writer.flush()[name, 0]
+    live = scene.consumer(ssp(name))
+    scene.read(live, 3)
+    scene.admin.seal(name)
+    scene.admin.seal(name)
+    writer_failed = _refused(writer, name)
+    expect(writer_failed, "a writer from before the seal may still write")
+    expect(_refused(scene.producer(scene.other), name), "a new writer may write behind the seal")
+    expect(all(extent.sealed for extent in scene.admin.extents(name)), "extents don't say sealed")
+    expect(scene.admin.extents(name)[0].upcoming == end, "the end isn't where the last record ended")
+    polled = scene.polls(live, lambda got: any(isinstance(item, Ended) for item in got))
+    expect(polled == [Ended(ssp(name), end)], f"Ended at {end} expected, {polled} came")
+    expect(live.poll() == [], "something after Ended")
+    expect(live.lag(ssp(name)) in (0, None), "an ended partition lags")
+    for position, count in ((Edge.OLDEST, 3), (Edge.UPCOMING, 0), (end, 0)):
+        live.register(ssp(name), position)
+        again = scene.polls(live, lambda got: any(isinstance(item, Ended) for item in got))
+        expect(len(records_in(again)) == count, f"{count} records expected from {position}")
+        expect(again[-1] == Ended(ssp(name), end), "Ended isn't last")
+    other = scene.polls(scene.consumer(ssp(name, 1)), bool)
+    expect(isinstance(other[0], Ended), "an empty partition doesn't end")
+
+
+def _refused(producer: Producer, stream: str) -> bool:
+    try:
+        producer.send(stream, 0, b"too late")
+        producer.flush()
+    except StreamSealedError:
+        return True
+    return False
+
+
+def trim_gives_up_what_lies_below(scene: Scene) -> None:
+    """Below the trim point nothing is read, and never something else instead; above it nothing changes."""
+    name = scene.stream()
+    payloads = [bytes([i]) * 3000 for i in range(30)]
+    end = scene.write(name, payloads)
+    consumer = scene.consumer(ssp(name))
+    records = scene.read(consumer, 30)
+    behind = scene.consumer(ssp(name), records[3][0])
+    point = records[10][0]
+    scene.admin.trim(ssp(name), point)
+    scene.admin.trim(ssp(name), records[5][0])
+    expect(scene.admin.extents(name)[0].oldest == point, "the trim point isn't the oldest offset")
+    expect_raises(TrimmedOffsetError, lambda: scene.consumer(ssp(name), records[9][0]), "a register below it")
+    expect_raises(TrimmedOffsetError, lambda: scene.polls(behind, bool), "a poll below it")
+    for position in (point, Edge.OLDEST):
+        expect(
+            scene.read(scene.consumer(ssp(name), position), 20) == records[10:], f"reading from {position}"
+        )
+    expect_raises(UsageError, lambda: scene.admin.trim(ssp(name), end + 10_000), "a trim behind the end")
+    scene.admin.trim(ssp(name), end)
+    expect(scene.admin.extents(name)[0].oldest == end, "trimmed to its end, a partition is empty")
+    scene.write(name, [b"new"])
+    expect(scene.read(scene.consumer(ssp(name)), 1) == [(end, b"new")], "a trimmed partition goes on")
+
+
+def positions(scene: Scene) -> None:
+    """Reported positions are seen by all, by group and partition, and nothing that wasn't reported."""
+    name = scene.stream(3)
+    expect(scene.admin.reported_positions(name, "readers") == {}, "positions that nobody reported")
+    scene.admin.report_position(ssp(name, 2), "readers", 77)
+    scene.admin.report_position(ssp(name, 0), "readers", 0)
+    scene.admin.report_position(ssp(name, 2), "readers", 1 << 40)
+    scene.admin.report_position(ssp(name, 1), "others", 5)
+    expect(
+        scene.other.admin().reported_positions(name, "readers") == {0: 0, 2: 1 << 40},
+        "reported positions differ",
+    )
+
+
+def lag_falls_to_zero(scene: Scene) -> None:
+    """The lag is positive while something is unread, and 0 at the end."""
+    name = scene.stream()
+    scene.write(name, [b"x" * 100] * 10)
+    consumer = scene.consumer(ssp(name))
+    before = consumer.lag(ssp(name))
+    expect(before is None or before > 0, "no lag before reading")
+    scene.read(consumer, 10)
+    expect(consumer.lag(ssp(name)) in (0, None), "a lag at the end")
+
+
+CHECKS: tuple[Callable[[Scene], None], ...] = (
+    create_describe_list, create_with_another_shape, create_racing, missing_streams,
+    order_within_a_partition, offsets_read_again, edges, poll_bounds,
+    large_and_empty_records, many_partitions,
+    nothing_before_flush_is_missing_after, readiness,
+    seal_ends, trim_gives_up_what_lies_below, positions, lag_falls_to_zero,
+)  # fmt: skip

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.systems.base import System
+from headrace.systems.log import LogSystem
+from headrace.systems.memory import MemoryConsumer, MemoryProducer, MemorySystem
+from headrace.testing.contracts import ContractError, check_system, system_checks
+
+
+@pytest.mark.parametrize("check", system_checks())
+def test_memory_keeps_the_contract(check: str) -> None:
+    system = MemorySystem()
+    check_system(lambda: system, only=check)
+
+
+@pytest.mark.parametrize("check", system_checks())
+def test_the_log_keeps_the_contract(check: str, tmp_path: Path) -> None:
+    check_system(lambda: LogSystem(tmp_path / "log"), only=check)
+
+
+@pytest.mark.parametrize("check", system_checks())
+def test_the_log_keeps_the_contract_with_fsync_and_a_tiny_buffer(check: str, tmp_path: Path) -> None:
+    check_system(lambda: LogSystem(tmp_path / "log", fsync="flush", buffer_bytes=100), only=check)
+
+
+class _LosesARecord(MemoryProducer):
+    def send(self, stream: str, partition: int, payload: bytes) -> None:
+        if payload != b"0:150":
+            super().send(stream, partition, payload)
+
+
+class _NeverWakes(MemoryConsumer):
+    def _wake(self, keys: set[tuple[str, int]]) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [("producer", "order_within_a_partition"), ("consumer", "readiness")],
+)
+def test_a_broken_system_is_caught(broken: str, check: str) -> None:
+    class Broken(MemorySystem):
+        def producer(self) -> MemoryProducer:
+            return _LosesARecord(self) if broken == "producer" else super().producer()
+
+        def consumer(self) -> MemoryConsumer:
+            return _NeverWakes(self) if broken == "consumer" else super().consumer()
+
+    system: System = Broken()
+    with pytest.raises(ContractError, match=check):
+        check_system(lambda: system, only=check, wait_s=0.2)
+    check_system(lambda: system, only="edges", wait_s=2)
