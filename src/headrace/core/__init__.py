@@ -1,0 +1,1 @@
+"""The nouns everything else is made of: ids, errors, frames, clocks, durations. Imports nothing of Headrace."""

@@ -1,0 +1,1 @@
+"""What runs a plan: this process, or long-lived containers on Spark."""

@@ -1,0 +1,1 @@
+"""A running app inside one container: loop, tasks, operators. Knows nothing of Spark."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from headrace.core.ids import SSP
-from headrace.runtime.envelope import Batch, Envelope
+from headrace.runtime.envelope import ControlFrame, Envelope, PartitionEnd
 
 
 class Chooser:
@@ -35,7 +35,7 @@ class Chooser:
         if self._bootstrap:
             return None
         for ssp, queue in self._queues.items():
-            if queue and not isinstance(queue[0], Batch):
+            if queue and isinstance(queue[0], ControlFrame | PartitionEnd):
                 return self._take(ssp)
         for _ in range(len(self._turns)):
             ssp = self._turns[0]

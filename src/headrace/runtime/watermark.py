@@ -57,7 +57,17 @@ class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 class PartitionTime:
     """Event time and end of one input partition. ``stages`` are those that write it; none means a source."""
 
-    __slots__ = ("_counts", "_ended", "_idle_tasks", "_stages", "_times", "closed", "idle", "ssp", "watermark")
+    __slots__ = (
+        "_counts",
+        "_ended",
+        "_idle_tasks",
+        "_stages",
+        "_times",
+        "closed",
+        "idle",
+        "ssp",
+        "watermark",
+    )
 
     def __init__(self, ssp: SSP, stages: Iterable[str] = ()) -> None:
         self.ssp = ssp
@@ -222,9 +232,7 @@ class InputTimes:
     def save(self) -> TimesCheckpoint:
         """The bookkeeping as data, in the order of the partitions' names."""
         saved = [self.partitions[ssp].save() for ssp in sorted(self.partitions)]
-        return TimesCheckpoint(
-            watermark=self.watermark, watermarks=[w for w, _ in saved], ends=[e for _, e in saved]
-        )
+        return TimesCheckpoint(watermark=self.watermark, watermarks=[w for w, _ in saved], ends=[e for _, e in saved])
 
     def load(self, saved: TimesCheckpoint) -> None:
         """Take up where ``save`` left off; partitions that are new since then begin afresh."""

@@ -1,0 +1,1 @@
+"""State of tasks: what can say what changed and be rebuilt from it."""

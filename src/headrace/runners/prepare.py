@@ -1,0 +1,44 @@
+"""Before an app runs: the streams it owns are created. Those of others must be there; the planner saw to that."""
+
+from __future__ import annotations
+
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Role
+from headrace.core.errors import StreamExistsError
+from headrace.plan.model import Plan, StreamPlan
+from headrace.runtime.connections import Connections
+from headrace.runtime.naming import changelog_name
+
+
+def prepare_streams(plan: Plan) -> None:
+    """Create intermediate streams, outputs and changelogs that aren't there yet.
+
+    Raises ``StreamExistsError`` when one is there with another partition count: its contents were
+    partitioned otherwise, so going on would break keys apart.
+    """
+    connections = Connections()
+    try:
+        for stream in plan.streams.values():
+            if stream.spec.role in (Role.INTERMEDIATE, Role.SINK):
+                _create(connections, plan, stream)
+        internal = connections.admin(plan.graph.settings.internal_system())
+        for stage in plan.stages:
+            name = changelog_name(plan.graph.app, stage.name)
+            info = internal.describe(name)
+            if info is not None and info.partitions != len(stage.tasks):
+                raise StreamExistsError(
+                    f"stage {stage.name!r} had {info.partitions} tasks and should now have {len(stage.tasks)}",
+                    hint="its state can't be dealt anew: keep the partition counts, or run it under another app name",
+                )
+            internal.create(name, len(stage.tasks))
+    finally:
+        connections.close()
+
+
+def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
+    spec = stream.spec
+    admin = connections.admin(spec.system)
+    columns = dict(spec.schema.columns) if spec.schema is not None else None
+    dead_letters = {s.dead_letter for s in plan.graph.streams.values()}
+    if spec.id in dead_letters:
+        columns = dict(DEAD_LETTER_COLUMNS)
+    admin.create(spec.stream.name, stream.partitions, columns)

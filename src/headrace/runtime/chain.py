@@ -1,0 +1,107 @@
+"""The operators of one stage, wired for one task: rows go in at an input, results leave through the port.
+
+Built from the plan once per task. Watermarks and the end visit every operator in topological order, so that
+what a window emits at a watermark reaches the operators behind it before they hear of that watermark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from headrace.api.specs import (
+    BatchFunction,
+    Broadcast,
+    Filter,
+    Graph,
+    Input,
+    Join,
+    Merge,
+    Node,
+    PartitionBy,
+    Project,
+    RowFunction,
+    SendTo,
+    SendToTable,
+    Sink,
+    TableJoin,
+    Window,
+)
+from headrace.core.errors import PlanError
+from headrace.plan.model import StagePlan
+from headrace.runtime.operators.base import Counters, Operator, Port
+from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
+from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
+from headrace.runtime.operators.sending import SendOperator
+from headrace.runtime.operators.window import WindowOperator
+from headrace.stores.base import StateStore
+
+
+def build_operator(node: Node, port: Port, counters: Counters) -> Operator:
+    """The operator that runs a node."""
+    match node.operator:
+        case Input() | Merge():
+            return Operator(node)
+        case Filter() as spec:
+            return FilterOperator(node, spec)
+        case Project() as spec:
+            return ProjectOperator(node, spec)
+        case RowFunction() as spec:
+            return RowFunctionOperator(node, spec)
+        case BatchFunction() as spec:
+            return BatchFunctionOperator(node, spec)
+        case Window() as spec:
+            return WindowOperator(node, spec, counters)
+        case PartitionBy() | SendTo() | Broadcast() as spec:
+            return SendOperator(node, spec, port)
+        case Sink() as spec:
+            return SinkOperator(node, spec)
+        case Join() | TableJoin() | SendToTable():
+            raise PlanError(
+                f"step {node.id!r} ({node.location}: {node.location.text}) can be planned but not run yet: "
+                "joins and tables have no runtime in this version",
+                hint="`headrace plan` shows the app; remove the step to run it",
+            )
+
+
+class Chain:
+    """All operators of a stage for one task."""
+
+    def __init__(self, graph: Graph, stage: StagePlan, port: Port, counters: Counters) -> None:
+        self._operators = {id_: build_operator(graph.nodes[id_], port, counters) for id_ in stage.nodes}
+        self._inputs: dict[str, list[Operator]] = {}
+        for id_ in stage.nodes:
+            node = graph.nodes[id_]
+            if isinstance(node.operator, Input):
+                self._inputs.setdefault(node.operator.stream, []).append(self._operators[id_])
+            for before in node.inputs:
+                self._operators[before].after.append(self._operators[id_])
+
+    def __iter__(self) -> Iterator[Operator]:
+        return iter(self._operators.values())
+
+    def process(self, stream: str, rows: pl.DataFrame) -> None:
+        """Feed rows of an input stream; all that follows from them has left when this returns."""
+        for operator in self._inputs[stream]:
+            operator.receive(rows)
+
+    def watermark(self, watermark: int) -> None:
+        """Event time has come this far."""
+        for operator in self._operators.values():
+            operator.on_watermark(watermark)
+
+    def end(self) -> None:
+        """All inputs have ended."""
+        for operator in self._operators.values():
+            operator.on_end()
+
+    def resume(self, watermark: int) -> None:
+        """Tell windows the watermark that their restored state belongs to."""
+        for operator in self._operators.values():
+            if isinstance(operator, WindowOperator):
+                operator.resume(watermark)
+
+    def stores(self) -> dict[str, StateStore]:
+        """The state of all operators, by durable id."""
+        return {store.id: store for operator in self._operators.values() for store in operator.stores()}

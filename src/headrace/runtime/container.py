@@ -1,0 +1,149 @@
+"""A container: some tasks, one process, one run loop on one thread.
+
+A turn is: poll what has arrived, let each task process a bounded amount, flush what they sent, do what is
+due. When there is nothing to do it sleeps in ``select`` on the descriptors of its consumers (and on a wake-up of
+its own, for orders from other threads) until the next thing is due: an idle container uses no CPU, and data
+wakes it at once. What may block: restoring at the start, and waiting for acknowledgements.
+
+Order within a partition is kept by the tasks; between tasks there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from headrace.core.clock import Clock
+from headrace.core.ids import TaskName
+from headrace.plan.model import Plan
+from headrace.runtime.backpressure import Backpressure
+from headrace.runtime.connections import Connections
+from headrace.runtime.host import TaskHost
+
+STEPS_PER_TURN = 8
+POLL_WITHOUT_FD_MS = 5.0
+OBSERVE_MS = 250.0
+
+
+class Wakeup:
+    """Wakes a container's run loop from another thread."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        os.set_blocking(self._writer, False)
+
+    def ring(self) -> None:
+        """Wake the loop up. Safe from any thread; a full pipe means that it has been rung already."""
+        with suppress(BlockingIOError):
+            os.write(self._writer, b"!")
+
+    def clear(self) -> None:
+        """Forget rings so far."""
+        with suppress(BlockingIOError):
+            os.read(self.reader, 4096)
+
+    def close(self) -> None:
+        """Release the pipe."""
+        os.close(self.reader)
+        os.close(self._writer)
+
+
+class Container:
+    """Runs tasks until they have finished, or until it is told to drain."""
+
+    def __init__(self, plan: Plan, tasks: Mapping[TaskName, int], clock: Clock) -> None:
+        """``tasks`` gives for each task its generation."""
+        self._clock = clock
+        self.connections = Connections()
+        self.wakeup = Wakeup()
+        self._draining = False
+        self._stopping = False
+        now = clock.monotonic_ms()
+        self.hosts: list[TaskHost] = []
+        self._pressures: list[Backpressure] = []
+        for stage in plan.stages:
+            mine = [task for task in stage.tasks if task.name in tasks]
+            if not mine:
+                continue
+            pressure = Backpressure(plan, stage, self.connections, now)
+            self._pressures.append(pressure)
+            self.hosts += [
+                TaskHost(plan, stage, task, tasks[task.name], self.connections, pressure, now) for task in mine
+            ]
+
+    def drain(self) -> None:
+        """Finish what is at hand, take a checkpoint and return. Safe from any thread."""
+        self._draining = True
+        self.wakeup.ring()
+
+    def stop(self) -> None:
+        """Return at once, without a checkpoint (another container has taken over). Safe from any thread."""
+        self._stopping = True
+        self.wakeup.ring()
+
+    def run(self, observe: Callable[[Sequence[TaskHost]], None] | None = None) -> None:
+        """The run loop. Returns when all tasks have finished, or after ``drain`` or ``stop``.
+
+        ``observe`` is called a few times a second, on this thread, to publish what the tasks are doing.
+        """
+        selector = selectors.DefaultSelector()
+        try:
+            selector.register(self.wakeup.reader, selectors.EVENT_READ)
+            for host in self.hosts:
+                host.start()
+                for number in host.filenos():
+                    selector.register(number, selectors.EVENT_READ)
+            self._loop(selector, observe)
+        finally:
+            selector.close()
+            for host in self.hosts:
+                host.close()
+
+    def close(self) -> None:
+        """Release producers and descriptors."""
+        self.connections.close()
+        self.wakeup.close()
+
+    def turn(self) -> float:
+        """One turn of the loop; returns how long (ms) it may sleep after it."""
+        worked = False
+        for host in self.hosts:
+            host.poll()
+        for host in self.hosts:
+            now = self._clock.monotonic_ms()
+            for _ in range(STEPS_PER_TURN):
+                if not host.step(now):
+                    break
+                worked = True
+        self.connections.flush_records()
+        now = self._clock.monotonic_ms()
+        due = min((host.on_time(now) for host in self.hosts), default=1000.0)
+        self.connections.flush_records()
+        if worked or any(host.busy for host in self.hosts):
+            return 0.0
+        if any(not host.filenos() and not host.finished for host in self.hosts):
+            return min(due, POLL_WITHOUT_FD_MS)
+        return due
+
+    def _loop(self, selector: selectors.BaseSelector, observe: Callable[[Sequence[TaskHost]], None] | None) -> None:
+        observed = 0.0
+        while not self._stopping:
+            sleep = self.turn()
+            now = self._clock.monotonic_ms()
+            if observe is not None and now - observed >= OBSERVE_MS:
+                observed = now
+                observe(self.hosts)
+            if all(host.finished for host in self.hosts):
+                break
+            if self._draining:
+                for host in self.hosts:
+                    host.on_time(now, commit=True)
+                break
+            if sleep > 0:
+                selector.select(min(sleep, OBSERVE_MS if observe is not None else sleep) / 1000)
+                self.wakeup.clear()
+        if observe is not None:
+            observe(self.hosts)

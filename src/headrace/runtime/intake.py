@@ -1,0 +1,112 @@
+"""Where messages enter a task: frames and tables become rows that fit the declared schema, or meet a policy.
+
+Each source has one: ``fail`` (the default) raises, with the place of the message; ``skip`` counts; ``dead_letter``
+writes the message, its place and the reason to a stream. Nothing is dropped uncounted. Frames of intermediate
+streams have been written by this app: what is wrong with them is always an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Role, StreamSpec
+from headrace.core.errors import DataError
+from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.metrics import TaskMetrics
+from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.schema import Schema
+from headrace.systems.base import BadRecord
+
+DeadLetters = Callable[[str, pl.DataFrame], None]
+"""Writes rows of ``DEAD_LETTER_COLUMNS`` to the stream of that id."""
+
+
+class Intake:
+    """The way in for one input stream of one task."""
+
+    def __init__(self, spec: StreamSpec, metrics: TaskMetrics, dead_letters: DeadLetters) -> None:
+        self._spec = spec
+        self._schema = spec.schema if spec.schema is not None else Schema.of(None)
+        self._metrics = metrics
+        self._dead_letters = dead_letters
+        self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
+
+    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
+        """The rows of user frames; each payload is a whole frame."""
+        self._metrics.bytes_in += sum(map(len, payloads))
+        if self._spec.role is Role.INTERMEDIATE:
+            return concat_rows([self._own(ssp, o, p) for o, p in zip(offsets, payloads, strict=True)])
+        tables = [self._foreign(ssp, o, p) for o, p in zip(offsets, payloads, strict=True)]
+        return concat_rows([table for table in tables if table is not None] or [self._schema.empty()])
+
+    def accept(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = ()) -> pl.DataFrame:
+        """The rows that fit; the others, and what could not be read at all, meet the policy."""
+        for record in bad:
+            self._refuse(ssp, record.offset, record.reason, record.raw)
+        try:
+            fitting, mismatch = self._schema.conform(rows)
+        except DataError as error:
+            self._refuse_rows(ssp, offset, error.message, rows, error.hint)
+            return self._schema.empty()
+        if mismatch is not None:
+            reason = mismatch.error()
+            self._refuse_rows(ssp, offset, reason.message, rows[mismatch.rows], reason.hint)
+        if self._time is not None and fitting.get_column(self._time).null_count():
+            missing = pl.col(self._time).is_null()
+            self._refuse_rows(ssp, offset, f"the event time {self._time!r} is null", fitting.filter(missing), None)
+            fitting = fitting.filter(~missing)
+        return fitting
+
+    def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
+        try:
+            rows = decode_rows(memoryview(payload)[HEADER_SIZE:], checked=True)
+            fitting, mismatch = self._schema.conform(rows)
+        except DataError as error:
+            raise self._misplaced(ssp, offset, error) from error
+        if mismatch is not None:
+            raise self._misplaced(ssp, offset, mismatch.error())
+        return fitting
+
+    def _misplaced(self, ssp: SSP, offset: Offset, error: DataError) -> DataError:
+        return DataError(
+            f"{ssp} at offset {offset}: {error.message}",
+            hint="an intermediate stream holds what another version of the app wrote; drain the app before "
+            "changing what flows through it, or give the step a new id",
+        )
+
+    def _foreign(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame | None:
+        try:
+            header = decode_header(payload)
+            if header.kind is not Kind.USER:
+                return None  # another app's control messages; they have no meaning here
+            rows = decode_rows(body_of(payload))
+        except DataError as error:
+            self._refuse(ssp, offset, error.message, payload, error.hint)
+            return None
+        return self.accept(ssp, rows, offset)
+
+    def _refuse_rows(self, ssp: SSP, offset: Offset, reason: str, rows: pl.DataFrame, hint: str | None) -> None:
+        self._refuse(ssp, offset, reason, encode_rows(rows), hint, count=rows.height)
+
+    def _refuse(
+        self, ssp: SSP, offset: Offset, reason: str, raw: bytes, hint: str | None = None, *, count: int = 1
+    ) -> None:
+        """Let the policy decide about ``count`` messages."""
+        match self._spec.on_error:
+            case "skip":
+                self._metrics.count("skipped", count)
+            case "dead_letter" if self._spec.dead_letter is not None:
+                self._metrics.count("dead_lettered", count)
+                letter = [[str(ssp.stream)], [ssp.partition], [offset], [reason], [raw]]
+                columns = dict(zip(DEAD_LETTER_COLUMNS, letter, strict=True))
+                self._dead_letters(self._spec.dead_letter, pl.DataFrame(columns, schema=DEAD_LETTER_COLUMNS))
+            case _:
+                raise DataError(
+                    f"{ssp} at offset {offset}: {reason}",
+                    hint=hint
+                    or f'mend the data, or give input {self._spec.id!r} on_error="skip" (counts such messages) '
+                    'or on_error="dead_letter" (sets them aside in a stream)',
+                )

@@ -1,0 +1,78 @@
+"""What an operator is at run time, and what it may ask of its task.
+
+The chain calls ``on_batch`` in the order of the data, ``on_watermark`` and ``on_end`` on all operators in
+topological order. An operator hands results on with ``emit``, before it returns: nothing overtakes anything.
+One thread; nothing here may block, but for a user's function that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.core.errors import UserFunctionError
+from headrace.stores.base import StateStore
+
+
+class Port(Protocol):
+    """Where results leave a task."""
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
+        ...
+
+
+class Counters(Protocol):
+    """Where an operator counts what would otherwise go unseen."""
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter of the task."""
+        ...
+
+
+class Operator:
+    """An operator in its place; subclasses override what concerns them."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.after: list[Operator] = []
+        self.batches = 0
+        self.rows = 0
+
+    def receive(self, rows: pl.DataFrame) -> None:
+        """Take rows from an operator before this one (or from the task)."""
+        self.batches += 1
+        self.rows += rows.height
+        self.on_batch(rows)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """Process rows; never called with none."""
+        self.emit(rows)
+
+    def on_watermark(self, watermark: int) -> None:
+        """Event time has come to ``watermark``: nothing older will come."""
+
+    def on_end(self) -> None:
+        """Nothing will come any more. What is open has to leave now."""
+
+    def stores(self) -> Sequence[StateStore]:
+        """The state this operator keeps, for checkpoints."""
+        return ()
+
+    def emit(self, rows: pl.DataFrame) -> None:
+        """Hand rows on to every operator after this one."""
+        if rows.height:
+            for operator in self.after:
+                operator.receive(rows)
+
+    def failed(self, error: BaseException, what: str) -> UserFunctionError:
+        """The error to raise when the user's part of this operator raised; the task adds the message's place."""
+        location = self.node.location
+        return UserFunctionError(
+            f"{what} of operator {self.node.id!r} (declared at {location}: {location.text}) "
+            f"raised {type(error).__name__}: {error}",
+            hint="mend the function, or filter such messages out before it",
+        )

@@ -1,0 +1,79 @@
+"""Where results leave a task: rows become stamped frames in the partitions of their keys.
+
+Frames are handed to the container's producers at once and reach the system when the run loop flushes: after
+every turn for record systems, so that latency stays low; at commits for row systems, where a flush makes a
+file. Order within a partition is the order of the calls; control messages go through the same door, so
+nothing overtakes data.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from headrace.api.specs import StreamSpec
+from headrace.core.frame import (
+    HEADER,
+    ControlMessage,
+    Header,
+    Kind,
+    encode_control,
+    kind_of,
+)
+from headrace.core.ids import TaskName
+from headrace.plan.model import Plan, StreamPlan
+from headrace.runtime.connections import Connections
+from headrace.runtime.metrics import TaskMetrics
+from headrace.serdes.hashing import partition_of, split
+from headrace.serdes.ipc import encode_rows_into
+
+Stamp = Callable[[str, int, Kind], Header]
+"""Gives the header of the next frame to (stream id, partition)."""
+
+
+class Outlet:
+    """The port of one task."""
+
+    def __init__(
+        self, plan: Plan, task: TaskName, connections: Connections, stamp: Stamp, metrics: TaskMetrics
+    ) -> None:
+        self._plan = plan
+        self._task = task
+        self._connections = connections
+        self._stamp = stamp
+        self._metrics = metrics
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """See ``Port``."""
+        target = self._plan.streams[stream]
+        self._metrics.rows_out += rows.height
+        if not keys or target.partitions == 1:
+            self._send(target, self._task.number % target.partitions, rows)
+            return
+        ids = partition_of(rows, keys, target.partitions)
+        for partition, part in split(rows, ids, target.partitions):
+            self._send(target, partition, part)
+
+    def control(self, stream: str, message: ControlMessage) -> None:
+        """Write a control message to every partition of a stream."""
+        target = self._plan.streams[stream]
+        producer = self._connections.record_producer(target.spec.system)
+        kind = kind_of(message)
+        for partition in range(target.partitions):
+            header = self._stamp(stream, partition, kind)
+            producer.send(target.spec.stream.name, partition, encode_control(header, message))
+
+    def _send(self, target: StreamPlan, partition: int, rows: pl.DataFrame) -> None:
+        spec: StreamSpec = target.spec
+        row_producer = self._connections.row_producer(spec.system)
+        if row_producer is not None:
+            row_producer.send_rows(spec.stream.name, partition, rows)
+            return
+        header = self._stamp(spec.id, partition, Kind.USER)
+        buffer = io.BytesIO(HEADER.pack(header.kind, header.producer, header.generation, header.version, header.seq))
+        buffer.seek(0, io.SEEK_END)
+        frame = encode_rows_into(buffer, rows)
+        self._metrics.bytes_out += len(frame)
+        self._connections.record_producer(spec.system).send(spec.stream.name, partition, frame)

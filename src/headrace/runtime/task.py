@@ -1,0 +1,135 @@
+"""One task: the operators of a stage on one partition group, their event time, their state.
+
+A task is fed rows and control messages by whoever hosts it, in the order of each partition, on one thread.
+It knows nothing of frames' headers, containers, Spark or clocks, so a live container, a test harness and a
+batch job can all host it. What it writes leaves through its port before a call returns.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from headrace.api.specs import Input, Role, StreamSpec
+from headrace.core.errors import DataError, ProtocolError, UserFunctionError
+from headrace.core.frame import ControlMessage, EndOfStream, Watermark
+from headrace.core.ids import SSP, Offset
+from headrace.plan.model import Plan, StagePlan, TaskPlan
+from headrace.runtime.chain import Chain
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.operators.base import Port
+from headrace.runtime.operators.event_time import time_ms
+from headrace.runtime.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
+
+
+class Task:
+    """The processing of one task."""
+
+    def __init__(self, plan: Plan, stage: StagePlan, task: TaskPlan, port: Port, metrics: TaskMetrics) -> None:
+        self.plan = plan
+        self.stage = stage
+        self.task = task
+        self.metrics = metrics
+        self.chain = Chain(plan.graph, stage, port, metrics)
+        self.specs = {ssp: spec for spec, ssps in _inputs(plan, stage, task) for ssp in ssps}
+        self.times = InputTimes(
+            PartitionTime(ssp, plan.streams[spec.id].writers if spec.role is Role.INTERMEDIATE else ())
+            for ssp, spec in self.specs.items()
+        )
+        self._clocks = {ssp: _SourceClock(spec) for ssp, spec in self.specs.items() if spec.event_time}
+        self.finished = False
+
+    @property
+    def watermark(self) -> int:
+        """How far event time has come in this task."""
+        return self.times.watermark
+
+    def rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
+        """Process messages of a partition that stood at the offsets ``first`` up to (not with) ``after``."""
+        if not rows.height:
+            return
+        spec = self.specs[ssp]
+        self.metrics.rows_in += rows.height
+        self.metrics.batches += 1
+        partition = self.times[ssp]
+        if partition.idle:
+            partition.advance(NEVER)
+        try:
+            self.chain.process(spec.id, rows)
+        except UserFunctionError as error:
+            raise UserFunctionError(
+                f"{error.message}\n  on a message of {ssp}, offsets {first} to {after - 1}", hint=error.hint
+            ) from error
+        except DataError as error:
+            raise DataError(f"{error.message} (in {ssp}, offsets {first} to {after - 1})", hint=error.hint) from error
+        clock = self._clocks.get(ssp)
+        if clock is not None and spec.role is not Role.INTERMEDIATE:
+            partition.advance(clock.read(rows))
+
+    def control(self, ssp: SSP, message: ControlMessage) -> None:
+        """Take in what an upstream task says. Checkpoint and restore concern the host, not the task."""
+        partition = self.times[ssp]
+        match message:
+            case Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle):
+                partition.on_watermark(name, count, timestamp, idle=idle)
+            case EndOfStream(task_name=name, task_count=count):
+                partition.on_end_of_stream(name, count)
+            case _:
+                raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
+
+    def end(self, ssp: SSP) -> None:
+        """A source partition has ended."""
+        self.times[ssp].end()
+
+    def idle(self, ssp: SSP) -> None:
+        """A source partition has been silent for its stated timeout: it holds nobody back until it speaks."""
+        self.times[ssp].idle = True
+
+    def advance(self) -> bool:
+        """Let event time rise as far as the inputs allow; True when it did. At the end: fire all, once."""
+        if self.finished:
+            return False
+        if self.times.ended:
+            self.chain.end()
+            self.finished = True
+            return True
+        risen = self.times.rise()
+        if risen is not None:
+            self.chain.watermark(risen)
+        return risen is not None
+
+    def save(self) -> TimesCheckpoint:
+        """The bookkeeping, for the checkpoint; stores are saved by the host."""
+        return self.times.save()
+
+    def load(self, times: TimesCheckpoint) -> None:
+        """Take up where ``save`` left off; the stores have been filled already."""
+        self.times.load(times)
+        self.chain.resume(times.watermark)
+
+
+class _SourceClock:
+    """Reads the watermark out of a source's rows: their highest event time, less the lateness."""
+
+    def __init__(self, spec: StreamSpec) -> None:
+        if spec.event_time is None or spec.schema is None:
+            raise ValueError("an event time needs a schema")
+        column = spec.event_time.column
+        self._time = time_ms(spec.event_time, spec.schema.columns[column]).max()
+        self._lateness = spec.lateness_ms
+
+    def read(self, rows: pl.DataFrame) -> int:
+        highest = rows.select(self._time).item()
+        return NEVER if highest is None else int(highest) - self._lateness
+
+
+def _inputs(plan: Plan, stage: StagePlan, task: TaskPlan) -> list[tuple[StreamSpec, list[SSP]]]:
+    """The streams that the stage's operators read, each with this task's partitions of it."""
+    mine = set(task.inputs)
+    ids = [
+        node.operator.stream
+        for node in (plan.graph.nodes[id_] for id_ in stage.nodes)
+        if isinstance(node.operator, Input)
+    ]
+    return [
+        (plan.streams[id_].spec, [ssp for ssp in plan.streams[id_].ssps() if ssp in mine]) for id_ in dict.fromkeys(ids)
+    ]

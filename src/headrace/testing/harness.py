@@ -1,0 +1,201 @@
+"""Run an app in a test: the real plan, tasks and operators, in memory, on a clock that only the test moves.
+
+    with app.test() as t:
+        t.feed("page-views", [{"member": "a", "ts": 1_000}, {"member": "b", "ts": 12_000}])
+        t.end()
+        assert t.read("views-per-member").sort("member").to_dicts() == [...]
+
+Supported: every operator and guarantee that a live run has; several stages; restarts (``restart``); event time
+and its idle timeouts, by ``advance``. Not supported: real systems (all streams become streams in memory), several
+processes, and speed: a live run measures that.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+
+from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.core.clock import ManualClock
+from headrace.core.errors import UsageError
+from headrace.core.frame import Header, Kind, body_of, decode_header, encode
+from headrace.core.ids import SSP, StreamId
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.runners.prepare import prepare_streams
+from headrace.runtime.connections import Connections
+from headrace.runtime.container import Container
+from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.schema import Schema
+from headrace.systems.base import Edge, Records
+from headrace.systems.registry import SystemSpec
+
+_TURNS_MAX = 100_000
+
+
+class TestApp:
+    """An app under test. Use it as a context manager; ``app.test()`` makes one."""
+
+    __test__ = False  # pytest: not a test class
+
+    def __init__(self, graph: Graph, partitions: int | Mapping[str, int] = 1) -> None:
+        """``partitions`` says how many partitions inputs have: one number for all, or one each by name."""
+        self._memory = SystemSpec(f"test-{uuid.uuid4().hex[:12]}", "memory")
+        graph = _in_memory(graph, self._memory)
+        self._connections = Connections()
+        admin = self._connections.admin(self._memory)
+        facts = {}
+        for spec in graph.streams.values():
+            if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
+                count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
+                facts[spec.id] = admin.create(spec.stream.name, count)
+        self.plan: Plan = plan(graph, facts)
+        self.clock = ManualClock()
+        prepare_streams(self.plan)
+        self._generation = 0
+        self._turn = 0
+        self._container = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- what a test does
+
+    def feed(self, input_: str, rows: pl.DataFrame | Iterable[Any], *, partition: int = 0, settle: bool = True) -> None:
+        """Append messages to an input (a DataFrame, dicts, or instances of its dataclass) and process them."""
+        spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
+        if not isinstance(rows, pl.DataFrame):
+            schema = spec.schema if spec.schema is not None else Schema.of(None)
+            rows = schema.from_records(list(rows))
+        self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(rows)), partition=partition, settle=settle)
+
+    def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:
+        """Append one record as it is, to see what becomes of a broken one."""
+        spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
+        producer = self._connections.record_producer(self._memory)
+        producer.send(spec.stream.name, partition, record)
+        producer.flush()
+        if settle:
+            self.settle()
+
+    def end(self, *inputs: str) -> None:
+        """End these inputs, or all that haven't ended: open windows fire and, if all are over, the app ends."""
+        admin = self._connections.admin(self._memory)
+        names = inputs or [s.id for s in self.plan.graph.streams.values() if s.role is Role.SOURCE]
+        for name in names:
+            admin.seal(self._spec(name, Role.SOURCE, Role.SIDE_INPUT).stream.name)
+        self.settle()
+
+    def advance(self, ms: int) -> None:
+        """Let processing time pass (idle timeouts, checkpoints)."""
+        self.clock.advance(ms)
+        self.settle()
+
+    def settle(self) -> None:
+        """Process until there is nothing left to do."""
+        for _ in range(_TURNS_MAX):
+            sleep = self._container.turn()
+            if sleep == 0:
+                continue
+            if not any(host.owes for host in self._container.hosts):
+                return
+            self.clock.advance(max(1, int(sleep)))
+        raise UsageError(f"the app didn't come to rest in {_TURNS_MAX} turns")
+
+    def restart(self, *, checkpoint: bool = False) -> None:
+        """Stop as a kill would and start again from the last checkpoint (or from one taken just before)."""
+        if checkpoint:
+            now = self.clock.monotonic_ms()
+            for host in self._container.hosts:
+                host.on_time(now, commit=True)
+        self._stop()
+        self._container = self._start()
+        self.settle()
+
+    # -- what a test looks at
+
+    def read(self, output: str) -> pl.DataFrame:
+        """Everything that an output (or any stream of the app) holds, in the order of partitions and offsets."""
+        spec = self._spec(output, *Role)
+        frames = [
+            decode_rows(body_of(payload))
+            for records in self._records(spec)
+            for payload in records.payloads
+            if decode_header(payload).kind is Kind.USER
+        ]
+        if not frames and spec.schema is not None:
+            return spec.schema.empty()
+        return concat_rows(frames)
+
+    @property
+    def watermark(self) -> int | None:
+        """The lowest watermark of all tasks (ms); None before there is one."""
+        lowest = min(host.task.watermark for host in self._container.hosts)
+        return None if lowest == -(2**63) else lowest
+
+    @property
+    def ended(self) -> bool:
+        """All tasks have finished."""
+        return all(host.finished for host in self._container.hosts)
+
+    def counter(self, name: str) -> int:
+        """A counter summed over all tasks: ``late``, ``skipped``, ``dead_lettered``, ..."""
+        return sum(host.metrics.counters[name] for host in self._container.hosts)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._stop()
+        self._connections.close()
+
+    # -- inside
+
+    def _start(self) -> Container:
+        self._generation += 1
+        tasks = {task.name: self._generation for stage in self.plan.stages for task in stage.tasks}
+        container = Container(self.plan, tasks, self.clock)
+        for host in container.hosts:
+            host.start()
+        return container
+
+    def _stop(self) -> None:
+        for host in self._container.hosts:
+            host.close()
+        self._container.close()
+
+    def _spec(self, id_: str, *roles: Role) -> StreamSpec:
+        spec = self.plan.graph.streams.get(id_)
+        if spec is None or spec.role not in roles:
+            known = [s.id for s in self.plan.graph.streams.values() if s.role in roles]
+            raise UsageError(f"the app has no such stream: {id_!r}", hint=f"there are {', '.join(sorted(known))}")
+        return spec
+
+    def _records(self, spec: StreamSpec) -> Sequence[Records]:
+        consumer = self._connections.consumer(self._memory)
+        admin = self._connections.admin(self._memory)
+        found: list[Records] = []
+        for partition, extent in enumerate(admin.extents(spec.stream.name)):
+            ssp = SSP(spec.stream, partition)
+            consumer.register(ssp, Edge.OLDEST)
+            while consumer.position(ssp) < extent.upcoming:
+                found += [polled for polled in consumer.poll([ssp], 1 << 30) if isinstance(polled, Records)]
+        consumer.close()
+        return found
+
+
+def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
+    """The same app with every stream in a memory system."""
+    streams = {
+        id_: replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
+        for id_, spec in graph.streams.items()
+    }
+    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory))
