@@ -1,0 +1,1 @@
+"""What an app must remember outside its streams (generations, startpoints): small, versioned values."""

@@ -1,0 +1,88 @@
+"""Generations: the fencing number of a task, issued one by one, never twice.
+
+They live in the metadata store and not in the driver's memory: a second driver, or one that was restarted,
+would issue the same numbers again, and two incarnations of one generation can't be told apart. Who may ask
+for one is the coordinator's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.core.errors import DataError, ProtocolError, UnavailableError
+from headrace.core.ids import TaskName
+from headrace.metadata.store import Entry, MetadataStore, Put
+
+HIGHEST = 2**31 - 1
+"""A generation travels as an int32."""
+
+FORMAT = 1
+_MOST_ATTEMPTS = 1000
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = FORMAT
+    generation: int
+
+
+_DECODER = msgspec.json.Decoder(_Record)
+
+
+class Generations:
+    """The generations of one app's tasks. All deployments of the app share them."""
+
+    def __init__(self, store: MetadataStore, app: str) -> None:
+        self._store = store
+        self._app = app
+        self._namespace = f"generations/{app}"
+
+    def issue(self, tasks: Sequence[TaskName]) -> dict[TaskName, int]:
+        """The next generation of each of ``tasks``: 1 at first, higher than every one issued before."""
+        issued: dict[TaskName, int] = {}
+        missing = list(dict.fromkeys(tasks))
+        for _ in range(_MOST_ATTEMPTS):
+            if not missing:
+                return issued
+            known = self._store.scan(self._namespace)
+            wanted = [self._next(task, known.get(str(task))) for task in missing]
+            puts = [put for _, put in wanted]
+            answers = self._store.put_each_if(self._namespace, puts)
+            for task, (generation, _), version in zip(missing, wanted, answers, strict=True):
+                if version is not None:
+                    issued[task] = generation
+            missing = [task for task in missing if task not in issued]
+        raise UnavailableError(
+            f"others took every generation of {', '.join(map(str, missing))} of app {self._app!r}"
+            f" that was tried for, {_MOST_ATTEMPTS} times in a row",
+            hint="find out which other drivers run this app",
+        )
+
+    def latest(self) -> dict[TaskName, int]:
+        """The latest generation of every task that has one."""
+        entries = self._store.scan(self._namespace)
+        return {TaskName.parse(key): self._read(key, entry) for key, entry in entries.items()}
+
+    def _next(self, task: TaskName, entry: Entry | None) -> tuple[int, Put]:
+        generation = self._read(str(task), entry) + 1 if entry else 1
+        if generation > HIGHEST:
+            raise ProtocolError(
+                f"task {task} of app {self._app!r} has used up all {HIGHEST} generations",
+                hint="start the app under another name",
+            )
+        record = msgspec.json.encode(_Record(generation=generation))
+        return generation, Put(str(task), record, entry.version if entry else None)
+
+    def _read(self, task: str, entry: Entry) -> int:
+        where = f"the generation of task {task} of app {self._app!r} in the metadata store"
+        try:
+            record = _DECODER.decode(entry.value)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
+        if record.version != FORMAT:
+            raise DataError(
+                f"{where} is of format {record.version}; this Headrace knows {FORMAT}",
+                hint="use the Headrace that wrote it, or a newer one",
+            )
+        return record.generation

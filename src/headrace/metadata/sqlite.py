@@ -1,0 +1,216 @@
+"""The metadata store in one SQLite file: the default, for any number of processes on one machine.
+
+Writes are transactions that take the write lock at once, so a compare-and-set never fails half-way. The file
+is in write-ahead mode (readers don't wait for writers) with a synced commit: a generation that was handed out
+must not be handed out again after a power cut. Every call may block for the busy timeout, no longer.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from headrace.core.errors import (
+    DataError,
+    HeadraceError,
+    IndeterminateWriteError,
+    StorageError,
+    SurroundingsError,
+    UnavailableError,
+)
+from headrace.metadata.store import Entry, Put, Version
+
+FORMAT = 1
+"""Version of the tables, kept in the file's ``user_version``."""
+
+_APPLICATION_ID = 0x48524D44  # "HRMD" in the file's header: tells ours from any other SQLite file
+
+_TABLES = (
+    "CREATE TABLE entries (namespace TEXT, key TEXT, value BLOB NOT NULL, version INTEGER NOT NULL,"
+    " PRIMARY KEY (namespace, key)) WITHOUT ROWID",
+    # One counter for the whole file: a version is never used twice, so a deleted key that comes back
+    # can't be mistaken for the one that was read before.
+    "CREATE TABLE last_version (version INTEGER NOT NULL)",
+    "INSERT INTO last_version VALUES (0)",
+)
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class SqliteMetadata:
+    """A handle on the file. Threads may share it; a forked process must open its own."""
+
+    def __init__(self, path: Path, busy_timeout_ms: int = 5000) -> None:
+        self._path = path
+        self._busy_timeout_ms = busy_timeout_ms
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._connection: sqlite3.Connection | None = None
+        try:
+            _create(path)
+        except OSError as error:
+            raise StorageError(f"can't create the metadata store {path}: {error}") from error
+        with self._told("open"):
+            self._connection = sqlite3.connect(
+                path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._check_format()
+        except BaseException:
+            self.close()
+            raise
+
+    def get(self, namespace: str, key: str) -> Entry | None:
+        """See ``MetadataStore``."""
+        query = "SELECT value, version FROM entries WHERE namespace = ? AND key = ?"
+        with self._reading() as connection:
+            row = connection.execute(query, (namespace, key)).fetchone()
+        return Entry(bytes(row[0]), row[1]) if row else None
+
+    def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
+        """See ``MetadataStore``."""
+        return self.put_each_if(namespace, [Put(key, value, expected)])[0]
+
+    def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
+        """See ``MetadataStore``."""
+        with self._writing() as connection:
+            return [_put(connection, namespace, put) for put in puts]
+
+    def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
+        """See ``MetadataStore``."""
+        query = "DELETE FROM entries WHERE namespace = ? AND key = ? AND version = ?"
+        with self._writing() as connection:
+            return connection.execute(query, (namespace, key, expected)).rowcount == 1
+
+    def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
+        """See ``MetadataStore``."""
+        query = (
+            "SELECT key, value, version FROM entries WHERE namespace = ? AND substr(key, 1, length(?)) = ? ORDER BY key"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, (namespace, prefix, prefix)).fetchall()
+        return {key: Entry(bytes(value), version) for key, value, version in rows}
+
+    def close(self) -> None:
+        """See ``MetadataStore``."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # -- the file ----------------------------------------------------------------------------------
+
+    def _check_format(self) -> None:
+        with self._reading() as connection:
+            owner = connection.execute("PRAGMA application_id").fetchone()[0]
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+            connection.execute("PRAGMA synchronous = FULL")
+        if owner != _APPLICATION_ID:
+            raise DataError(
+                f"{self._path} is an SQLite file, but not a Headrace metadata store",
+                hint="check the path of the home folder",
+            )
+        if found != FORMAT:
+            raise SurroundingsError(
+                f"the metadata store {self._path} is of format {found}; this Headrace knows {FORMAT}",
+                hint="use the Headrace that wrote it, or a newer one",
+            )
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told("read"):
+            yield self._open_connection()
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            connection = self._open_connection()
+            with self._told("write"):
+                connection.execute("BEGIN IMMEDIATE")
+            try:
+                with self._told("write"):
+                    yield connection
+                with self._told("commit"):
+                    connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise UnavailableError(f"the metadata store {self._path} was closed")
+        if os.getpid() != self._pid:
+            # SQLite's locks don't survive a fork: going on would risk the file.
+            raise UnavailableError(
+                f"the metadata store {self._path} was opened by process {self._pid}, this is {os.getpid()}",
+                hint="open it anew in each process",
+            )
+        return self._connection
+
+    @contextmanager
+    def _told(self, action: str) -> Iterator[None]:
+        """Errors of SQLite as errors of ours: what went wrong, where, and whether a retry helps."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._explained(action, error) from error
+
+    def _explained(self, action: str, error: sqlite3.Error) -> HeadraceError:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # without the extended part
+        what = f"can't {action} the metadata store {self._path}"
+        if code in _BUSY:
+            return UnavailableError(
+                f"{what}: another process has kept it locked for {self._busy_timeout_ms} ms",
+                hint="find the process that holds it (a stuck command, a backup); then try again",
+            )
+        if code in _DAMAGED:
+            return DataError(
+                f"{what}: the file is damaged or isn't an SQLite file ({error})",
+                hint="restore it from a backup; without it, generations would be issued twice",
+            )
+        if action == "commit" and code == sqlite3.SQLITE_IOERR:
+            return IndeterminateWriteError(f"{what}: {error}; the change may or may not be there")
+        return StorageError(f"{what}: {error}", hint="check that the disk isn't full and the folder is writable")
+
+
+def _create(path: Path) -> None:
+    """Make the file if it isn't there: aside, and then linked into place.
+
+    The switch to write-ahead mode can't wait for others that do the same; so nobody sees the file before it.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    try:
+        with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute("COMMIT")
+        with suppress(FileExistsError):  # another process was first: its file is as good
+            os.link(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _put(connection: sqlite3.Connection, namespace: str, put: Put) -> Version | None:
+    query = "SELECT version FROM entries WHERE namespace = ? AND key = ?"
+    row = connection.execute(query, (namespace, put.key)).fetchone()
+    if (row[0] if row else None) != put.expected:
+        return None
+    connection.execute("UPDATE last_version SET version = version + 1")
+    version: int = connection.execute("SELECT version FROM last_version").fetchone()[0]
+    connection.execute(
+        "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", (namespace, put.key, bytes(put.value), version)
+    )
+    return version

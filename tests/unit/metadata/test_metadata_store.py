@@ -1,0 +1,69 @@
+"""The contract, on both stores, and what ``update`` adds."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from headrace.core.errors import UnavailableError
+from headrace.metadata.sqlite import SqliteMetadata
+from headrace.metadata.store import MemoryMetadata, update
+from headrace.testing.metadata_contract import check_metadata
+
+
+def test_memory_keeps_the_contract():
+    store = MemoryMetadata()
+    check_metadata(lambda: store)
+
+
+def test_sqlite_keeps_the_contract(tmp_path):
+    check_metadata(lambda: SqliteMetadata(tmp_path / "home" / "metadata.db"))
+
+
+class Forgetful(MemoryMetadata):
+    """Broken on purpose: numbers versions by key, so that they come again."""
+
+    def _put(self, namespace, put):
+        entry = self._entries.get((namespace, put.key))
+        self._last_version = entry.version if entry else 0
+        return super()._put(namespace, put)
+
+
+class Careless(MemoryMetadata):
+    """Broken on purpose: takes any version for the right one."""
+
+    def _put(self, namespace, put):
+        entry = self._entries.get((namespace, put.key))
+        return super()._put(namespace, put._replace(expected=entry.version if entry else None))
+
+
+@pytest.mark.parametrize(
+    ("broken", "rule"), [(Forgetful, "never used"), (Careless, "put_if expecting a version of an absent key")]
+)
+def test_the_contract_catches(broken, rule):
+    store = broken()
+    with pytest.raises(AssertionError, match=rule):
+        check_metadata(lambda: store)
+
+
+def test_update_creates_changes_and_deletes():
+    store = MemoryMetadata()
+    assert update(store, "ns", "k", lambda old: (old or b"") + b"a") == b"a"
+    assert update(store, "ns", "k", lambda old: (old or b"") + b"b") == b"ab"
+    assert update(store, "ns", "k", lambda old: None) is None
+    assert store.scan("ns") == {}
+    assert update(store, "ns", "k", lambda old: None) is None
+
+
+def test_update_gives_up_when_others_always_win():
+    store = MemoryMetadata()
+    numbers = count()
+
+    def change(old):
+        other = store.get("ns", "k")
+        store.put_if("ns", "k", str(next(numbers)).encode(), other.version if other else None)
+        return b"mine"
+
+    with pytest.raises(UnavailableError, match="'k' of 'ns'"):
+        update(store, "ns", "k", change)
