@@ -32,9 +32,7 @@ class LogAdmin:
         """See ``Admin``."""
         return StreamFolder(self._root, stream).read_info()
 
-    def create(
-        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None
-    ) -> StreamInfo:
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """See ``Admin``. Naming no columns accepts a stream that is there with some."""
         return StreamFolder(self._root, stream).create(partitions, columns)
 
@@ -82,9 +80,7 @@ class LogAdmin:
         finally:
             file.close()
         if first is None:
-            raise StorageError(
-                f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there"
-            )
+            raise StorageError(f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there")
         return first
 
     def trim(self, ssp: SSP, before: Offset) -> None:

@@ -78,7 +78,7 @@ class StreamFolder:
         path = self.path / "stream.json"
         try:
             data = _read_json(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             columns = data["columns"]
@@ -199,9 +199,7 @@ def wanted_info(name: str, partitions: int, columns: dict[str, pl.DataType] | No
     """The shape a caller asks for; raises ``DeclarationError`` when there is no such shape."""
     if not 1 <= partitions <= MAX_PARTITIONS:
         raise DeclarationError(f"stream {name!r}: {partitions} partitions; use 1 to {MAX_PARTITIONS}")
-    typed = (
-        None if columns is None else {column: instantiate(dtype, column) for column, dtype in columns.items()}
-    )
+    typed = None if columns is None else {column: instantiate(dtype, column) for column, dtype in columns.items()}
     return StreamInfo(name, partitions, typed)
 
 

@@ -60,6 +60,8 @@ class _Appender:
         while self.parts:
             try:
                 written = self._append()
+                if written == 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 raise self._storage_error(error) from error
             self._drop(written)

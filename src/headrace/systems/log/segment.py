@@ -227,18 +227,16 @@ def diagnose(data: bytes, seed: int) -> Diagnosis:
         return Diagnosis(Verdict.TORN, skip=other.at)
     if len(data) < found.end or _header_begins(data, found.end):
         return Diagnosis(Verdict.WAIT)
-    return Diagnosis(
-        Verdict.CORRUPT, reason=f"the checksum of a record of {found.end - HEADER_SIZE} bytes fails"
-    )
+    return Diagnosis(Verdict.CORRUPT, reason=f"the checksum of a record of {found.end - HEADER_SIZE} bytes fails")
 
 
 def _without_header(data: bytes, seed: int) -> Diagnosis:
-    # A whole record is never shorter than its header, so another header nearer than that proves a tear.
+    # A whole record is never shorter than its header, so another header nearer than that proves a tear. (Two
+    # tears in a row that are both shorter than a header may be taken for damage: then they are reported.)
     other = find_header(data, 1, min(HEADER_SIZE, len(data)), seed)
-    mine = other.at if other else len(data)
-    begins = data[: min(mine, len(MARK))] == MARK[: min(mine, len(MARK))]
-    if other is not None and begins:
+    if other is not None and data.startswith(MARK[:1]):
         return Diagnosis(Verdict.TORN, skip=other.at)
+    begins = MARK.startswith(data[: len(MARK)])
     if begins and (len(data) < HEADER_SIZE or _header_begins(data, HEADER_SIZE)):
         return Diagnosis(Verdict.WAIT)
     return Diagnosis(Verdict.CORRUPT, reason=f"no record begins there, but {data[:HEADER_SIZE]!r}")
