@@ -28,9 +28,7 @@ class JoinGroup:
 def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
     """Every join of the app with the streams that have to agree there, sorted by the join's id."""
     inputs = inputs_of_joins(graph, joins_of_table_writes(graph))
-    groups = (
-        _as_streams(graph, graph.nodes[join], reached_by) for join, reached_by in sorted(inputs.items())
-    )
+    groups = (_as_streams(graph, graph.nodes[join], reached_by) for join, reached_by in sorted(inputs.items()))
     return tuple(group for group in groups if len(group.streams) > 1)
 
 
@@ -89,9 +87,7 @@ class _TableVisitor:
 
     def association(self) -> dict[str, tuple[str, ...]]:
         """To be asked when the traversal is over."""
-        return {
-            write: tuple(sorted(self._joins.get(table, ()))) for write, table in self._table_of_write.items()
-        }
+        return {write: tuple(sorted(self._joins.get(table, ()))) for write, table in self._table_of_write.items()}
 
 
 class _JoinVisitor:

@@ -106,8 +106,7 @@ def _reads_intermediate(graph: Graph, node: Node) -> bool:
 def _downstream(stages: Iterable[StageCut]) -> dict[str, list[str]]:
     stages = list(stages)
     return {
-        stage.name: sorted(after.name for after in stages if set(stage.outputs) & set(after.inputs))
-        for stage in stages
+        stage.name: sorted(after.name for after in stages if set(stage.outputs) & set(after.inputs)) for stage in stages
     }
 
 
@@ -145,9 +144,7 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
 def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
     nodes = set(piece)
     successors = graph.successors()
-    order, _ = topological_order(
-        {id_: [after for after in successors[id_] if after in nodes] for id_ in nodes}
-    )
+    order, _ = topological_order({id_: [after for after in successors[id_] if after in nodes] for id_ in nodes})
     inputs: set[str] = set()
     outputs: set[str] = set()
     tables: set[str] = set()
@@ -163,9 +160,7 @@ def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
                 pass
     side_inputs = {stream for table in tables for stream in graph.tables[table].side_inputs}
     outputs.update(
-        dead_letter
-        for stream in inputs | side_inputs
-        if (dead_letter := graph.streams[stream].dead_letter) is not None
+        dead_letter for stream in inputs | side_inputs if (dead_letter := graph.streams[stream].dead_letter) is not None
     )
     _check_one_reader_of_each_stream(graph, inputs, side_inputs)
     return StageCut(

@@ -66,9 +66,7 @@ def _hash(name: str) -> int:
     return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
 
 
-def _task_inputs(
-    graph: Graph, stage: StageCut, counts: Mapping[str, int], containers: int
-) -> list[tuple[SSP, ...]]:
+def _task_inputs(graph: Graph, stage: StageCut, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
     """For each task of the stage what it reads, sorted."""
     shared = _shared_streams(graph, stage)
     streams = sorted({*stage.inputs, *stage.side_inputs})
@@ -99,7 +97,5 @@ def _shared_streams(graph: Graph, stage: StageCut) -> set[str]:
 
 def _partitions(graph: Graph, wanted: Mapping[str, range]) -> tuple[SSP, ...]:
     return tuple(
-        sorted(
-            SSP(graph.streams[stream].stream, p) for stream, partitions in wanted.items() for p in partitions
-        )
+        sorted(SSP(graph.streams[stream].stream, p) for stream, partitions in wanted.items() for p in partitions)
     )

@@ -66,9 +66,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
                 raise _missing(spec)
             continue
         if info.partitions < 1:
-            raise PlanError(
-                f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs one at least"
-            )
+            raise PlanError(f"{_the(spec)} has {info.partitions} partitions", hint="a stream needs one at least")
         if spec.role is not Role.INTERMEDIATE and spec.partitions not in (None, info.partitions):
             raise PlanError(
                 f"{_the(spec)} is declared with {spec.partitions} partitions, and has {info.partitions}",
@@ -100,12 +98,7 @@ def _check_references(graph: Graph, node: Node) -> None:
             raise PlanError(f"{_at(node)} takes the output of {before!r}, which isn't in the app")
     operator = node.operator
     match operator:
-        case (
-            Input(stream=stream)
-            | PartitionBy(stream=stream)
-            | Broadcast(stream=stream)
-            | SendTo(stream=stream)
-        ):
+        case Input(stream=stream) | PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
             spec = graph.streams.get(stream)
             if spec is None:
                 raise PlanError(f"{_at(node)} names the stream {stream!r}, which isn't in the app")
@@ -136,15 +129,11 @@ def _check_edges(graph: Graph) -> None:
 
 def _check_intermediates(graph: Graph) -> None:
     written = {
-        node.operator.stream
-        for node in graph.nodes.values()
-        if isinstance(node.operator, PartitionBy | Broadcast)
+        node.operator.stream for node in graph.nodes.values() if isinstance(node.operator, PartitionBy | Broadcast)
     }
     for spec in _sorted(graph.streams.values()):
         if spec.role is Role.INTERMEDIATE and spec.id not in written:
-            raise PlanError(
-                f"nothing writes {_the(spec)}", hint="it is what partition_by and broadcast write"
-            )
+            raise PlanError(f"nothing writes {_the(spec)}", hint="it is what partition_by and broadcast write")
 
 
 # -- tables -------------------------------------------------------------------------------------------
@@ -240,9 +229,7 @@ def _check_columns(spec: StreamSpec, facts: Facts) -> None:
     try:
         spec.schema.conform(Schema(info.columns).empty())
     except DataError as error:
-        raise PlanError(
-            f"{_the(spec)} isn't what the app declares: {error.message}", hint=error.hint
-        ) from error
+        raise PlanError(f"{_the(spec)} isn't what the app declares: {error.message}", hint=error.hint) from error
 
 
 # -- words --------------------------------------------------------------------------------------------

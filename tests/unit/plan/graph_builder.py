@@ -72,9 +72,7 @@ class AppBuilder:
 
     def node(self, id_: str, operator: Operator, *inputs: str, text: str = "") -> str:
         assert id_ not in self.nodes
-        self.nodes[id_] = Node(
-            id=id_, operator=operator, inputs=inputs, location=self.here(text or id_), schema=SCHEMA
-        )
+        self.nodes[id_] = Node(id=id_, operator=operator, inputs=inputs, location=self.here(text or id_), schema=SCHEMA)
         return id_
 
     # -- streams and tables ----------------------------------------------------------------------
@@ -108,9 +106,7 @@ class AppBuilder:
         return self.node(f"in-{id_}", Input(id_))
 
     def broadcast(self, id_: str, before: str, **fields: object) -> str:
-        self.stream(
-            id_, Role.INTERMEDIATE, f'{before}.broadcast(id="{id_}")', **({"broadcast": True} | fields)
-        )
+        self.stream(id_, Role.INTERMEDIATE, f'{before}.broadcast(id="{id_}")', **({"broadcast": True} | fields))
         self.node(f"write-{id_}", Broadcast(id_), before)
         return self.node(f"in-{id_}", Input(id_))
 
@@ -162,6 +158,4 @@ def shuffled(graph: Graph, seed: int) -> Graph:
         order.shuffle(items)
         return dict(items)
 
-    return replace(
-        graph, nodes=shuffle(graph.nodes), streams=shuffle(graph.streams), tables=shuffle(graph.tables)
-    )
+    return replace(graph, nodes=shuffle(graph.nodes), streams=shuffle(graph.streams), tables=shuffle(graph.tables))

@@ -38,14 +38,9 @@ def test_an_intermediate_stream_between_two_inputs():
     app.output("s3", app.join("first", s1, by_k))
     app.output("s5", app.join("second", by_k, s4))
     lines = error_of(app).splitlines()
-    assert (
-        lines[0]
-        == "streams that meet in 'first' and 'second' need equal partition counts, and can't have them:"
-    )
+    assert lines[0] == "streams that meet in 'first' and 'second' need equal partition counts, and can't have them:"
     assert lines[1].startswith("  source 's1' has 16 partitions (/app/pipeline.py:1:")
-    assert lines[2].startswith(
-        "  join 'first' (/app/pipeline.py:10: in-s1.join(in-s2-by-k)) brings together 's1' and"
-    )
+    assert lines[2].startswith("  join 'first' (/app/pipeline.py:10: in-s1.join(in-s2-by-k)) brings together 's1' and")
     assert lines[3].startswith(
         "  join 'second' (/app/pipeline.py:13: in-s2-by-k.join(in-s4)) brings together 's2-by-k'"
     )
@@ -82,9 +77,7 @@ def test_a_keyed_window_behind_a_merge_is_named():
 
 def test_a_fixed_count_is_called_a_declared_one_and_the_remedy_is_to_leave_it_out():
     app = AppBuilder()
-    app.output(
-        "out", app.join("j", app.input("s1", 4), app.partition_by("a", app.input("s2", 4), partitions=6))
-    )
+    app.output("out", app.join("j", app.input("s1", 4), app.partition_by("a", app.input("s2", 4), partitions=6)))
     text = error_of(app)
     assert "intermediate 'a' is declared with 6 partitions" in text
     assert "hint: leave out partitions= of 'a'" in text

@@ -25,9 +25,7 @@ def test_rule_2_an_intermediate_stream_that_is_joined_with_no_input_takes_the_se
     assert app.counts()["by-k"] == 5
 
 
-@pytest.mark.parametrize(
-    ("inputs", "output", "expected"), [((4, 16), None, 16), ((4, 16), 32, 32), ((300, 4), 8, 256)]
-)
+@pytest.mark.parametrize(("inputs", "output", "expected"), [((4, 16), None, 16), ((4, 16), 32, 32), ((300, 4), 8, 256)])
 def test_rule_3_without_a_setting_the_largest_input_or_output_counts_up_to_256(inputs, output, expected):
     app = AppBuilder()
     left, right = (app.input(f"s{n}", count) for n, count in enumerate(inputs))
@@ -138,9 +136,7 @@ def side_input_app(s2: str) -> AppBuilder:
     app = AppBuilder()
     t = app.table("t", app.side_input("side", 8))
     start = app.input("s2", 16)
-    app.output(
-        "out", app.table_join("j", app.partition_by("p2", start) if s2 == "intermediate" else start, t)
-    )
+    app.output("out", app.table_join("j", app.partition_by("p2", start) if s2 == "intermediate" else start, t))
     return app
 
 
@@ -179,9 +175,7 @@ def test_a_table_joined_and_then_written_takes_part_like_any_other():
 
 def test_an_intermediate_stream_that_exists_keeps_its_count_when_rule_3_would_change_it():
     app = AppBuilder()
-    app.output(
-        "out", app.join("j", app.partition_by("a", app.input("s1", 4)), app.partition_by("b", "in-s1"))
-    )
+    app.output("out", app.join("j", app.partition_by("a", app.input("s1", 4)), app.partition_by("b", "in-s1")))
     app.facts["a"] = StreamInfo("a", 2)
     counts = app.counts()
     assert (counts["a"], counts["b"]) == (2, 2)

@@ -118,9 +118,7 @@ def test_every_plan_keeps_what_plans_promise(app: AppBuilder):
         for node in stage.nodes:
             assert all(place[before] < place[node] for before in result.graph.nodes[node].inputs)
         read = {ssp for task in stage.tasks for ssp in task.inputs}
-        wanted = {
-            ssp for stream in (*stage.inputs, *stage.side_inputs) for ssp in result.streams[stream].ssps()
-        }
+        wanted = {ssp for stream in (*stage.inputs, *stage.side_inputs) for ssp in result.streams[stream].ssps()}
         assert read == wanted
     producers = [task.producer for stage in result.stages for task in stage.tasks]
     assert len(set(producers)) == len(producers)

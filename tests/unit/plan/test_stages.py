@@ -112,9 +112,8 @@ def test_an_intermediate_stream_met_again_is_refused():
     app.output("out", app.join("j", x, app.partition_by("y", app.window("w", x))))
     with pytest.raises(PlanError) as caught:
         app.plan()
-    assert (
-        "stage 'x' writes 'y' (/app/pipeline.py:7: w.partition_by(\"k\", id=\"y\")), which stage 'x' reads"
-        in str(caught.value)
+    assert "stage 'x' writes 'y' (/app/pipeline.py:7: w.partition_by(\"k\", id=\"y\")), which stage 'x' reads" in str(
+        caught.value
     )
 
 
@@ -133,7 +132,5 @@ def test_stages_that_feed_each_other_through_a_table_are_refused():
 def test_one_stage_cannot_read_a_stream_under_two_ids():
     app = AppBuilder()
     app.output("out", app.merge("m", app.input("a", 4), app.input("b", 4, physical="a")))
-    with pytest.raises(
-        PlanError, match=r"would read stream 'log\.a' twice: as source 'a' .* and as source 'b'"
-    ):
+    with pytest.raises(PlanError, match=r"would read stream 'log\.a' twice: as source 'a' .* and as source 'b'"):
         app.plan()

@@ -77,9 +77,7 @@ def test_a_declared_partition_count_of_zero(role: str):
 
 
 def test_a_setting_of_zero_intermediate_partitions():
-    assert "app 'test-app' sets intermediate_partitions to 0" in error_of(
-        simple_app(intermediate_partitions=0)
-    )
+    assert "app 'test-app' sets intermediate_partitions to 0" in error_of(simple_app(intermediate_partitions=0))
 
 
 @pytest.mark.parametrize("stream", ["s", "out"])
@@ -94,10 +92,7 @@ def test_an_input_that_lacks_a_column():
     app = simple_app()
     app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
     app.facts["s"] = StreamInfo("s", 4, {"key": pl.String(), "ts": pl.Int64()})
-    assert (
-        "source 's' (/app/pipeline.py:1: app.input(\"s\")) isn't what the app declares: column 'k'"
-        in error_of(app)
-    )
+    assert "source 's' (/app/pipeline.py:1: app.input(\"s\")) isn't what the app declares: column 'k'" in error_of(app)
 
 
 def test_an_input_with_a_column_that_cannot_become_what_is_declared():
@@ -118,10 +113,7 @@ def test_an_output_that_holds_something_else():
     app = simple_app()
     app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
     app.facts["out"] = StreamInfo("out", 4, {"k": pl.String(), "ts": pl.Int32()})
-    assert (
-        "holds Schema(k: String, ts: Int32), and the app would write Schema(k: String, ts: Int64)"
-        in error_of(app)
-    )
+    assert "holds Schema(k: String, ts: Int32), and the app would write Schema(k: String, ts: Int64)" in error_of(app)
 
 
 # -- the graph --------------------------------------------------------------------------------------------
@@ -186,9 +178,7 @@ def test_a_table_that_is_joined_but_never_filled():
     app = AppBuilder()
     app.output("out", app.table_join("j", app.input("s", 4), app.table("t")))
     text = error_of(app)
-    assert text.startswith(
-        "nothing ever fills table 't' (/app/pipeline.py:3), and TableJoin 'j' (/app/pipeline.py:4"
-    )
+    assert text.startswith("nothing ever fills table 't' (/app/pipeline.py:3), and TableJoin 'j' (/app/pipeline.py:4")
     assert "hint: send a stream to it" in text
 
 
@@ -207,10 +197,7 @@ def test_a_table_with_two_origins():
 def test_a_side_input_that_is_no_input():
     app = simple_app()
     app.table("t", "out")
-    assert (
-        "table 't' (/app/pipeline.py:5) has the side input 'out', which isn't an input of the app"
-        in error_of(app)
-    )
+    assert "table 't' (/app/pipeline.py:5) has the side input 'out', which isn't an input of the app" in error_of(app)
 
 
 def test_a_global_table_filled_by_a_stream_that_each_task_reads_in_part():

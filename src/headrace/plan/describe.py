@@ -1,0 +1,122 @@
+"""Operators in words: what kind each is, in the user's vocabulary, and what it does in one line."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from headrace.api.specs import (
+    BatchFunction,
+    Broadcast,
+    EventTime,
+    Filter,
+    Input,
+    Join,
+    Merge,
+    Operator,
+    PartitionBy,
+    Project,
+    RowFunction,
+    SendTo,
+    SendToTable,
+    Sink,
+    TableJoin,
+    Tumbling,
+    Window,
+)
+from headrace.core.duration import format_ms
+
+_EXPRESSION_CHARS_MAX = 200
+
+_KINDS: dict[type[Operator], str] = {
+    Input: "input",
+    Filter: "filter",
+    BatchFunction: "map_batches",
+    Merge: "merge",
+    PartitionBy: "partition_by",
+    Broadcast: "broadcast",
+    Window: "window",
+    Join: "join",
+    TableJoin: "join",
+    SendTo: "send_to",
+    SendToTable: "send_to",
+    Sink: "sink",
+}
+
+
+def kind_of(operator: Operator) -> str:
+    """The name of the method that declares such an operator."""
+    match operator:
+        case Project(keep=keep):
+            return "with_columns" if keep else "select"
+        case RowFunction(mode=mode):
+            return mode
+        case _:
+            return _KINDS[type(operator)]
+
+
+def detail_of(operator: Operator) -> str:
+    """What it does, without what its kind, its stream and its table say; empty when that is all."""
+    match operator:
+        case RowFunction(function=function) | BatchFunction(function=function) | Sink(function=function):
+            return f"{getattr(function, '__qualname__', type(function).__name__)}()"
+        case PartitionBy(keys=keys):
+            return f"by {_names(keys)}"
+        case Window(shape=shape, keys=keys, aggregates=aggregates):
+            named = ", ".join(f"{name} = {aggregate.kind}" for name, aggregate in aggregates)
+            by = f" by {_names(keys)}" if keys else ""
+            return f"{_shape(shape)}{by}: {named}"
+        case Join(keys=keys, how=how, before_ms=before, after_ms=after):
+            return f"{how} on {_names(keys)}, {_signed(-before)} to {_signed(after)}"
+        case TableJoin(keys=keys, how=how):
+            return f"{how} on {_names(keys)}"
+        case SendTo(keys=keys):
+            return f"by {_names(keys)}" if keys else ""
+        case _:
+            return ""
+
+
+def expressions_of(operator: Operator) -> tuple[str, ...]:
+    """Its Polars expressions as Polars prints them, each on one line."""
+    match operator:
+        case Filter(predicate=predicate):
+            return (_expression(predicate),)
+        case Project(exprs=exprs):
+            return tuple(_expression(expr) for expr in exprs)
+        case Window(aggregates=aggregates):
+            return tuple(
+                f"{name} = {aggregate.kind} of {_expression(aggregate.expr)}"
+                for name, aggregate in aggregates
+                if aggregate.expr is not None
+            )
+        case _:
+            return ()
+
+
+def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms: int | None = None) -> str:
+    """How event time is read; empty when it isn't."""
+    if time is None:
+        return ""
+    words = [f"event time {time.column}" + (f" {_signed(time.offset_ms)}" if time.offset_ms else "")]
+    if lateness_ms:
+        words.append(f"late by up to {format_ms(lateness_ms)}")
+    if idle_timeout_ms is not None:
+        words.append(f"idle after {format_ms(idle_timeout_ms)}")
+    return ", ".join(words)
+
+
+def _shape(shape: Tumbling) -> str:
+    offset = f" {_signed(shape.offset_ms)}" if shape.offset_ms else ""
+    return f"tumbling {format_ms(shape.size_ms)}{offset}"
+
+
+def _signed(ms: int) -> str:
+    return f"{'-' if ms < 0 else '+'}{format_ms(abs(ms))}"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names)
+
+
+def _expression(expr: pl.Expr) -> str:
+    text = " ".join(str(expr).split())
+    return text if len(text) <= _EXPRESSION_CHARS_MAX else text[: _EXPRESSION_CHARS_MAX - 1] + "…"

@@ -1,0 +1,277 @@
+"""A plan as it is shown: strings, numbers and links, resolved once for the text, the JSON and the page.
+
+The three printers read this and nothing else, so they can't tell different stories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from headrace.api.location import Location
+from headrace.api.specs import (
+    Broadcast,
+    Graph,
+    Input,
+    Join,
+    Node,
+    PartitionBy,
+    SendTo,
+    SendToTable,
+    TableJoin,
+    op_code,
+)
+from headrace.plan.describe import detail_of, event_time_of, expressions_of, kind_of
+from headrace.plan.model import Plan, StagePlan, StreamPlan
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedSource:
+    """A line of the user's code; ``file`` is relative to the folder that all files of the app are in."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedOperator:
+    """An operator other than an input. ``before`` and ``after`` name operators of its stage."""
+
+    id: str
+    code: str
+    kind: str
+    detail: str
+    expressions: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    output: str | None
+    table: str | None
+    join_bound_ms: int | None
+    source: RenderedSource
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedInput:
+    """A stream that a stage reads; ``after`` names the operators that take its messages."""
+
+    stream: str
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedTask:
+    """A task, the number it writes under, and the partitions it reads as text."""
+
+    name: str
+    producer: int
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedStage:
+    """A stage; ``operators`` come upstream first. ``before`` of an operator may name an input as a stream id."""
+
+    name: str
+    inputs: tuple[RenderedInput, ...]
+    side_inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tables: tuple[str, ...]
+    operators: tuple[RenderedOperator, ...]
+    tasks: tuple[RenderedTask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedStream:
+    """A stream; ``notes`` say what is special about how it is read."""
+
+    id: str
+    role: str
+    system: str
+    physical: str
+    partitions: int
+    broadcast: bool
+    writers: tuple[str, ...]
+    readers: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    event_time: str | None
+    lateness_ms: int
+    idle_timeout_ms: int | None
+    on_error: str
+    dead_letter: str | None
+    notes: tuple[str, ...]
+    source: RenderedSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedTable:
+    """A table, the stages that hold it, and what keeps it: operators that write it, or side inputs."""
+
+    id: str
+    kind: str
+    key: tuple[str, ...]
+    side_inputs: tuple[str, ...]
+    writers: tuple[str, ...]
+    joins: tuple[str, ...]
+    stages: tuple[str, ...]
+    options: tuple[tuple[str, str], ...]
+    source: RenderedSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedPlan:
+    """The whole; stages upstream first, streams and tables by id."""
+
+    app: str
+    guarantee: str
+    grouping: str
+    stages: tuple[RenderedStage, ...]
+    streams: Mapping[str, RenderedStream]
+    tables: Mapping[str, RenderedTable]
+
+    def tasks(self) -> int:
+        """How many tasks there are in all."""
+        return sum(len(stage.tasks) for stage in self.stages)
+
+
+def render(plan: Plan) -> RenderedPlan:
+    """Everything about a plan that can be shown."""
+    sources = _Sources(plan.graph)
+    return RenderedPlan(
+        app=plan.graph.app,
+        guarantee=plan.graph.settings.guarantee.replace("_", "-"),
+        grouping=plan.graph.settings.grouping,
+        stages=tuple(_stage(plan, stage, sources) for stage in plan.stages),
+        streams={id_: _stream(stream, sources) for id_, stream in plan.streams.items()},
+        tables={id_: _table(plan, id_, sources) for id_ in sorted(plan.graph.tables)},
+    )
+
+
+class _Sources:
+    """Makes file names short: the folder that all of them are in says nothing."""
+
+    def __init__(self, graph: Graph) -> None:
+        locations = [graph.location]
+        locations += [node.location for node in graph.nodes.values()]
+        locations += [stream.location for stream in graph.streams.values()]
+        locations += [table.location for table in graph.tables.values()]
+        folders = {PurePath(location.file).parent for location in locations}
+        first = min(folders)
+        above = (folder for folder in (first, *first.parents) if all(f.is_relative_to(folder) for f in folders))
+        self._folder = next(above, None)
+
+    def of(self, location: Location) -> RenderedSource:
+        file = PurePath(location.file)
+        short = file if self._folder is None else file.relative_to(self._folder)
+        return RenderedSource(str(short), location.line, location.text)
+
+
+def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
+    nodes = plan.graph.nodes
+    after = {id_: tuple(sorted(ids)) for id_, ids in plan.successors(stage).items()}
+    inputs: dict[str, set[str]] = {}
+    operators = []
+    for id_ in stage.nodes:
+        operator = nodes[id_].operator
+        if isinstance(operator, Input):
+            inputs.setdefault(operator.stream, set()).update(after[id_])
+        else:
+            operators.append(_operator(nodes, nodes[id_], after[id_], sources))
+    return RenderedStage(
+        name=stage.name,
+        inputs=tuple(RenderedInput(stream, tuple(sorted(inputs[stream]))) for stream in stage.inputs),
+        side_inputs=stage.side_inputs,
+        outputs=stage.outputs,
+        tables=stage.tables,
+        operators=tuple(operators),
+        tasks=tuple(
+            RenderedTask(str(task.name), task.producer, tuple(str(ssp) for ssp in task.inputs)) for task in stage.tasks
+        ),
+    )
+
+
+def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sources: _Sources) -> RenderedOperator:
+    operator = node.operator
+    output = table = bound = None
+    match operator:
+        case PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
+            output = stream
+        case TableJoin(table=name) | SendToTable(table=name):
+            table = name
+        case Join(before_ms=before_ms, after_ms=after_ms):
+            bound = max(before_ms, after_ms)
+        case _:
+            pass
+    return RenderedOperator(
+        id=node.id,
+        code=op_code(operator),
+        kind=kind_of(operator),
+        detail=detail_of(operator),
+        expressions=expressions_of(operator),
+        before=tuple(_name_before(nodes[id_]) for id_ in node.inputs),
+        after=after,
+        output=output,
+        table=table,
+        join_bound_ms=bound,
+        source=sources.of(node.location),
+    )
+
+
+def _name_before(node: Node) -> str:
+    """To its readers an input is the stream it reads."""
+    return node.operator.stream if isinstance(node.operator, Input) else node.id
+
+
+def _stream(stream: StreamPlan, sources: _Sources) -> RenderedStream:
+    spec = stream.spec
+    notes = [event_time_of(spec.event_time, spec.lateness_ms, spec.idle_timeout_ms)]
+    if spec.broadcast:
+        notes.append("broadcast")
+    if spec.on_error == "skip":
+        notes.append("bad messages are skipped and counted")
+    if spec.dead_letter is not None:
+        notes.append(f"bad messages go to {spec.dead_letter}")
+    if spec.start != "oldest":
+        notes.append(f"read from {spec.start}")
+    return RenderedStream(
+        id=spec.id,
+        role=spec.role.value,
+        system=spec.stream.system,
+        physical=spec.stream.name,
+        partitions=stream.partitions,
+        broadcast=spec.broadcast,
+        writers=stream.writers,
+        readers=stream.readers,
+        columns=() if spec.schema is None else tuple((c, str(t)) for c, t in spec.schema.columns.items()),
+        event_time=None if spec.event_time is None else spec.event_time.column,
+        lateness_ms=spec.lateness_ms,
+        idle_timeout_ms=spec.idle_timeout_ms,
+        on_error=spec.on_error,
+        dead_letter=spec.dead_letter,
+        notes=tuple(note for note in notes if note),
+        source=sources.of(spec.location),
+    )
+
+
+def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
+    spec = plan.graph.tables[id_]
+    nodes = plan.graph.nodes.values()
+    return RenderedTable(
+        id=id_,
+        kind=spec.kind,
+        key=spec.key,
+        side_inputs=tuple(sorted(spec.side_inputs)),
+        writers=_ids(n for n in nodes if isinstance(n.operator, SendToTable) and n.operator.table == id_),
+        joins=_ids(n for n in nodes if isinstance(n.operator, TableJoin) and n.operator.table == id_),
+        stages=tuple(stage.name for stage in plan.stages if id_ in stage.tables),
+        options=tuple(sorted((name, str(value)) for name, value in spec.options.items())),
+        source=sources.of(spec.location),
+    )
+
+
+def _ids(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(sorted(node.id for node in nodes))

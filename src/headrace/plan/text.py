@@ -1,0 +1,88 @@
+"""A plan as text: a table of operators for each stage, then all streams and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable
+
+Row = tuple[str, ...]
+
+
+def to_text(plan: RenderedPlan) -> str:
+    """The plan for a terminal or a file; ends with a newline."""
+    by_container = ", one task for each container" if plan.grouping == "container" else ""
+    lines = [
+        f"{plan.app}: {_count(len(plan.stages), 'stage')}, {_count(plan.tasks(), 'task')}, "
+        f"{plan.guarantee}{by_container}"
+    ]
+    for stage in plan.stages:
+        lines += ["", f"stage {stage.name}: {_count(len(stage.tasks), 'task')}"]
+        lines += _aligned(_stage_rows(plan, stage))
+    lines += ["", "streams"]
+    lines += _aligned(_stream_row(stream) for stream in plan.streams.values())
+    if plan.tables:
+        lines += ["", "tables"]
+        lines += _aligned(_table_row(table) for table in plan.tables.values())
+    return "\n".join(lines) + "\n"
+
+
+def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
+    for input_ in stage.inputs:
+        stream = plan.streams[input_.stream]
+        yield "input", stream.id, _reading(stream), str(stream.source), stream.source.text
+    for id_ in stage.side_inputs:
+        stream = plan.streams[id_]
+        tables = [t for t in stage.tables if id_ in plan.tables[t].side_inputs]
+        reading = f"{_reading(stream)}, keeps {', '.join(tables)}"
+        yield "side input", id_, reading, str(stream.source), stream.source.text
+    for operator in stage.operators:
+        yield operator.kind, operator.id, _doing(plan, operator), str(operator.source), operator.source.text
+
+
+def _reading(stream: RenderedStream) -> str:
+    return ", ".join([_count(stream.partitions, "partition"), *stream.notes])
+
+
+def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
+    words = [f"from {' and '.join(operator.before)}"]
+    if operator.kind == "join" and operator.table is not None:
+        words.append(f"with table {operator.table}")
+    elif operator.table is not None:
+        words.append(f"into table {operator.table}")
+    if operator.output is not None:
+        stream = plan.streams[operator.output]
+        words.append(f"into {stream.id} ({_count(stream.partitions, 'partition')})")
+    if operator.detail:
+        words.append(operator.detail)
+    return ", ".join(words)
+
+
+def _stream_row(stream: RenderedStream) -> Row:
+    return (
+        stream.id,
+        stream.role,
+        f"{stream.system}.{stream.physical}",
+        _count(stream.partitions, "partition"),
+        f"{', '.join(stream.writers) or 'outside'} -> {', '.join(stream.readers) or 'outside'}",
+        str(stream.source),
+    )
+
+
+def _table_row(table: RenderedTable) -> Row:
+    origin = f"kept by {', '.join(table.side_inputs)}" if table.side_inputs else f"filled by {', '.join(table.writers)}"
+    joined = f"joined by {', '.join(table.joins)}" if table.joins else "joined by none"
+    return table.id, table.kind, f"key {', '.join(table.key)}", origin, joined, str(table.source)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _aligned(rows: Iterable[Row]) -> list[str]:
+    """The rows as lines of columns that begin at the same place; the last column is as long as it likes."""
+    table: Sequence[Row] = list(rows)
+    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    ]

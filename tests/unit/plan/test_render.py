@@ -1,0 +1,106 @@
+"""What is resolved once for all printers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+from graph_builder import AppBuilder, shuffled
+
+from headrace.api.location import Location
+from headrace.api.specs import BatchFunction, EventTime, Project, RowFunction, Sink
+from headrace.plan.planner import plan
+from headrace.plan.render import RenderedInput, RenderedSource, render
+
+
+def test_operators_know_what_is_before_and_after_them_in_their_stage():
+    app = AppBuilder()
+    s = app.input("s", 2)
+    app.output("out", app.join("j", app.filter("f", s), app.partition_by("by-k", s)))
+    first, second = render(app.plan()).stages
+    assert first.inputs == (RenderedInput("s", ("write-by-k",)),)
+    assert second.inputs == (RenderedInput("by-k", ("j",)), RenderedInput("s", ("f",)))
+    f, j, out = second.operators
+    assert (f.before, f.after) == (("s",), ("j",))
+    assert (j.before, j.after, j.code, j.kind) == (("f", "by-k"), ("j-to-out",), "JOIN", "join")
+    assert (out.output, out.code) == ("out", "SEND_TO")
+
+
+def test_the_order_of_declaration_shows_nowhere():
+    app = AppBuilder()
+    t, s = app.table("t"), app.input("s", 2)
+    app.fill(t, app.filter("f", s))
+    app.output("out", app.table_join("j", app.merge("m", s, app.filter("g", s)), t))
+    graph = app.graph()
+    assert render(plan(graph, app.facts)) == render(plan(shuffled(graph, 5), app.facts))
+
+
+def test_files_are_named_from_the_folder_they_share():
+    app = AppBuilder()
+    app.output("out", app.filter("f", app.input("s", 2)))
+    app.nodes["f"] = replace(app.nodes["f"], location=Location("/app/parts/rules.py", 3, "views.filter(x)"))
+    rendered = render(app.plan())
+    assert rendered.stages[0].operators[0].source == RenderedSource("parts/rules.py", 3, "views.filter(x)")
+    assert str(rendered.streams["s"].source) == "pipeline.py:1"
+
+
+def test_files_that_share_no_folder_keep_their_names():
+    app = AppBuilder()
+    app.output("out", app.filter("f", app.input("s", 2)))
+    app.nodes["f"] = replace(app.nodes["f"], location=Location("<stdin>", 1))
+    rendered = render(app.plan())
+    assert str(rendered.stages[0].operators[0].source) == "<stdin>:1"
+    assert str(rendered.streams["s"].source) == "/app/pipeline.py:1"
+
+
+def test_operators_are_named_by_their_methods_and_described():
+    def enrich(row):
+        return row
+
+    app = AppBuilder()
+    s = app.input("s", 2)
+    columns = app.nodes[s].schema
+    app.node("select", Project((pl.col("k"),), keep=False), s)
+    app.node("with", Project((pl.col("ts") + 1,), keep=True), "select")
+    app.node("map", RowFunction("flat_map", enrich, columns, columns), "with")
+    app.node("batches", BatchFunction(enrich, columns), "map")
+    app.node("sink", Sink(enrich), app.window("w", "batches"))
+    described = {o.id: (o.kind, o.code, o.detail) for o in render(app.plan()).stages[0].operators}
+    function = "test_operators_are_named_by_their_methods_and_described.<locals>.enrich()"
+    assert described == {
+        "select": ("select", "MAP", ""),
+        "with": ("with_columns", "MAP", ""),
+        "map": ("flat_map", "FLAT_MAP", function),
+        "batches": ("map_batches", "FLAT_MAP", function),
+        "w": ("window", "WINDOW", "tumbling 10s by k: n = count"),
+        "sink": ("sink", "SINK", function),
+    }
+
+
+def test_expressions_are_on_one_line():
+    app = AppBuilder()
+    long = pl.when(pl.col("k") == "a").then(pl.col("ts")).otherwise(pl.col("ts") * 2)
+    app.node("p", Project((long.alias("x"), pl.col("k")), keep=True), app.input("s", 2))
+    (project,) = render(app.plan()).stages[0].operators
+    assert len(project.expressions) == 2
+    assert all("\n" not in text for text in project.expressions)
+    assert project.expressions[1] == 'col("k")'
+
+
+def test_a_stream_says_how_it_is_read():
+    app = AppBuilder()
+    fields = {
+        "event_time": EventTime("ts"),
+        "lateness_ms": 5000,
+        "idle_timeout_ms": 60_000,
+        "on_error": "dead_letter",
+        "dead_letter": "bad",
+        "start": "upcoming",
+    }
+    s = app.input("s", 2, **fields)
+    app.output("bad", app.filter("f", s))
+    assert render(app.plan()).streams["s"].notes == (
+        "event time ts, late by up to 5s, idle after 1m",
+        "bad messages go to bad",
+        "read from upcoming",
+    )
