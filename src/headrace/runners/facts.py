@@ -1,0 +1,27 @@
+"""What is known of the streams an app names, before it is planned: asked of each system's admin, nothing else."""
+
+from __future__ import annotations
+
+from headrace.api.specs import Graph
+from headrace.core.errors import HeadraceError
+from headrace.runtime.connections import Connections
+from headrace.systems.base import StreamInfo
+
+
+def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
+    """For the id of each stream of the app what its system knows of it; None where there is no such stream.
+
+    Changes nothing. An error of a system gets the stream and the line that declares it.
+    """
+    connections = Connections()
+    facts: dict[str, StreamInfo | None] = {}
+    try:
+        for id_, spec in graph.streams.items():
+            try:
+                facts[id_] = connections.admin(spec.system).describe(spec.stream.name)
+            except HeadraceError as error:
+                error.message = f"{spec.role.value} stream {id_!r} ({spec.location}): {error.message}"
+                raise
+    finally:
+        connections.close()
+    return facts
