@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from headrace.api.location import Declaring
 from headrace.api.specs import Aggregate
 from headrace.core.errors import DeclarationError
 
@@ -105,12 +106,13 @@ def _sum_dtype(value: pl.DataType) -> pl.DataType | None:
     return None
 
 
-def _expression(name: str, column: str | pl.Expr) -> pl.Expr:
+def _expression(name: str, column: object) -> pl.Expr:
     if isinstance(column, pl.Expr):
         return column
     if isinstance(column, str):
         return pl.col(column)
-    raise DeclarationError(
-        f"{name}() takes a column name or a Polars expression, not {type(column).__name__}",
-        hint=f'write {name}("price") or {name}(pl.col("price") * 2)',
-    )
+    with Declaring(name):
+        raise DeclarationError(
+            f"its argument must be a column name or an expression, and is {type(column).__name__} {column!r:.80}",
+            hint=f'write {name}("price") or {name}(pl.col("price") * 2)',
+        )

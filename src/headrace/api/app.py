@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, get_args
 
@@ -12,7 +12,7 @@ from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table, describe, schema_difference
 from headrace.api.keys import key_columns
-from headrace.api.location import Declaring, Location, at
+from headrace.api.location import Declaring, Location
 from headrace.api.rows import SchemaLike
 from headrace.api.specs import (
     Graph,
@@ -34,6 +34,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 _DEFAULTS = Settings()
+_NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 _Choice = TypeVar("_Choice", bound=str)
 
 
@@ -66,11 +67,7 @@ class Declarations:
         with Declaring("App") as here:
             check_id("app name", name)
             check_partitions(intermediate_partitions)
-            if (
-                isinstance(ahead_bytes_max, bool)
-                or not isinstance(ahead_bytes_max, int)
-                or ahead_bytes_max < 1
-            ):
+            if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             settings = Settings(
                 home=str(home),
@@ -127,9 +124,7 @@ class Declarations:
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
             if event_time is None and (lateness_ms or idle_ms):
                 given = "lateness" if lateness_ms else "idle_timeout"
-                raise DeclarationError(
-                    f"{given}= has no meaning without an event time", hint="name it: event_time="
-                )
+                raise DeclarationError(f"{given}= has no meaning without an event time", hint="name it: event_time=")
             letters = _dead_letter_id(_one_of("on_error", on_error, OnError), dead_letter)
             time = None if event_time is None else check_time_column(event_time, columns)
             spec = replace(
@@ -173,9 +168,9 @@ class Declarations:
     def table(
         self,
         id: str,
-        key: str | tuple[str, ...],
+        key: str | Sequence[str],
         schema: SchemaLike | None = None,
-        side_inputs: Iterable[Stream] = (),
+        side_inputs: Stream | Iterable[Stream] = (),
         kind: TableKind = "local",
     ) -> Table:
         """A table of one row a key, filled by ``send_to(table)``, or kept up to date by ``side_inputs``.
@@ -190,12 +185,15 @@ class Declarations:
         """
         with Declaring("table") as here:
             _one_of("kind", kind, TableKind)
-            sides = tuple(self._side_input(side) for side in side_inputs)
+            given = (side_inputs,) if isinstance(side_inputs, Stream) else tuple(side_inputs)
+            sides = tuple(self._side_input(side) for side in given)
             columns = _table_schema(None if schema is None else Schema.of(schema), sides)
             keys = (key,) if isinstance(key, str) else tuple(key)
+            if not keys:
+                raise DeclarationError("a table needs a key", hint='name its column: key="member"')
             if columns is not None:
                 key_columns(keys, columns, "a table")
-            self._draft.claim("table", id, here)
+            self._draft.claim("a table", id, here)
             self._draft.tables[id] = TableSpec(
                 id=id,
                 key=keys,
@@ -232,25 +230,23 @@ class Declarations:
         here: Location,
     ) -> StreamSpec:
         """Claim the id and the place of a stream that the user names."""
-        check_id("id", name)
+        self._draft.check_unclaimed(name)
         place = name if physical is None else check_id("physical", physical)
         home = self._draft.system(system, name)
         stream = StreamId(home.name, place)
         self._draft.check_free(stream)
-        self._draft.claim(role.value, name, here)
+        self._draft.claim(_NAMES[role], name, here)
         return StreamSpec(id=name, role=role, stream=stream, system=home, location=here)
 
     def _side_input(self, stream: object) -> StreamSpec:
         """The source behind a stream that may become a side input: an input that nothing else reads."""
         if not isinstance(stream, Stream):
             raise DeclarationError(
-                f"a side input is a {type(stream).__name__}, not a stream",
+                f"a side input must be a stream, and is {type(stream).__name__} {stream!s:.80}",
                 hint='write side_inputs=[app.input("profiles", {...})]',
             )
         if stream.draft is not self._draft:
-            raise DeclarationError(
-                f"the side input {stream.node!r} belongs to another app, {stream.draft.app!r}"
-            )
+            raise DeclarationError(f"the side input {stream.node!r} belongs to another app, {stream.draft.app!r}")
         source = self._draft.source_of(stream.node)
         if source is None:
             raise DeclarationError(
@@ -259,7 +255,7 @@ class Declarations:
             )
         if stream.node in self._draft.followed():
             raise DeclarationError(
-                f"the input {source.id!r} {at(source.location)} is read by a flow",
+                f"the input {source.id!r} (at {source.location}) is read by a flow",
                 hint="a side input is for the table alone; fill the table by send_to(table) instead",
             )
         return source
@@ -274,7 +270,7 @@ def _table_schema(declared: Schema | None, sides: tuple[StreamSpec, ...]) -> Sch
         difference = schema_difference(side.schema, wanted)
         if difference:
             raise DeclarationError(
-                f"the side input {side.id!r} {at(side.location)} doesn't fit the table: {difference}",
+                f"the side input {side.id!r} (at {side.location}) doesn't fit the table: {difference}",
                 hint=f"the table has: {describe(wanted)}",
             )
     return wanted

@@ -101,9 +101,7 @@ def memory(name: str = "memory") -> Memory:
 
 def check_partitions(partitions: int | None) -> int | None:
     """Return ``partitions`` if that many can be: None, or a whole number from 1 on."""
-    if partitions is not None and (
-        isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1
-    ):
+    if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise DeclarationError(
             f"partitions={partitions!r} is not a number of partitions",
             hint="write a whole number from 1 on, or leave it out: the planner decides",

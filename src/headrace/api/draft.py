@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.api.location import Location, at
+from headrace.api.location import Location
 from headrace.api.specs import EventTime, Input, Node, Operator, Role, Settings, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
@@ -56,17 +56,21 @@ class Draft:
                 f"{what} owns something durable, so it needs an id",
                 hint=f"give it a name that stays when the code around it changes: {example}",
             )
+        self.check_unclaimed(id_)
+        self._claims[id_] = _Claim(what, location)
+        return id_
+
+    def check_unclaimed(self, id_: str) -> None:
+        """Raise unless ``id_`` is well formed and nothing else's."""
         check_id("id", id_)
         taken = self._claims.get(id_)
         if taken is None and id_ in self.nodes:
             taken = _Claim("another step", self.nodes[id_].location)
         if taken is not None:
             raise DeclarationError(
-                f"the id {id_!r} is already that of {taken.what} {at(taken.location)}",
+                f"the id {id_!r} is already that of {taken.what} at {taken.location}",
                 hint="ids of streams, tables and steps are unique in an app; choose another",
             )
-        self._claims[id_] = _Claim(what, location)
-        return id_
 
     def ids(self) -> set[str]:
         """All durable ids that are taken."""
@@ -77,7 +81,7 @@ class Draft:
         for spec in self.streams.values():
             if spec.stream == stream:
                 raise DeclarationError(
-                    f"the stream {stream} is already declared as {spec.id!r} {at(spec.location)}",
+                    f"the stream {stream} is already declared as {spec.id!r} at {spec.location}",
                     hint="use that handle again, or name another stream with physical=",
                 )
 
@@ -164,6 +168,6 @@ class Draft:
         source = self.source_of(node_id)
         if source is not None and source.role is Role.SIDE_INPUT:
             raise DeclarationError(
-                f"the input {source.id!r} {at(source.location)} is a table's side input, which no flow reads",
+                f"the input {source.id!r} (at {source.location}) is the side input of a table only",
                 hint="join the table instead",
             )

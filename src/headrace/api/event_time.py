@@ -49,9 +49,7 @@ def check_time_column(column: str, schema: Schema) -> EventTime:
     return EventTime(column)
 
 
-def after_projection(
-    time: Time, unchanged: Iterable[str], schema: Schema, operator: str, where: Location
-) -> Time:
+def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, operator: str, where: Location) -> Time:
     """The event time behind a projection: it stays where its column stays as it is."""
     if not isinstance(time, EventTime) or time.column in unchanged:
         return time
@@ -79,7 +77,7 @@ def after_merge(times: Iterable[Time], where: Location) -> Time:
     if lost is not None:
         return lost
     known = next(time for time in times if isinstance(time, EventTime))
-    return LostTime(known.column, "is not the event time of all inputs", "merge", where)
+    return LostTime(known.column, "was mixed with other event times", "merge", where)
 
 
 def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) -> EventTime:

@@ -8,10 +8,11 @@ is chance: an expression may look at one row at a time only. One that looks furt
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import polars as pl
-from polars.exceptions import ColumnNotFoundError, PolarsError
+from polars.exceptions import ColumnNotFoundError, DuplicateError, PolarsError
 
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -30,7 +31,7 @@ def as_expression(value: object, what: str) -> pl.Expr:
     if isinstance(value, str):
         return pl.col(value)
     raise DeclarationError(
-        f"{what} is {type(value).__name__} {value!r}; it must be a column name or a Polars expression",
+        f"{what} must be a column name or a Polars expression, and is {type(value).__name__} {value!r:.80}",
         hint='write "url", pl.col("url") or pl.lit(value)',
     )
 
@@ -43,7 +44,8 @@ def named_expression(name: str, value: object) -> pl.Expr:
         return pl.lit(value).alias(name)
     except (PolarsError, TypeError):
         raise DeclarationError(
-            f"{name}= is a {type(value).__name__}, which is neither an expression nor a value of a column"
+            f"{name}= must be an expression or a plain value, and is {type(value).__name__} {value!r:.80}",
+            hint="write pl.col(...), the name of a column, or a number, text or time",
         ) from None
 
 
@@ -99,9 +101,7 @@ def unknown_column(name: str, columns: Columns, where: str = "") -> DeclarationE
     """The error for a column that isn't there: it names those that are, and the likeliest."""
     near = difflib.get_close_matches(name, columns, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
-    return DeclarationError(
-        f"there is no column {name!r}{where}", hint=f"{guess}there are: {', '.join(columns)}"
-    )
+    return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}there are: {', '.join(columns)}")
 
 
 def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> set[str]:
@@ -166,6 +166,10 @@ def _resolve(lazy: pl.LazyFrame, schema: Schema, exprs: tuple[pl.Expr, ...]) -> 
         if missing:
             raise unknown_column(missing[0], schema.columns) from None
         raise DeclarationError(_first_line(error)) from None
+    except DuplicateError as error:
+        name = re.search(r"'([^']*)'", _first_line(error))
+        which = f" called {name[1]!r}" if name else " of one name"
+        raise DeclarationError(f"there would be two columns{which}", hint='rename one: .alias("...")') from None
     except PolarsError as error:
         columns = ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())
         raise DeclarationError(_first_line(error), hint=f"the columns are: {columns}") from None

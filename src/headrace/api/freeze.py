@@ -70,9 +70,7 @@ def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec
     return {id_: spec for id_, spec in draft.tables.items() if id_ in written or id_ in joins}
 
 
-def _used_streams(
-    draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, TableSpec]
-) -> dict[str, StreamSpec]:
+def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, TableSpec]) -> dict[str, StreamSpec]:
     written = {n.operator.stream: n for n in nodes.values() if isinstance(n.operator, SendTo)}
     used = {n.operator.stream for n in nodes.values() if isinstance(n.operator, Input)} | written.keys()
     used |= {side for table in tables.values() for side in table.side_inputs}
@@ -91,11 +89,11 @@ def _dead_letters(draft: Draft, reader: StreamSpec, id_: str, written: Mapping[s
     if spec is None and id_ in draft.ids():
         problem = "is the id of something else"
     elif spec is not None and spec.role is not Role.SINK:
-        problem = f"is not an output {at(spec.location)}"
+        problem = f"is not an output (at {spec.location})"
     elif id_ in written:
-        problem = f"is also written by a flow {at(written[id_].location)}"
+        problem = f"is also written by the flow at {written[id_].location}"
     elif spec is not None and spec.schema is not None and spec.schema != schema:
-        problem = f"has a schema of its own {at(spec.location)}"
+        problem = f"has a schema of its own (at {spec.location})"
     if problem is not None:
         raise DeclarationError(
             f"input {reader.id!r}: its dead_letter {id_!r} {problem}\n  {at(reader.location)}",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
 from headrace.api.draft import Draft
 from headrace.api.keys import key_columns
-from headrace.api.location import at
 from headrace.api.specs import StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -90,10 +90,10 @@ def check_target(target: object) -> None:
     hint = 'results go to app.output("...") or app.table("...", key=...)'
     if isinstance(target, str):
         hint = f"write send_to(app.output({target!r}))"
-    raise DeclarationError(f"a flow can't be sent to a {type(target).__name__}", hint=hint)
+    raise DeclarationError(f"a flow can't be sent to {type(target).__name__} {target!s:.80}", hint=hint)
 
 
-def target_keys(target: Output | Table, key: str | tuple[str, ...] | None, schema: Schema) -> tuple[str, ...]:
+def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
     """The columns that choose the partition of an output, or the row of a table."""
     if isinstance(target, Output):
         return () if key is None else key_columns(key, schema, "send_to")
@@ -103,7 +103,7 @@ def target_keys(target: Output | Table, key: str | tuple[str, ...] | None, schem
         )
     if target.spec.side_inputs:
         raise DeclarationError(
-            f"the table {target.id!r} {at(target.spec.location)} is kept by side inputs: no flow writes it",
+            f"the table {target.id!r} (at {target.spec.location}) is kept by side inputs: no flow writes it",
             hint="drop its side_inputs=, or write to another table",
         )
     return key_columns(target.key, schema, "a table")
@@ -120,7 +120,7 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     difference = schema_difference(schema, target.schema)
     if difference:
         raise DeclarationError(
-            f"this flow doesn't fit {target.id!r} {at(target.spec.location)}: {difference}",
+            f"this flow doesn't fit {target.id!r} (at {target.spec.location}): {difference}",
             hint=f"it takes: {describe(target.schema)}; select or cast before send_to",
         )
     return tuple(target.schema.columns)

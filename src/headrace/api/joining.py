@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from headrace.api.event_time import LostTime, Time, needed_time
@@ -21,7 +23,7 @@ def stream_join(
     left: tuple[Schema, Time],
     right: tuple[Schema, Time],
     *,
-    on: str | tuple[str, ...] | None,
+    on: str | Sequence[str] | None,
     how: JoinHow,
     within: Within | None,
     suffix: str,
@@ -31,9 +33,7 @@ def stream_join(
     if on is None:
         raise DeclarationError("a join of two streams needs on=", hint='write on="member"')
     if how not in ("inner", "left", "outer"):
-        raise DeclarationError(
-            f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"'
-        )
+        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"')
     before, after = join_bounds(within)
     keys = join_keys(on, left[0], right[0])
     columns = joined_columns(left[0], right[0], keys, suffix)
@@ -41,9 +41,7 @@ def stream_join(
     right_time = needed_time(right[1], right[0], "the right side of a join")
     time: Time = left_time
     if how == "outer":
-        time = LostTime(
-            left_time.column, "is null for the right side's unmatched messages, made", "join", here
-        )
+        time = LostTime(left_time.column, "became nullable", "join", here)
     return Join(keys, how, before, after, left_time, right_time, suffix), Schema.of(columns), time
 
 
@@ -51,7 +49,7 @@ def table_join(
     stream: Schema,
     table: Table,
     *,
-    on: str | tuple[str, ...] | None,
+    on: str | Sequence[str] | None,
     how: JoinHow,
     within: Within | None,
     suffix: str,
@@ -60,9 +58,7 @@ def table_join(
     if how == "outer" or how not in ("inner", "left"):
         raise DeclarationError(f"how={how!r} is no way to join a table", hint='"inner" or "left"')
     if within is not None:
-        raise DeclarationError(
-            "within= has no meaning for a table", hint="leave it out: a table has one row a key"
-        )
+        raise DeclarationError("within= has no meaning for a table", hint="leave it out: a table has one row a key")
     if table.schema is None:
         raise DeclarationError(
             f"the columns of the table {table.id!r} aren't known yet",
@@ -94,7 +90,7 @@ def join_bounds(within: Within | None) -> tuple[int, int]:
     return -earliest, latest
 
 
-def join_keys(on: str | tuple[str, ...], left: Schema, right: Schema) -> tuple[str, ...]:
+def join_keys(on: str | Sequence[str], left: Schema, right: Schema) -> tuple[str, ...]:
     """The key columns, which both sides have with one type."""
     keys = key_columns(on, left, "join")
     for name in keys:
@@ -104,9 +100,7 @@ def join_keys(on: str | tuple[str, ...], left: Schema, right: Schema) -> tuple[s
     return keys
 
 
-def lookup_keys(
-    on: str | tuple[str, ...] | None, left: Schema, table: Schema, key: tuple[str, ...]
-) -> tuple[str, ...]:
+def lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key: tuple[str, ...]) -> tuple[str, ...]:
     """The stream's columns that stand for the table's key, in its order."""
     keys = key_columns(key if on is None else on, left, "join")
     if len(keys) != len(key):
@@ -119,9 +113,7 @@ def lookup_keys(
     return keys
 
 
-def joined_columns(
-    left: Schema, right: Schema, right_keys: tuple[str, ...], suffix: str
-) -> dict[str, pl.DataType]:
+def joined_columns(left: Schema, right: Schema, right_keys: tuple[str, ...], suffix: str) -> dict[str, pl.DataType]:
     """The left side's columns, then the right's without its key; ``suffix`` marks names that are taken."""
     result = dict(left.columns)
     for name, dtype in right.columns.items():

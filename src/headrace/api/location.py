@@ -10,6 +10,7 @@ from pathlib import Path
 from headrace.core.errors import DeclarationError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
+_TEXT_MAX = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +56,5 @@ class Declaring:
 
 def at(location: Location) -> str:
     """``at pipeline.py:12: <text of the line>``, as errors end."""
-    text = f": {location.text}" if location.text else ""
-    return f"at {location}{text}"
+    text = location.text if len(location.text) <= _TEXT_MAX else f"{location.text[: _TEXT_MAX - 3]}..."
+    return f"at {location}: {text}" if text else f"at {location}"

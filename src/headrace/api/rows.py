@@ -22,11 +22,11 @@ def check_function(function: object, what: str) -> None:
     """Raise unless ``function`` can be called."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
-            f"{what} takes a function, not {type(function).__name__}",
+            f"{what} must be a function, and is {type(function).__name__} {function!s:.80}",
             hint="for expressions there are select(...), with_columns(...) and filter(...)",
         )
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise DeclarationError(f"{what} takes a plain function; {name_of(function)} is async")
+        raise DeclarationError(f"{what} must be a plain function, and {name_of(function)} is async")
 
 
 def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:

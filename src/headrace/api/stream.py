@@ -114,7 +114,7 @@ class Stream:
         """
         with Declaring("filter") as here:
             if not isinstance(predicate, str | pl.Expr):
-                check_function(predicate, "filter")
+                check_function(predicate, "the predicate")
                 step = RowFunction("filter", predicate, self._schema, self._schema)
                 return self._then("filter", step, here, self._schema, self._time)
             expr = as_expression(predicate, "the predicate")
@@ -141,9 +141,7 @@ class Stream:
         with Declaring("flat_map") as here:
             return self._by_rows("flat_map", function, schema, here)
 
-    def map_batches(
-        self, function: Callable[[pl.DataFrame], pl.DataFrame], schema: SchemaLike | None = None
-    ) -> Stream:
+    def map_batches(self, function: Callable[[pl.DataFrame], pl.DataFrame], schema: SchemaLike | None = None) -> Stream:
         """Turn each batch (a DataFrame) into another one by a function; without ``schema`` the columns stay.
 
         Where a batch begins and ends is chance: the function may not depend on it.
@@ -151,7 +149,7 @@ class Stream:
         >>> upper = views.map_batches(lambda df: df.with_columns(pl.col("url").str.to_uppercase()))
         """
         with Declaring("map_batches") as here:
-            check_function(function, "map_batches")
+            check_function(function, "its argument")
             after = self._schema if schema is None else Schema.of(schema)
             time = after_function(self._time, after, "map_batches", here)
             return self._then("map_batches", BatchFunction(function, after), here, after, time)
@@ -183,9 +181,7 @@ class Stream:
         """
         with Declaring("drop") as here:
             gone = check_columns(columns, self._schema, "drop")
-            return self._project(
-                "drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False
-            )
+            return self._project("drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False)
 
     def rename(self, names: Mapping[str, str]) -> Stream:
         """Give columns new names: ``{old: new}``.
@@ -207,9 +203,7 @@ class Stream:
         """
         with Declaring("merge") as here:
             if not others:
-                raise DeclarationError(
-                    "there is nothing to merge with", hint="name at least one other stream"
-                )
+                raise DeclarationError("there is nothing to merge with", hint="name at least one other stream")
             for other in others:
                 self._check_other(other)
                 difference = schema_difference(other._schema, self._schema)
@@ -224,9 +218,7 @@ class Stream:
             time = after_merge((stream._time for stream in aligned), here)
             return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
 
-    def partition_by(
-        self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None
-    ) -> Stream:
+    def partition_by(self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None) -> Stream:
         """Send each message through a durable stream to the partition of its key: a new stage begins.
 
         Messages of one key meet in one task behind it. A key is a column, or an expression that names a
@@ -258,7 +250,7 @@ class Stream:
         self,
         shape: Tumbling,
         *,
-        key: str | tuple[str, ...],
+        key: str | Sequence[str],
         agg: Mapping[str, Aggregate],
         id: str | None = None,
         time: str | None = None,
@@ -275,9 +267,7 @@ class Stream:
         Schema(member: String, window_start: Int64, window_end: Int64, views: Int64)
         """
         with Declaring("window") as here:
-            step = window_step(
-                shape, key=key, agg=agg, schema=self._schema, time=self._time, time_column=time
-            )
+            step = window_step(shape, key=key, agg=agg, schema=self._schema, time=self._time, time_column=time)
             schema = Schema.of(window_columns(step))
             id_ = self.draft.claim("window", id, here, 'window(..., id="per-10s")')
             return self._then("window", step, here, schema, RESULT_TIME, id_=id_)
@@ -285,7 +275,7 @@ class Stream:
     def join(
         self,
         other: Stream | Table,
-        on: str | tuple[str, ...] | None = None,
+        on: str | Sequence[str] | None = None,
         *,
         how: JoinHow = "inner",
         within: Within | None = None,
@@ -311,15 +301,13 @@ class Stream:
                 return self._then("join", lookup, here, schema, self._time, id_=name)
             self._check_other(other)
             left, right = (self._schema, self._time), (other._schema, other._time)
-            join, schema, time = stream_join(
-                left, right, on=on, how=how, within=within, suffix=suffix, here=here
-            )
+            join, schema, time = stream_join(left, right, on=on, how=how, within=within, suffix=suffix, here=here)
             name = self.draft.claim("join", id, here, 'join(..., id="views-with-orders")')
             return self._then("join", join, here, schema, time, id_=name, others=(other,))
 
     # -- where flows end -----------------------------------------------------------------------------
 
-    def send_to(self, target: Output | Table, key: str | tuple[str, ...] | None = None) -> None:
+    def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
         """Write to an output stream or into a table. The first flow sent somewhere sets its columns.
 
         With ``key`` a message goes to the partition that its key hashes to, else it stays in its task's.
@@ -340,7 +328,7 @@ class Stream:
         >>> views.sink(lambda df: print(df))
         """
         with Declaring("sink") as here:
-            check_function(function, "sink")
+            check_function(function, "its argument")
             self.draft.add("sink", Sink(function), (self.node,), here)
 
     # -- how methods are made ------------------------------------------------------------------------
@@ -369,7 +357,7 @@ class Stream:
         schema: SchemaLike | None,
         here: Location,
     ) -> Stream:
-        check_function(function, mode)
+        check_function(function, "its argument")
         after = output_schema(function, schema, many=mode == "flat_map")
         time = after_function(self._time, after, mode, here)
         return self._then(mode, RowFunction(mode, function, self._schema, after), here, after, time)
@@ -412,7 +400,6 @@ class Stream:
         partitions: int | None = None,
     ) -> Stream:
         """Write an intermediate stream and go on behind it."""
-        self.draft.add("step", operator, (self.node,), here, id_=id_)
         system = self.draft.default_system
         spec = StreamSpec(
             id=id_,
@@ -426,12 +413,13 @@ class Stream:
             broadcast=isinstance(operator, Broadcast),
         )
         self.draft.check_free(spec.stream)
+        self.draft.add("step", operator, (self.node,), here, id_=id_)
         return Stream(self.draft, self.draft.read(spec, here).id, self._schema, self._time)
 
     def _check_other(self, other: object) -> None:
         if not isinstance(other, Stream):
             raise DeclarationError(
-                f"the other side is a {type(other).__name__}, not a stream",
+                f"the other side must be a stream, and is {type(other).__name__} {other!s:.80}",
                 hint='streams come from app.input("...") and its methods',
             )
         self._check_owner(other.draft, other.node)

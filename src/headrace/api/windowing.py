@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -23,7 +23,7 @@ RESULT_TIME = EventTime(END, -1)
 def window_step(
     shape: Tumbling,
     *,
-    key: str | tuple[str, ...],
+    key: str | Sequence[str],
     agg: Mapping[str, Aggregate],
     schema: Schema,
     time: Time,
@@ -32,7 +32,8 @@ def window_step(
     """The window's spec, or the error that says what is wrong with it."""
     if not isinstance(shape, Tumbling):
         raise DeclarationError(
-            f"the shape of a window can't be a {type(shape).__name__}", hint='write hr.tumbling("10s")'
+            f"the shape of a window can't be {type(shape).__name__} {shape!r:.80}",
+            hint='write hr.tumbling("10s")',
         )
     keys = key_columns(key, schema, "window")
     if not isinstance(agg, Mapping) or not agg:
@@ -44,9 +45,7 @@ def window_step(
         _check_aggregate(name, aggregate, keys)
     for bound in (START, END):
         if bound in keys:
-            raise DeclarationError(
-                f"the key {bound!r} would collide with the window's own column", hint="rename it"
-            )
+            raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")
     return Window(
         shape=shape,
         keys=keys,
@@ -62,8 +61,8 @@ def window_columns(window: Window) -> dict[str, pl.DataType]:
     bound = bound_dtype(columns[window.event_time.column])
     result = {key: columns[key] for key in window.keys} | {START: bound, END: bound}
     for name, aggregate in window.aggregates:
-        value = None if aggregate.expr is None else value_dtype(window.input, aggregate.expr)
         try:
+            value = None if aggregate.expr is None else value_dtype(window.input, aggregate.expr)
             result[name] = aggregate_dtype(aggregate, value)
         except DeclarationError as error:
             raise DeclarationError(f"agg {name!r}: {error.message}", hint=error.hint) from None
@@ -75,11 +74,9 @@ def _check_aggregate(name: str, aggregate: object, keys: tuple[str, ...]) -> Non
         raise DeclarationError(f"an aggregate's name is a column name, not {name!r}")
     if name in keys or name in (START, END):
         what = "key" if name in keys else "window's own column"
-        raise DeclarationError(
-            f"the aggregate {name!r} has the name of a {what}", hint="give it another name"
-        )
+        raise DeclarationError(f"the aggregate {name!r} has the name of a {what}", hint="give it another name")
     if not isinstance(aggregate, Aggregate):
         raise DeclarationError(
-            f"agg {name!r} is a {type(aggregate).__name__}, not an aggregate",
+            f"agg {name!r} must be an aggregate, and is {type(aggregate).__name__} {aggregate!s:.80}",
             hint="write hr.count(), hr.sum(...), hr.min(...), hr.max(...), hr.mean(...) or hr.collect(...)",
         )

@@ -1,0 +1,87 @@
+"""The public API as users write it. Type-checked, never run; a wrong use carries the error it must cause."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import assert_type
+
+import polars as pl
+
+import headrace as hr
+
+
+@dataclass
+class View:
+    member: str
+    url: str
+    ts: int
+
+
+@dataclass
+class Word:
+    text: str
+
+
+def words(view: View) -> Iterator[Word]:
+    for text in view.url.split("/"):
+        yield Word(text)
+
+
+def is_page(view: View) -> bool:
+    return view.url.endswith(".html")
+
+
+def first_rows(batch: pl.DataFrame) -> pl.DataFrame:
+    return batch.head(1)
+
+
+def keep(batch: pl.DataFrame) -> None:
+    print(batch)
+
+
+app = hr.App("page-views", home="/data", intermediate_partitions=4, checkpoint_interval=timedelta(seconds=1))
+
+views = app.input("views", View, event_time="ts", lateness="5s", idle_timeout=timedelta(minutes=1))
+raw = app.input("raw", on_error="dead_letter", dead_letter=app.output("unreadable"))
+old = app.input("old", {"member": pl.String, "ts": pl.Datetime("ms")}, system=hr.files(Path("old"), "parquet"))
+assert_type(views, hr.Stream)
+assert_type(views.schema, hr.Schema)
+
+slow = views.filter(pl.col("url") != "/").filter(is_page).filter(lambda view: len(view.url) > 3)
+split = slow.flat_map(words).map(lambda word: {"text": word.text}, schema={"text": pl.String})
+shaped = split.select("text", pl.lit(1).alias("one"), length=pl.col("text").str.len_bytes()).drop("one")
+assert_type(shaped.with_columns(two=2).rename({"two": "zwei"}).map_batches(first_rows), hr.Stream)
+
+by_member = views.merge(views.broadcast(id="all")).partition_by("member", pl.col("ts").alias("t"), id="by-member")
+counts = by_member.window(
+    hr.tumbling("10s", offset="1s"),
+    key=["member"],
+    agg={
+        "views": hr.count(),
+        "first": hr.min("ts"),
+        "last": hr.max(pl.col("ts")),
+        "mean": hr.mean("ts"),
+        "sum": hr.sum("ts"),
+        "urls": hr.collect("url"),
+    },
+    id="per-10s",
+)
+assert_type(counts, hr.Stream)
+
+table = app.table("profiles", key="member", side_inputs=[raw], kind="global")
+assert_type(table, hr.Table)
+joined = counts.join(table, how="left").join(views, on="member", within=("-5m", "+1m"), id="joined")
+output = app.output("results", partitions=2, system=hr.log("/shared"), schema=View)
+assert_type(output, hr.Output)
+joined.send_to(output, key="member")
+joined.send_to(table)
+joined.sink(keep)
+
+views.filter(3)  # type: ignore[arg-type]
+views.window("10s", key="member", agg={}, id="w")  # type: ignore[arg-type]
+views.join(table, how="sideways")  # type: ignore[arg-type]
+views.send_to("results")  # type: ignore[arg-type]
+views.sink(first_rows)  # type: ignore[arg-type]
+app.input("x", on_error="ignore")  # type: ignore[arg-type]
+hr.sum(3)  # type: ignore[arg-type]
