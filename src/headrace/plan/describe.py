@@ -110,6 +110,8 @@ def _shape(shape: Tumbling) -> str:
 
 
 def _signed(ms: int) -> str:
+    if ms == 0:
+        return "0"
     return f"{'-' if ms < 0 else '+'}{format_ms(abs(ms))}"
 
 

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable
+from headrace.plan.render import (
+    RenderedOperator,
+    RenderedPlan,
+    RenderedSource,
+    RenderedStage,
+    RenderedStream,
+    RenderedTable,
+)
 
 Row = tuple[str, ...]
+
+_SOURCE_CHARS_MAX = 72
+"""Lines of code that chain a whole flow would hide the columns of a table."""
 
 
 def to_text(plan: RenderedPlan) -> str:
@@ -30,14 +40,19 @@ def to_text(plan: RenderedPlan) -> str:
 def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
     for input_ in stage.inputs:
         stream = plan.streams[input_.stream]
-        yield "input", stream.id, _reading(stream), str(stream.source), stream.source.text
+        yield "input", stream.id, _reading(stream), *_place(stream.source)
     for id_ in stage.side_inputs:
         stream = plan.streams[id_]
         tables = [t for t in stage.tables if id_ in plan.tables[t].side_inputs]
         reading = f"{_reading(stream)}, keeps {', '.join(tables)}"
-        yield "side input", id_, reading, str(stream.source), stream.source.text
+        yield "side input", id_, reading, *_place(stream.source)
     for operator in stage.operators:
-        yield operator.kind, operator.id, _doing(plan, operator), str(operator.source), operator.source.text
+        yield operator.kind, operator.id, _doing(plan, operator), *_place(operator.source)
+
+
+def _place(source: RenderedSource) -> Row:
+    text = source.text
+    return str(source), text if len(text) <= _SOURCE_CHARS_MAX else text[: _SOURCE_CHARS_MAX - 1] + "…"
 
 
 def _reading(stream: RenderedStream) -> str:
@@ -46,6 +61,8 @@ def _reading(stream: RenderedStream) -> str:
 
 def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
     words = [f"from {' and '.join(operator.before)}"]
+    if operator.output is not None and operator.detail:
+        words.append(operator.detail)
     if operator.kind == "join" and operator.table is not None:
         words.append(f"with table {operator.table}")
     elif operator.table is not None:
@@ -53,7 +70,7 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
     if operator.output is not None:
         stream = plan.streams[operator.output]
         words.append(f"into {stream.id} ({_count(stream.partitions, 'partition')})")
-    if operator.detail:
+    elif operator.detail:
         words.append(operator.detail)
     return ", ".join(words)
 

@@ -24,6 +24,7 @@ from headrace.api.specs import (
     TableSpec,
 )
 from headrace.core.errors import DataError, PlanError
+from headrace.plan.describe import kind_of
 from headrace.plan.joins import input_nodes
 from headrace.plan.partitions import Facts
 from headrace.plan.traverse import a_cycle, traverse
@@ -236,7 +237,7 @@ def _check_columns(spec: StreamSpec, facts: Facts) -> None:
 
 
 def _at(node: Node) -> str:
-    return f"{type(node.operator).__name__} {node.id!r} ({_line(node.location)})"
+    return f"{kind_of(node.operator)} {node.id!r} ({_line(node.location)})"
 
 
 def _the(spec: StreamSpec) -> str:

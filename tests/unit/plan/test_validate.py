@@ -126,7 +126,7 @@ def test_an_app_that_reads_nothing():
 def test_a_node_that_no_input_reaches():
     app = simple_app()
     app.output("out", app.filter("orphan", app.node("lonely", Filter(pl.lit(True)))))
-    assert "Filter 'lonely' (/app/pipeline.py:5: lonely) can't be reached from any input" in error_of(app)
+    assert "filter 'lonely' (/app/pipeline.py:5: lonely) can't be reached from any input" in error_of(app)
 
 
 def test_operators_in_a_circle():
@@ -178,7 +178,7 @@ def test_a_table_that_is_joined_but_never_filled():
     app = AppBuilder()
     app.output("out", app.table_join("j", app.input("s", 4), app.table("t")))
     text = error_of(app)
-    assert text.startswith("nothing ever fills table 't' (/app/pipeline.py:3), and TableJoin 'j' (/app/pipeline.py:4")
+    assert text.startswith("nothing ever fills table 't' (/app/pipeline.py:3), and join 'j' (/app/pipeline.py:4")
     assert "hint: send a stream to it" in text
 
 
@@ -191,7 +191,7 @@ def test_a_table_that_nobody_uses():
 def test_a_table_with_two_origins():
     app = AppBuilder()
     app.fill(app.table("t", app.side_input("side", 4)), app.input("s", 4))
-    assert "is kept by side inputs, and SendToTable 'in-s-fills-t'" in error_of(app)
+    assert "is kept by side inputs, and send_to 'in-s-fills-t'" in error_of(app)
 
 
 def test_a_side_input_that_is_no_input():

@@ -1,0 +1,12 @@
+"""Seed 004, table case 2 with a side input."""
+
+import polars as pl
+
+import headrace as hr
+
+partitions = {"s1": 4, "s2": 8}
+
+app = hr.App("side-2")
+columns = {"k": pl.String, "ts": pl.Int64}
+table = app.table("t", key="k", side_inputs=[app.input("s1", columns)])
+app.input("s2", columns).partition_by("k", id="s2-by-k").join(table).send_to(app.output("s3"))

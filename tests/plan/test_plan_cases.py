@@ -1,0 +1,52 @@
+"""Every app in ``cases/`` against the plan beside it, which is also what a reader learns the planner from.
+
+A case declares ``app`` and ``partitions`` (of the streams that exist). When its first line reads
+``# must fail: <pattern>``, planning has to raise an error that matches, and the file beside it holds
+the whole error. ``HEADRACE_WRITE_PLANS=1`` writes the files anew; read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import PlanError
+from headrace.plan.planner import plan
+from headrace.plan.render import render
+from headrace.plan.text import to_text
+from headrace.systems.base import StreamInfo
+
+CASES = Path(__file__).parent / "cases"
+MUST_FAIL = "# must fail: "
+
+
+def planned(case: Path) -> str:
+    names = runpy.run_path(str(case))
+    facts = {name: StreamInfo(name, count) for name, count in names["partitions"].items()}
+    first_line = case.read_text().splitlines()[0]
+    if not first_line.startswith(MUST_FAIL):
+        return to_text(render(plan(names["app"].graph(), facts)))
+    with pytest.raises(PlanError) as caught:
+        plan(names["app"].graph(), facts)
+    text = str(caught.value).replace(f"{CASES}{os.sep}", "") + "\n"
+    assert re.search(first_line.removeprefix(MUST_FAIL), text), text
+    return text
+
+
+@pytest.mark.parametrize("case", sorted(CASES.glob("*.py")), ids=lambda case: case.stem)
+def test_the_plan_is_the_one_beside_it(case: Path):
+    golden = case.with_suffix(".plan.txt")
+    text = planned(case)
+    if os.environ.get("HEADRACE_WRITE_PLANS"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_no_plan_has_lost_its_case():
+    assert {path.name for path in CASES.glob("*.plan.txt")} == {
+        path.with_suffix(".plan.txt").name for path in CASES.glob("*.py")
+    }
