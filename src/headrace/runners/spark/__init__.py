@@ -1,0 +1,1 @@
+"""Containers as the tasks of one long Spark job."""

@@ -1,0 +1,48 @@
+# One target for each intention; `make` lists them. Every one sets up what it needs first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.set-up
+ENTRY := $(BIN)/python -m
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check unit spark bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP)  ## make .venv with pinned dependencies and Headrace in it
+
+$(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Headrace needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 | cut -d" " -f2). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/pip || { rm -rf .venv; $(PYTHON) -m venv .venv; }
+	$(ENTRY) pip install --quiet --disable-pip-version-check -r requirements/run.txt -r requirements/dev.txt
+	$(ENTRY) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
+	$(BIN)/python demo/page_views.py
+
+test: check unit spark  ## check, then run all tests
+
+check: $(STAMP)  ## lint, format, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(STAMP)  ## the tests that need no Spark, on two processes
+	$(ENTRY) pytest -n 2 -m "not spark"
+
+# Spark tests share one session, so they run in one process, and last: pytest's summary of them ends the run.
+spark: $(STAMP)  ## the tests on real Spark
+	$(ENTRY) pytest -m spark
+
+bench: $(STAMP)  ## measure against Structured Streaming; writes bench/results
+	$(ENTRY) bench
+
+clean:  ## remove the environment and everything built
+	rm -rf .venv build dist bench/results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info

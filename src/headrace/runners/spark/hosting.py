@@ -1,0 +1,174 @@
+"""One Spark job whose tasks are the app's containers.
+
+Each task is one call of ``main`` in a Python worker process of its own, and it ends when the container ends. The
+job runs in a daemon thread of the driver. It isn't a barrier job: barrier mode starts all tasks again when one
+fails, and the protocol is made to start one again. A worker that dies is started again by Spark, with the next
+attempt number, in the same or another executor.
+
+It is a job over an RDD. The same thing as ``mapInArrow`` over a DataFrame needs Spark SQL's planner and pandas in
+the driver, and takes about two seconds longer until the first container runs.
+
+A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a
+pipe; Spark's Python daemon ends when the JVM does, in the same way, and hangs up on its workers. For the case that
+the daemon itself is killed, each worker asks the kernel to be killed with its parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext, TaskContext
+
+from headrace.core.errors import HeadraceError, SurroundingsError, UsageError
+
+_PR_SET_PDEATHSIG = 1
+_PARENT_CHECK_SECONDS = 1.0
+_MESSAGE_LINES_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerArgs:
+    """What a container is told at birth; the rest it asks the coordinator for."""
+
+    container: int
+    attempt: int
+    payload: bytes
+
+
+Report = Mapping[str, Any]
+ContainerMain = Callable[[ContainerArgs], Report]
+
+
+class ContainerJob:
+    """The containers of one app, as one Spark job. Start it once; wait, cancel and ask from any thread."""
+
+    def __init__(
+        self, context: SparkContext, count: int, main: ContainerMain, payload: bytes, description: str
+    ) -> None:
+        """``main`` has to be importable in workers; each gets ``payload``; Spark's UI shows ``description``."""
+        if count < 1:
+            raise UsageError(f"an app needs at least one container, not {count}")
+        if "<locals>" in main.__qualname__ or "<lambda>" in main.__qualname__:
+            raise UsageError(f"{main.__qualname__} can't be imported by a container: define it in a module")
+        self.group = f"headrace-{uuid4().hex}"
+        self._context = context
+        self._count = count
+        self._body = partial(_run_container, main, payload)
+        self._description = description
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self._error: HeadraceError | None = None
+        self._reports: list[Report] = []
+        self._thread = threading.Thread(target=self._run, name="spark-containers", daemon=True)
+
+    def start(self) -> None:
+        """Hand the job to Spark; returns at once."""
+        self._thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether the job has ended, after waiting ``timeout`` seconds at most."""
+        return self._ended.wait(timeout)
+
+    def cancel(self) -> None:
+        """Kill what still runs. Spark gives each worker two seconds; an orderly stop is asked for otherwise."""
+        self._cancelled.set()
+        if self._thread.is_alive():
+            self._context.cancelJobGroup(self.group)
+
+    def error(self) -> HeadraceError | None:
+        """Why the job failed; None while it runs, after success, and after ``cancel``."""
+        return self._error
+
+    def reports(self) -> list[Report]:
+        """What each container returned, by container, once the job has ended well."""
+        return list(self._reports)
+
+    def failure_count(self) -> int:
+        """How many attempts of containers have failed so far."""
+        tracker = self._context.statusTracker()
+        stages = (tracker.getStageInfo(stage) for stage in self._stages())
+        return sum(stage.numFailedTasks for stage in stages if stage is not None)
+
+    def last_failure(self) -> str | None:
+        """What the attempt that failed last said: a Python traceback, a lost executor, a missing module."""
+        jsc: Any = self._context._jsc
+        store = jsc.sc().statusStore()
+        latest: tuple[int, str] | None = None
+        for stage in self._stages():
+            tasks = store.taskList(stage, 0, 10_000)
+            for task in (tasks.apply(i) for i in range(tasks.size())):
+                message = task.errorMessage()
+                if message.isDefined() and (latest is None or task.taskId() > latest[0]):
+                    latest = (task.taskId(), _readable(message.get()))
+        return latest[1] if latest else None
+
+    def _stages(self) -> list[int]:
+        tracker = self._context.statusTracker()
+        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group))
+        return [stage for job in jobs if job is not None for stage in job.stageIds]
+
+    def _run(self) -> None:
+        # Group and call site are properties of the thread that submits: they have to be set here.
+        try:
+            self._context.setJobGroup(self.group, self._description, interruptOnCancel=True)
+            self._context.setLocalProperty("callSite.short", self._description)
+            tasks = self._context.parallelize(range(self._count), self._count)
+            if self._cancelled.is_set():
+                return  # cancelled before there was a job to cancel
+            self._reports = tasks.mapPartitionsWithIndex(self._body).collect()
+        except (Py4JError, OSError) as error:
+            if not self._cancelled.is_set():
+                self._error = SurroundingsError(
+                    f"Spark ended the containers of {self._description!r}: {_cause(error)}",
+                    hint="the log lines above this one tell what happened to each container",
+                )
+        finally:
+            self._ended.set()
+
+
+def _run_container(main: ContainerMain, payload: bytes, index: int, _: Iterable[int]) -> Iterator[Report]:
+    """The body of one Spark task, in a Python worker."""
+    die_with_parent()
+    task = TaskContext.get()
+    if task is None:
+        raise SurroundingsError("a container was started outside a Spark task")
+    yield main(ContainerArgs(container=index, attempt=task.attemptNumber(), payload=payload))
+
+
+def die_with_parent() -> None:
+    """Have this process killed as soon as its parent is gone, even if it never asks for anything again."""
+    parent = os.getppid()
+    if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
+        if os.getppid() != parent:  # it went while we were asking
+            os.kill(os.getpid(), signal.SIGKILL)
+        return
+    threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    never = threading.Event()
+    while os.getppid() == parent:
+        never.wait(_PARENT_CHECK_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, Py4JJavaError):
+        return _readable(str(error.java_exception.getMessage()))
+    return str(error)
+
+
+def _readable(message: str) -> str:
+    """A Java error message without Java's stack frames."""
+    lines = [line for line in message.splitlines() if not line.lstrip().startswith(("at ", "... ")) and line.strip()]
+    return "\n".join(lines[:_MESSAGE_LINES_MAX])

@@ -1,0 +1,212 @@
+"""Start the JVM behind PySpark, quietly, or take the one that ``spark-submit`` started.
+
+Three things can only be said before a JVM runs: which address Spark's servers listen on, how it logs, and where
+its standard error goes. The last is read through a pipe by one daemon thread. Until the JVM is up the thread
+keeps what it reads, so that a failed start can be explained and a good one says nothing; from then on it passes
+bytes on as they come. It never holds the pipe back, so the JVM never waits for the driver.
+
+A terminal sends Ctrl-C to every process of its group. PySpark starts its JVM deaf to it, executors inherit that,
+and Python workers live in groups of their own: only the driver hears it. A JVM that came first, under
+``spark-submit``, would stop everything at once, so it is made deaf here, before it starts executors.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+
+from headrace.core.errors import SurroundingsError
+from headrace.runners.spark.java import ensure_java
+from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
+
+_JVM_NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+_STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
+
+# Warnings and worse, without Java's stack frames, which bury the Python traceback that matters. A lost container
+# is told once, by TaskSetManager; Executor and PythonRunner would tell it again. A port that is taken is a filter,
+# not a logger's level: Spark takes the level of the first logger it meets for all of them.
+_LOGGING = r"""
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.alwaysWriteExceptions = false
+appender.console.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %replace{%m}{\\n\\s+(at |\\.\\.\\. \\d)[^\\n]*}{}%n%ex{short}
+appender.console.filter.all.type = Filters
+appender.console.filter.all.ports.type = RegexFilter
+appender.console.filter.all.ports.regex = Service .* could not bind on port .* Attempting port .*
+appender.console.filter.all.ports.onMatch = DENY
+appender.console.filter.all.ports.onMismatch = NEUTRAL
+appender.console.filter.all.stopped.type = RegexFilter
+appender.console.filter.all.stopped.regex = Lost task .* TaskKilled .*
+appender.console.filter.all.stopped.onMatch = DENY
+appender.console.filter.all.stopped.onMismatch = NEUTRAL
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.python.name = org.apache.spark.api.python.PythonRunner
+logger.python.level = error
+"""
+
+
+def ensure_jvm(launch_conf: Mapping[str, str]) -> Any:
+    """The JVM of this process: the running one, that of ``spark-submit``, or a new one with these settings."""
+    if SparkContext._gateway is None:
+        if _STARTED_BY_SPARK in os.environ:
+            SparkContext._ensure_initialized()
+            deafen_to_interrupts(SparkContext._jvm)
+            _quieten(SparkContext._jvm)
+        else:
+            ensure_java()
+            _launch(launch_conf)
+    return SparkContext._jvm
+
+
+def deafen_to_interrupts(jvm: Any) -> None:
+    """Make the JVM ignore SIGINT, so that Ctrl-C under ``spark-submit`` is the driver's to answer."""
+    if _STARTED_BY_SPARK in os.environ:
+        signals = jvm.sun.misc
+        signals.Signal.handle(signals.Signal("INT"), signals.SignalHandler.SIG_IGN)
+
+
+def _launch(launch_conf: Mapping[str, str]) -> None:
+    conf = SparkConf(loadDefaults=False)
+    # Said here, because spark-submit, which PySpark goes through, turns it on for a JVM without a script.
+    conf.set("spark.ui.showConsoleProgress", "false")
+    for key, value in launch_conf.items():
+        conf.set(key, value)
+    relay = _StderrRelay()
+    try:
+        with _logging_file() as log_conf, _environment(_launch_environment(launch_conf, log_conf)):
+            gateway = launch_gateway(conf, {"stderr": relay.writing_end})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        said = relay.stop()
+        raise SurroundingsError(
+            f"Spark's JVM (JAVA_HOME {os.environ.get('JAVA_HOME')}) didn't start: {said or error}",
+            hint="the lines above are the JVM's own; a wrong spark.driver.* option or too little memory is usual",
+        ) from error
+    except BaseException:
+        relay.stop()
+        raise
+    relay.pass_on()
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _launch_environment(launch_conf: Mapping[str, str], log_conf: Path) -> dict[str, str]:
+    environment = {}
+    if not _logs_are_configured():
+        options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log_conf.as_uri()}"
+        environment["SPARK_SUBMIT_OPTS"] = options.strip()
+    if _stays_on_this_machine(launch_conf) and "SPARK_LOCAL_IP" not in os.environ:
+        # The only way to tell the UI its address; it also spares a look-up of the host's name.
+        environment["SPARK_LOCAL_IP"] = LOOPBACK
+    return environment
+
+
+def _spark_conf_folder() -> Path | None:
+    if folder := os.environ.get("SPARK_CONF_DIR"):
+        return Path(folder)
+    home = os.environ.get("SPARK_HOME")
+    return Path(home) / "conf" if home else None
+
+
+def _logs_are_configured() -> bool:
+    folder = _spark_conf_folder()
+    return folder is not None and any(folder.glob("log4j2.*"))
+
+
+def _stays_on_this_machine(launch_conf: Mapping[str, str]) -> bool:
+    """Whether the master is known, before Spark reads its files, to be a local one."""
+    if master := launch_conf.get("spark.master"):
+        return is_on_this_machine(master)
+    folder = _spark_conf_folder()
+    asked_elsewhere = "PYSPARK_SUBMIT_ARGS" in os.environ or "MASTER" in os.environ
+    return not asked_elsewhere and (folder is None or not (folder / "spark-defaults.conf").exists())
+
+
+@contextmanager
+def _logging_file() -> Iterator[Path]:
+    """The logging configuration as a file, for as long as a JVM needs to read it."""
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        path = Path(folder) / "log4j2.properties"
+        path.write_text(_LOGGING)
+        yield path
+
+
+@contextmanager
+def _environment(changes: Mapping[str, str]) -> Iterator[None]:
+    """Change this process's environment for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _quieten(jvm: Any) -> None:
+    """Give a JVM that is already up our logging, unless somebody configured it."""
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    is_set = jvm.java.lang.System.getProperty("log4j2.configurationFile") is not None
+    if is_set or any(loader.getResource(f"log4j2.{kind}") for kind in ("properties", "xml", "yaml", "json")):
+        return
+    with _logging_file() as path:
+        jvm.org.apache.logging.log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(path.as_uri()))
+
+
+class _StderrRelay:
+    """Carries a JVM's standard error to this process's: kept back at first, passed on later."""
+
+    def __init__(self) -> None:
+        self._reading_end, self.writing_end = os.pipe()
+        self._lock = threading.Lock()
+        self._kept: bytearray | None = bytearray()
+        self._thread = threading.Thread(target=self._carry, name="spark-stderr", daemon=True)
+        self._thread.start()
+
+    def pass_on(self) -> None:
+        """The JVM is up: say what it said that matters, and hold nothing back from now on."""
+        os.close(self.writing_end)
+        with self._lock:
+            kept, self._kept = bytes(self._kept or b""), None
+            _write_stderr(kept.replace(_JVM_NOISE, b""))
+
+    def stop(self) -> str:
+        """The JVM is gone: end the thread, and return what the JVM said."""
+        os.close(self.writing_end)
+        self._thread.join(timeout=5)
+        with self._lock:
+            return bytes(self._kept or b"").replace(_JVM_NOISE, b"").decode(errors="replace").strip()
+
+    def _carry(self) -> None:
+        # Plain descriptors: a buffered reader held by a daemon thread can stop the interpreter from ending.
+        while chunk := os.read(self._reading_end, 65536):
+            with self._lock:
+                if self._kept is None:
+                    _write_stderr(chunk)
+                else:
+                    self._kept += chunk
+        os.close(self._reading_end)
+
+
+def _write_stderr(data: bytes) -> None:
+    # A closed terminal mustn't stop the draining: the JVM would block on its next line.
+    with suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]

@@ -1,0 +1,166 @@
+"""Which Spark settings Headrace needs, which it prefers, and what is wrong with those of a session it finds. Pure.
+
+Containers are Spark tasks that run for weeks and are restarted one by one. Three of Spark's habits would end
+that: a task may fail only four times (and never in local mode, unless the master says otherwise), a slow task
+is started twice, and an executor that lost tasks gets no more of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from headrace.core.errors import UsageError
+
+FAILURES_MAX = 1_000_000
+_FAILURES_ENOUGH = 100
+
+Lookup = Callable[[str], str | None]
+
+_LOCAL = re.compile(r"local(?:\[\s*(?P<slots>\*|\d+)\s*(?:,\s*(?P<failures>\d+)\s*)?\])?")
+_LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Requirement:
+    """One setting that containers can't live without."""
+
+    key: str
+    value: str
+    spark_default: str
+    why: str
+    is_met: Callable[[str], bool]
+
+
+def _at_least_enough(value: str) -> bool:
+    return value.isdigit() and int(value) >= _FAILURES_ENOUGH
+
+
+def _is_false(value: str) -> bool:
+    return value.strip().lower() == "false"
+
+
+_REQUIREMENTS = (
+    _Requirement(
+        "spark.task.maxFailures",
+        str(FAILURES_MAX),
+        "4",
+        "a container that is killed has to be restarted",
+        _at_least_enough,
+    ),
+    _Requirement(
+        "spark.speculation",
+        "false",
+        "false",
+        "a container mustn't run twice at once",
+        _is_false,
+    ),
+    _Requirement(
+        "spark.excludeOnFailure.enabled",
+        "false",
+        "false",
+        "an executor that lost a container has to take it back",
+        _is_false,
+    ),
+    _Requirement(
+        "spark.python.worker.killOnIdleTimeout",
+        "false",
+        "false",
+        "a container sends Spark nothing until it ends",
+        _is_false,
+    ),
+)
+
+# Preferred, and never put above what the user, spark-submit or spark-defaults.conf says.
+_PREFERENCES: Mapping[str, str] = {
+    "spark.port.maxRetries": "64",  # one UI port for each app on this machine
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.python.worker.faulthandler.enabled": "true",
+    "spark.executorEnv.POLARS_MAX_THREADS": "1",
+    "spark.python.task.killTimeout": "500ms",  # a container that is cancelled was asked to stop long before
+    # Standalone, YARN and Kubernetes give an app up after a few lost executors.
+    "spark.executor.maxNumFailures": str(FAILURES_MAX),
+    "spark.deploy.maxExecutorRetries": "-1",
+}
+
+LOOPBACK = "127.0.0.1"
+_LOCAL_PREFERENCES: Mapping[str, str] = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+}
+
+
+def check_master(master: str) -> None:
+    """Refuse a master that Spark would refuse later and less clearly."""
+    known = ("spark://", "yarn", "k8s://")
+    if not (is_local(master) or is_local_cluster(master) or master.startswith(known)):
+        raise UsageError(
+            f"unknown Spark master {master!r}",
+            hint="use local[N], local[*], local-cluster[executors,cores,MiB], spark://host:port, yarn or k8s://...",
+        )
+    slots = local_slots(master)
+    if slots == 0:
+        raise UsageError(f"{master} has no slot", hint="use local[1] or more, or local[*]")
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and containers share one JVM."""
+    return _LOCAL.fullmatch(master.strip()) is not None
+
+
+def is_local_cluster(master: str) -> bool:
+    """Whether the master starts executors of its own on this machine."""
+    return _LOCAL_CLUSTER.fullmatch(master.strip()) is not None
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether nothing of this session is reached from another machine."""
+    return is_local(master) or is_local_cluster(master)
+
+
+def local_slots(master: str) -> int | None:
+    """How many tasks ``local[N]`` or ``local-cluster[n,cores,MiB]`` runs at once; None if the master doesn't say."""
+    master = master.strip()
+    if match := _LOCAL_CLUSTER.fullmatch(master):
+        return int(match[1]) * int(match[2])
+    if match := _LOCAL.fullmatch(master):
+        slots = match["slots"] or "1"
+        return None if slots == "*" else int(slots)
+    return None
+
+
+def with_retries(master: str) -> str:
+    """Local mode never runs a failed task again, unless the master says how often it may fail: ``local[N,F]``."""
+    match = _LOCAL.fullmatch(master.strip())
+    if match is None or match["failures"]:
+        return master.strip()
+    return f"local[{match['slots'] or '1'},{FAILURES_MAX}]"
+
+
+def required() -> dict[str, str]:
+    """What is set in every session that Headrace opens, whatever else asks for another value."""
+    return {requirement.key: requirement.value for requirement in _REQUIREMENTS}
+
+
+def preferred(master: str) -> dict[str, str]:
+    """What is set where nobody has said otherwise."""
+    return dict(_PREFERENCES) | (dict(_LOCAL_PREFERENCES) if is_on_this_machine(master) else {})
+
+
+def wrong_settings(master: str, lookup: Lookup) -> list[str]:
+    """What keeps containers from living in a session with these settings: one line each, with its remedy."""
+    wrong = []
+    match = _LOCAL.fullmatch(master.strip())
+    if match is not None and not _at_least_enough(match["failures"] or "1"):
+        remedy = f"local[{match['slots'] or '1'},{FAILURES_MAX}]"
+        wrong.append(f"master {master} gives a container up too soon: .master({remedy!r})")
+    for requirement in _REQUIREMENTS:
+        if match is not None and requirement.key == "spark.task.maxFailures":
+            continue  # local mode reads the master instead
+        value = lookup(requirement.key)
+        value = requirement.spark_default if value is None else value
+        if not requirement.is_met(value):
+            remedy = f'.config("{requirement.key}", "{requirement.value}")'
+            wrong.append(f"{requirement.key} is {value}, but {requirement.why}: {remedy}")
+    return wrong

@@ -1,0 +1,74 @@
+"""How many containers a Spark cluster can run at once, and a clear word when an app needs more.
+
+Spark would simply not start the rest, and an app of which one container never starts stands still in silence.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from pyspark import SparkContext
+
+from headrace.core.errors import SurroundingsError
+from headrace.runners.spark import settings
+
+_POLL_SECONDS = 0.05
+
+
+def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
+    """Return once ``needed`` task slots have registered; raise ``SurroundingsError`` when that can't be.
+
+    Executors take a few seconds to register and Spark has no event for it that reaches Python, so this polls.
+    """
+    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+        return  # the cluster adds executors for waiting tasks: how many there are now says nothing
+    expected = _expected_slots(context)
+    deadline = time.monotonic() + wait_seconds_max
+    slots = count_slots(context)
+    while slots < needed and (expected is None or needed <= expected) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        slots = count_slots(context)
+    if slots >= needed:
+        return
+    slots = max(slots, expected or 0) if expected is not None and needed > expected else slots
+    master = _shown(str(context.master))
+    if slots == 0:
+        raise SurroundingsError(
+            f"no executor of {master} registered within {wait_seconds_max:g} s",
+            hint="see in the cluster's own page whether it has free cores and memory for this app",
+        )
+    raise SurroundingsError(
+        f"app needs {needed} container slots, {master} has {slots}",
+        hint=f"use --containers {slots} or {_bigger(str(context.master), needed)}",
+    )
+
+
+def count_slots(context: SparkContext) -> int:
+    """Task slots of the executors that are registered now."""
+    jsc: Any = context._jsc
+    executors = jsc.sc().statusStore().executorList(True)
+    return sum(executors.apply(i).maxTasks() for i in range(executors.size()))
+
+
+def _expected_slots(context: SparkContext) -> int | None:
+    """What the master's own text promises, where it does."""
+    cores = settings.local_slots(str(context.master))
+    if cores is None:
+        return None
+    return cores // int(context.getConf().get("spark.task.cpus", "1") or 1)
+
+
+def _shown(master: str) -> str:
+    """The master as the user wrote it."""
+    if not settings.is_local(master):
+        return master
+    return f"local[{settings.local_slots(master) or '*'}]"
+
+
+def _bigger(master: str, needed: int) -> str:
+    if settings.is_local(master):
+        return f"--master local[{needed}]"
+    if settings.is_local_cluster(master):
+        return f"--master local-cluster[{needed},1,1024]"
+    return "give the app more cores (spark.cores.max, spark.executor.instances, spark.executor.cores)"
