@@ -1,0 +1,328 @@
+"""The coordinator's state, pure: who is current, who runs what, what is over, how fast it goes.
+
+Events come in as messages with the time they arrived (monotonic milliseconds), answers go out. No clock, no
+I/O, no lock: the server owns those. A container is known by its number, and by the incarnation (process) of it
+that is current: the one that registered last. Any other is refused with ``FencedError``, which ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.core.errors import FencedError, ProtocolError, UsageError
+from headrace.core.ids import TaskName
+from headrace.runners.coordination.assignment import assign
+from headrace.runners.coordination.messages import (
+    AppState,
+    AppStatus,
+    ContainerState,
+    ContainerStatus,
+    ErrorReport,
+    Failure,
+    Finished,
+    GenerationRequest,
+    Heartbeat,
+    Orders,
+    Register,
+    TaskStatus,
+)
+from headrace.runners.coordination.stages import Rate, stage_status
+
+_UNDER_WAY = {"running", "blocked", "finished"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """The answer to a registration: tasks still to be run, and what was granted when this is a repetition."""
+
+    tasks: tuple[TaskName, ...]
+    grants: Mapping[TaskName, int]
+    superseded: str | None
+
+
+@dataclass(slots=True)
+class _Container:
+    tasks: tuple[TaskName, ...]
+    state: ContainerState = "waiting"
+    registered: Register | None = None
+    superseded: str | None = None
+    seen_ms: float | None = None
+    grants: dict[TaskName, int] = field(default_factory=dict)
+    heartbeat: Heartbeat | None = None
+    error: ErrorReport | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.state in {"running", "lost"}
+
+
+class Ledger:
+    """The state of one run of an app (or of those of its stages that are deployed here)."""
+
+    def __init__(
+        self,
+        app: str,
+        stages: Mapping[str, Sequence[TaskName]],
+        containers: int,
+        *,
+        started_at: int,
+        guarantee: str,
+        heartbeat_ms: int = 500,
+        lost_after_ms: int = 5000,
+    ) -> None:
+        if not any(stages.values()):
+            raise UsageError(f"app {app!r} has no tasks to run")
+        self.app = app
+        self.heartbeat_ms = heartbeat_ms
+        self.revision = 0
+        self.error: ErrorReport | None = None
+        self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
+        self._started_at = started_at
+        self._guarantee = guarantee
+        self._lost_after_ms = lost_after_ms
+        self._containers = [_Container(tasks) for tasks in assign(stages, containers)]
+        self._statuses = {t: TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s}
+        self._rates = {task: Rate() for task in self._statuses}
+        self._finished: set[TaskName] = set()
+        self._under_way: set[TaskName] = set()
+        self._drain = False
+        self._stop = False
+
+    # -- what containers say -----------------------------------------------------------------------
+
+    def register(self, message: Register, now_ms: float) -> Seat:
+        """Make this incarnation the current one. It gets what its container has left to do: nothing, when over."""
+        container = self._container(message.container)
+        current = container.registered
+        if current is not None and current.incarnation == message.incarnation:
+            return Seat(self._left(container), dict(container.grants), container.superseded)  # its answer got lost
+        if current is not None and container.alive and message.attempt < current.attempt:
+            raise self._fenced(message.container, f"attempt {message.attempt}")
+        container.superseded = current.incarnation if current else None
+        container.registered = message
+        container.seen_ms = now_ms
+        container.grants = {}
+        container.heartbeat = None
+        for task in self._left(container):
+            self._statuses[task] = TaskStatus(name=str(task), state="starting")
+            self._rates[task] = Rate()
+        if self._left(container):
+            container.error = None
+            container.state = "running"
+        elif not self._over:
+            container.state = "finished"
+        self.revision += 1
+        return Seat(self._left(container), {}, container.superseded)
+
+    def granted(self, message: Register | GenerationRequest, grants: Mapping[TaskName, int]) -> None:
+        """Note the generations that were issued for a registration or request that this ledger let pass."""
+        container = self._container(message.container)
+        container.grants.update(grants)
+        for task, generation in grants.items():
+            self._statuses[task] = msgspec.structs.replace(self._statuses[task], generation=generation)
+
+    def check_request(self, message: GenerationRequest, now_ms: float) -> TaskName:
+        """The task that may have a new generation; raises ``FencedError`` when the asker may not run it (any more)."""
+        container = self._current(message.container, message.incarnation)
+        (task,) = self._of_container(message.container, [message.task])
+        if not container.alive or task not in self._left(container):
+            raise FencedError(
+                f"container {message.container} of app {self.app!r} may not start task {task} anew: the container"
+                f" is {container.state}, the app is {self.state}, open tasks: {_listed(self._left(container))}"
+            )
+        self._seen(container, now_ms)
+        return task
+
+    def heartbeat(self, message: Heartbeat, now_ms: float) -> Orders:
+        """Take in how the container's tasks are doing; its orders."""
+        container = self._current(message.container, message.incarnation)
+        if not container.alive:
+            return Orders(stop=True)
+        self._seen(container, now_ms)
+        if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
+            statuses = self._of_container(message.container, [status.name for status in message.tasks])
+            container.heartbeat = message
+            for task, status in zip(statuses, message.tasks, strict=True):
+                self._take_in(task, status, message.sent_ms)
+        return self.orders
+
+    def finished(self, message: Finished, now_ms: float) -> Orders:
+        """These tasks are over for good; the container too when it has no others."""
+        container = self._current(message.container, message.incarnation)
+        tasks = self._of_container(message.container, message.tasks)
+        self._finished.update(tasks)
+        self._under_way.update(tasks)
+        if container.alive:
+            self._seen(container, now_ms)
+            if self._finished.issuperset(container.tasks):
+                container.state = "finished"
+        self.revision += 1
+        return self.orders
+
+    def failed(self, message: Failure, now_ms: float) -> Orders:
+        """The container dies. If a restart would only repeat it, the app fails; else its next incarnation goes on."""
+        container = self._current(message.container, message.incarnation)
+        container.seen_ms = now_ms
+        container.state = "failed"
+        container.error = message.error
+        self.revision += 1
+        if message.error.fatal:
+            self.fail(message.error)
+        return Orders(stop=True)
+
+    # -- what the driver says ----------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """From now on, order everybody to finish what is there and end."""
+        self._drain = True
+        self.revision += 1
+
+    def stop(self) -> None:
+        """From now on, order everybody to end at once."""
+        self._stop = True
+        self.revision += 1
+
+    def fail(self, error: ErrorReport) -> None:
+        """The app is over, with this error. The first one stays: later ones tend to follow from it."""
+        if self.error is None and self.state != "finished":
+            self.error = error
+            self.revision += 1
+
+    def tick(self, now_ms: float) -> float | None:
+        """Notice who was not heard of for too long; when (monotonic ms) to look again, None: when someone registers."""
+        deadlines: list[float] = []
+        for container in self._containers:
+            if container.state != "running" or container.seen_ms is None:
+                continue
+            if now_ms - container.seen_ms >= self._lost_after_ms:
+                container.state = "lost"
+                self.revision += 1
+            else:
+                deadlines.append(container.seen_ms + self._lost_after_ms)
+        return min(deadlines, default=None)
+
+    # -- what is known -----------------------------------------------------------------------------
+
+    @property
+    def orders(self) -> Orders:
+        """The orders for every container."""
+        return Orders(drain=self._drain, stop=self._stop or self._over)
+
+    @property
+    def state(self) -> AppState:
+        """The state of the app."""
+        if self.error is not None:
+            return "failed"
+        if len(self._finished) == len(self._statuses):
+            return "finished"
+        if self._drain or self._stop:
+            return "draining"
+        return "running" if len(self._under_way) == len(self._statuses) else "starting"
+
+    @property
+    def assignments(self) -> tuple[tuple[TaskName, ...], ...]:
+        """The tasks of each container."""
+        return tuple(container.tasks for container in self._containers)
+
+    def status(self, now_ms: float) -> AppStatus:
+        """Everything, as others may see it."""
+        statuses = {task: self._shown(task) for task in self._statuses}
+        silent = {t for c in self._containers if c.state != "running" for t in c.tasks}
+        rates = {task: 0.0 if task in silent else rate.per_second for task, rate in self._rates.items()}
+        return AppStatus(
+            app=self.app,
+            state=self.state,
+            started_at=self._started_at,
+            guarantee=self._guarantee,
+            stages=[
+                stage_status(name, [(statuses[task], rates[task]) for task in tasks])
+                for name, tasks in self._stages.items()
+            ],
+            tasks=list(statuses.values()),
+            containers=[self._container_status(number, now_ms) for number in range(len(self._containers))],
+            error=self.error,
+        )
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @property
+    def _over(self) -> bool:
+        return self._stop or self.state in {"finished", "failed"}
+
+    def _container(self, number: int) -> _Container:
+        if not 0 <= number < len(self._containers):
+            raise ProtocolError(f"app {self.app!r} has {len(self._containers)} containers, there is none {number}")
+        return self._containers[number]
+
+    def _current(self, number: int, incarnation: str) -> _Container:
+        container = self._container(number)
+        if container.registered is None or container.registered.incarnation != incarnation:
+            raise self._fenced(number, f"incarnation {incarnation}")
+        return container
+
+    def _fenced(self, number: int, who: str) -> FencedError:
+        current = self._containers[number].registered
+        by = (
+            f"attempt {current.attempt} (pid {current.pid} on {current.host}) has taken its place"
+            if current
+            else "it never registered with this run"
+        )
+        return FencedError(
+            f"{who} of container {number} of app {self.app!r} is not the current one: {by}",
+            hint="nothing to do: it ends, and has changed nothing",
+        )
+
+    def _of_container(self, number: int, names: Iterable[str]) -> list[TaskName]:
+        own = {str(task): task for task in self._containers[number].tasks}
+        names = list(names)
+        if strangers := [name for name in names if name not in own]:
+            raise ProtocolError(
+                f"container {number} of app {self.app!r} speaks of tasks it was never given:"
+                f" {_listed(strangers)}; its own are {_listed(own)}"
+            )
+        return [own[name] for name in names]
+
+    def _left(self, container: _Container) -> tuple[TaskName, ...]:
+        return () if self._over else tuple(task for task in container.tasks if task not in self._finished)
+
+    def _seen(self, container: _Container, now_ms: float) -> None:
+        container.seen_ms = now_ms
+        if container.state == "lost":  # only slow: nobody took its place
+            container.state = "running"
+            self.revision += 1
+
+    def _take_in(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
+        if status.state != self._statuses[task].state:
+            self.revision += 1
+        self._statuses[task] = status
+        self._rates[task].add(sent_ms, status.rows_in)
+        if status.state in _UNDER_WAY:
+            self._under_way.add(task)
+
+    def _shown(self, task: TaskName) -> TaskStatus:
+        status = self._statuses[task]
+        # A heartbeat that was under way may be older than the word that the task is over.
+        return msgspec.structs.replace(status, state="finished") if task in self._finished else status
+
+    def _container_status(self, number: int, now_ms: float) -> ContainerStatus:
+        container = self._containers[number]
+        who, heartbeat, seen_ms = container.registered, container.heartbeat, container.seen_ms
+        return ContainerStatus(
+            id=number,
+            state=container.state,
+            host=who.host if who else None,
+            pid=who.pid if who else None,
+            attempt=who.attempt if who else None,
+            last_seen_ms=None if seen_ms is None else max(0, round(now_ms - seen_ms)),
+            tasks=[str(task) for task in container.tasks],
+            cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
+            rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
+            error=container.error,
+        )
+
+
+def _listed(names: Iterable[object]) -> str:
+    return ", ".join(map(str, names)) or "none"

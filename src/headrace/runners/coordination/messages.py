@@ -1,0 +1,259 @@
+"""What containers, the coordinator and commands say to each other: JSON, camelCase, with a format version.
+
+A conversation: Register -> Assignment; then Heartbeat -> Orders, over and over; GenerationRequest -> TaskGrant
+when a task rolls back in place; Finished -> Orders at the end, or Failure -> Orders. Whoever isn't the current
+incarnation of its container is refused, and has to stop. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from headrace.core.errors import Fault, HeadraceError, ProtocolError
+
+FORMAT = 1
+"""Version of all messages together; a newer one is refused, fields that are merely unknown are ignored."""
+
+TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
+ContainerState = Literal["waiting", "running", "lost", "failed", "finished"]
+AppState = Literal["starting", "running", "draining", "finished", "failed"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of everything that is sent as a whole."""
+
+    version: int = FORMAT
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base of what messages contain."""
+
+
+# -- errors on the wire ----------------------------------------------------------------------------------
+
+
+class ErrorReport(Part, frozen=True, kw_only=True):
+    """An error as others may show it: whose fault, whether a retry helps, what to do."""
+
+    type: str
+    message: str
+    hint: str | None = None
+    fault: Fault = "headrace"
+    retry: bool = False
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException, *, with_traceback: bool = True) -> ErrorReport:
+        """The report of ``error``; what isn't from our tree counts as a fault of ours that a restart may heal."""
+        text = "".join(traceback.format_exception(error)) if with_traceback else ""
+        name = type(error).__name__
+        if isinstance(error, HeadraceError):
+            return cls(
+                type=name,
+                message=error.message,
+                hint=error.hint,
+                fault=error.fault,
+                retry=error.retry,
+                traceback=text,
+            )
+        return cls(type=name, message=str(error) or name, retry=True, traceback=text)
+
+    @property
+    def fatal(self) -> bool:
+        """Running the same again would fail the same: the app has to end."""
+        return not self.retry and self.fault in {"user", "data"}
+
+
+class Refusal(Message, frozen=True, kw_only=True):
+    """The body of every answer that isn't a 200."""
+
+    error: ErrorReport
+
+
+# -- from the container ----------------------------------------------------------------------------------
+
+
+class Register(Message, frozen=True, kw_only=True):
+    """A container's process has started. ``incarnation`` is a uuid made anew in each process."""
+
+    container: int
+    attempt: int
+    host: str
+    pid: int
+    incarnation: str
+
+
+class InputStatus(Part, frozen=True, kw_only=True):
+    """One input partition of a task. ``missing`` says in words which producers have not reported."""
+
+    position: int | None = None
+    lag: int | None = None
+    watermark: int | None = None
+    ended: bool = False
+    idle: bool = False
+    missing: str = ""
+
+
+class CheckpointStatus(Part, frozen=True, kw_only=True):
+    """The last commit of a task (its ``version`` may be far above 1: it follows the clock)."""
+
+    version: int
+    age_ms: int
+    duration_ms: float
+
+
+class TaskStatus(Part, frozen=True, kw_only=True):
+    """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text."""
+
+    name: str
+    state: TaskState
+    generation: int = 0
+    watermark: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    lag: int | None = None
+    inputs: dict[str, InputStatus] = {}
+    counters: dict[str, int] = {}
+    checkpoint: CheckpointStatus | None = None
+    blocked_by: str | None = None
+    uptime_ms: int = 0
+
+
+class Heartbeat(Message, frozen=True, kw_only=True):
+    """A sign of life. ``sent_ms`` is the sender's monotonic clock: heartbeats are ordered by it, rates come from it."""
+
+    container: int
+    incarnation: str
+    sent_ms: float
+    tasks: list[TaskStatus] = []
+    cpu_ms: int = 0
+    rss_bytes: int = 0
+
+
+class GenerationRequest(Message, frozen=True, kw_only=True):
+    """A task is going to roll back in place, and needs a new generation for it."""
+
+    container: int
+    incarnation: str
+    task: str
+
+
+class Finished(Message, frozen=True, kw_only=True):
+    """These tasks are over (ended or drained, all of it committed); nothing of them will run again."""
+
+    container: int
+    incarnation: str
+    tasks: list[str]
+
+
+class Failure(Message, frozen=True, kw_only=True):
+    """The container is about to die of this."""
+
+    container: int
+    incarnation: str
+    error: ErrorReport
+
+
+# -- from the coordinator --------------------------------------------------------------------------------
+
+
+class TaskGrant(Message, frozen=True, kw_only=True):
+    """The right to run a task as this generation."""
+
+    name: str
+    generation: int
+
+
+class Orders(Message, frozen=True, kw_only=True):
+    """``drain``: read no new input, finish and commit what is there, end. ``stop``: end at once, commit nothing."""
+
+    drain: bool = False
+    stop: bool = False
+
+
+class Assignment(Message, frozen=True, kw_only=True):
+    """What a registered container is to run; without tasks it ends at once. ``superseded``: whom it replaces."""
+
+    tasks: list[TaskGrant]
+    heartbeat_ms: int
+    orders: Orders = Orders()
+    superseded: str | None = None
+
+
+# -- the state of the app --------------------------------------------------------------------------------
+
+
+class StageStatus(Part, frozen=True, kw_only=True):
+    """A stage: the least watermark of its living tasks; ``lag`` is None when one of them doesn't know its own."""
+
+    name: str
+    tasks: int
+    finished: int
+    watermark: int | None
+    rows_per_second: float
+    lag: int | None
+
+
+class ContainerStatus(Part, frozen=True, kw_only=True):
+    """A container. ``last_seen_ms``: how long ago it was heard of."""
+
+    id: int
+    state: ContainerState
+    host: str | None = None
+    pid: int | None = None
+    attempt: int | None = None
+    last_seen_ms: int | None = None
+    tasks: list[str] = []
+    cpu_ms: int = 0
+    rss_bytes: int = 0
+    error: ErrorReport | None = None
+
+
+class AppStatus(Message, frozen=True, kw_only=True):
+    """Everything that ``headrace status`` and the dashboard show. Stages come upstream first."""
+
+    app: str
+    state: AppState
+    started_at: int
+    guarantee: str
+    stages: list[StageStatus]
+    tasks: list[TaskStatus]
+    containers: list[ContainerStatus]
+    error: ErrorReport | None = None
+
+
+_M = TypeVar("_M", bound=Message)
+_ENCODER = msgspec.json.Encoder()
+_DECODERS: dict[type[Message], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (
+        *(Refusal, Register, Heartbeat, GenerationRequest, Finished, Failure),
+        *(TaskGrant, Orders, Assignment, AppStatus),
+    )
+}
+
+
+def encode(message: Message) -> bytes:
+    """The message as JSON."""
+    return _ENCODER.encode(message)
+
+
+def decode(kind: type[_M], data: bytes) -> _M:
+    """The message of that kind in ``data``; raises ``ProtocolError`` when it is none, or of an unknown format."""
+    try:
+        message: _M = _DECODERS[kind].decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(
+            f"this is no {kind.__name__} message: {error}: {data[:200]!r}",
+            hint="run the same version of Headrace in the driver, the containers and the commands",
+        ) from error
+    if message.version != FORMAT:
+        raise ProtocolError(
+            f"a {kind.__name__} message of format {message.version}; this Headrace knows {FORMAT}",
+            hint="run the same version of Headrace in the driver, the containers and the commands",
+        )
+    return message

@@ -1,0 +1,293 @@
+"""The life of containers and of the app, event by event; time is a number."""
+
+from __future__ import annotations
+
+import pytest
+from conversation import Process, new_ledger, task
+
+from headrace.core.errors import FencedError, ProtocolError, UsageError
+from headrace.core.ids import TaskName
+from headrace.runners.coordination import messages as m
+from headrace.runners.coordination.ledger import Ledger
+
+A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
+
+
+def started(**options):
+    """A ledger with both containers registered at 0 and all their tasks running."""
+    ledger = new_ledger(**options)
+    zero, one = Process(0, "u0"), Process(1, "u1")
+    ledger.register(zero.register(), 0)
+    ledger.register(one.register(), 0)
+    ledger.heartbeat(zero.heartbeat(0, task("a/0"), task("b/0")), 0)
+    ledger.heartbeat(one.heartbeat(0, task("a/1")), 0)
+    return ledger, zero, one
+
+
+def container(ledger, number, now_ms=0.0):
+    return ledger.status(now_ms).containers[number]
+
+
+# -- registering ---------------------------------------------------------------------------------------
+
+
+def test_a_container_gets_its_tasks():
+    ledger = new_ledger()
+    assert ledger.assignments == ((A0, B0), (A1,))
+    seat = ledger.register(Process(0, "u").register(), 0)
+    assert (seat.tasks, dict(seat.grants), seat.superseded) == ((A0, B0), {}, None)
+    assert (container(ledger, 0).state, container(ledger, 1).state) == ("running", "waiting")
+
+
+def test_a_repeated_registration_gets_the_same_grants():
+    ledger = new_ledger()
+    message = Process(0, "u").register()
+    ledger.register(message, 0)
+    ledger.granted(message, {A0: 5, B0: 6})
+    seat = ledger.register(message, 1)
+    assert seat.grants == {A0: 5, B0: 6}
+    assert [status.generation for status in ledger.status(1).tasks] == [5, 0, 6]
+
+
+def test_the_next_incarnation_supersedes_and_starts_from_nothing():
+    ledger, zero, _ = started()
+    ledger.granted(zero.register(), {A0: 1, B0: 1})
+    seat = ledger.register(Process(0, "u0b", attempt=1).register(), 10)
+    assert (seat.tasks, dict(seat.grants), seat.superseded) == ((A0, B0), {}, "u0")
+    assert [s.state for s in ledger.status(10).tasks] == ["starting", "running", "starting"]
+    assert (container(ledger, 0).pid, container(ledger, 0).attempt) == (101, 1)
+
+
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda ledger, zombie: ledger.heartbeat(zombie.heartbeat(99, task("a/0")), 20),
+        lambda ledger, zombie: ledger.check_request(zombie.ask("a/0"), 20),
+        lambda ledger, zombie: ledger.finished(zombie.finished("a/0", "b/0"), 20),
+        lambda ledger, zombie: ledger.failed(zombie.failure(fault="user", retry=False), 20),
+        lambda ledger, zombie: ledger.register(Process(0, "u0c", attempt=0).register(), 20),
+    ],
+    ids=["heartbeat", "generation", "finished", "failure", "late registration"],
+)
+def test_the_superseded_are_refused_and_change_nothing(say):
+    ledger, zero, _ = started()
+    ledger.register(Process(0, "u0b", attempt=1).register(), 10)
+    before = ledger.status(10)
+    with pytest.raises(FencedError, match=r"container 0 of app 'app' is not the current one: attempt 1 \(pid 101"):
+        say(ledger, zero)
+    assert ledger.status(10) == before
+
+
+def test_who_never_registered_is_refused():
+    with pytest.raises(FencedError, match="it never registered with this run"):
+        new_ledger().heartbeat(Process(0, "u").heartbeat(0), 0)
+
+
+def test_a_lower_attempt_may_register_when_nobody_is_alive():
+    # Spark counts attempts from 0 again when it runs a stage again.
+    ledger, *_ = started()
+    ledger.register(Process(0, "u0b", attempt=1).register(), 10)
+    ledger.failed(Process(0, "u0b", attempt=1).failure(), 11)
+    assert ledger.register(Process(0, "u0c", attempt=0).register(), 12).superseded == "u0b"
+
+
+@pytest.mark.parametrize("number", [-1, 2])
+def test_an_unknown_container_is_an_error(number):
+    with pytest.raises(ProtocolError, match=f"has 2 containers, there is none {number}"):
+        new_ledger().register(Process(number, "u").register(), 0)
+
+
+@pytest.mark.parametrize("name", ["a/1", "a/9", "nonsense"])
+def test_a_task_of_somebody_else_is_an_error(name):
+    ledger, zero, _ = started()
+    for say in (
+        lambda: ledger.heartbeat(zero.heartbeat(1, task(name)), 1),
+        lambda: ledger.finished(zero.finished(name), 1),
+        lambda: ledger.check_request(zero.ask(name), 1),
+    ):
+        with pytest.raises(ProtocolError, match=f"never given: {name}; its own are a/0, b/0"):
+            say()
+
+
+def test_an_app_without_tasks_is_refused():
+    with pytest.raises(UsageError, match="no tasks to run"):
+        Ledger("app", {"a": []}, 1, started_at=0, guarantee="exactly-once")
+
+
+# -- generations ---------------------------------------------------------------------------------------
+
+
+def test_the_current_incarnation_may_ask_for_a_generation():
+    ledger, zero, _ = started()
+    assert ledger.check_request(zero.ask("b/0"), 5) == B0
+    ledger.granted(zero.ask("b/0"), {B0: 7})
+    assert ledger.status(5).tasks[2].generation == 7
+    assert ledger.register(zero.register(), 6).grants == {B0: 7}
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        (lambda ledger, zero: ledger.failed(zero.failure(), 1), "the container is failed"),
+        (lambda ledger, zero: ledger.finished(zero.finished("a/0"), 1), "open tasks: b/0"),
+        (lambda ledger, zero: ledger.fail(m.ErrorReport(type="E", message="x")), "the app is failed"),
+        (lambda ledger, zero: ledger.stop(), "open tasks: none"),
+    ],
+    ids=["failed", "task finished", "app failed", "stopped"],
+)
+def test_no_generation_for_what_is_over(end, state):
+    ledger, zero, _ = started()
+    end(ledger, zero)
+    with pytest.raises(FencedError, match=state):
+        ledger.check_request(zero.ask("a/0"), 2)
+
+
+# -- the app's life ------------------------------------------------------------------------------------
+
+
+def test_the_app_is_starting_until_every_task_runs():
+    ledger = new_ledger()
+    zero, one = Process(0, "u0"), Process(1, "u1")
+    states = [ledger.state]
+    ledger.register(zero.register(), 0)
+    ledger.register(one.register(), 0)
+    ledger.heartbeat(zero.heartbeat(0, task("a/0"), task("b/0", "restoring")), 0)
+    ledger.heartbeat(one.heartbeat(0, task("a/1", "blocked")), 0)
+    states.append(ledger.state)
+    ledger.heartbeat(zero.heartbeat(1, task("a/0"), task("b/0")), 1)
+    states.append(ledger.state)
+    ledger.register(Process(0, "u0b", attempt=1).register(), 2)
+    states.append(ledger.state)
+    assert states == ["starting", "starting", "running", "running"]
+
+
+def test_the_app_is_finished_when_all_tasks_are():
+    ledger, zero, one = started()
+    assert ledger.finished(zero.finished("a/0"), 1) == m.Orders()
+    assert container(ledger, 0).state == "running"
+    ledger.finished(one.finished("a/1"), 1)
+    assert (container(ledger, 1).state, ledger.state) == ("finished", "running")
+    assert ledger.finished(zero.finished("b/0"), 2) == m.Orders(stop=True)
+    assert ledger.state == "finished"
+    assert ledger.finished(zero.finished("b/0"), 3) == m.Orders(stop=True), "a repetition is harmless"
+
+
+def test_a_late_heartbeat_doesnt_bring_a_finished_task_back():
+    ledger, zero, _ = started()
+    ledger.finished(zero.finished("a/0"), 1)
+    ledger.heartbeat(zero.heartbeat(5, task("a/0"), task("b/0")), 5)
+    assert [s.state for s in ledger.status(5).tasks] == ["finished", "running", "running"]
+
+
+def test_a_restarted_container_doesnt_run_finished_tasks_again():
+    ledger, zero, one = started()
+    ledger.finished(zero.finished("a/0"), 1)
+    assert ledger.register(Process(0, "u0b", attempt=1).register(), 2).tasks == (B0,)
+    ledger.finished(one.finished("a/1"), 3)
+    assert ledger.register(Process(1, "u1b", attempt=1).register(), 4).tasks == ()
+    assert container(ledger, 1).state == "finished"
+
+
+def test_draining_is_ordered_in_every_answer():
+    ledger, zero, _ = started()
+    ledger.drain()
+    assert ledger.state == "draining"
+    assert ledger.heartbeat(zero.heartbeat(1), 1) == m.Orders(drain=True)
+    assert ledger.orders == m.Orders(drain=True)
+    assert ledger.register(Process(1, "u1b", attempt=1).register(), 2).tasks == (A1,), "it must drain too"
+    ledger.finished(zero.finished("a/0", "b/0"), 3)
+    ledger.finished(Process(1, "u1b").finished("a/1"), 3)
+    assert ledger.state == "finished"
+
+
+def test_stopping_ends_everybody_and_nobody_starts_again():
+    ledger, zero, _ = started()
+    ledger.stop()
+    assert ledger.heartbeat(zero.heartbeat(1), 1) == m.Orders(stop=True)
+    assert ledger.register(Process(0, "u0b", attempt=1).register(), 2).tasks == ()
+
+
+# -- failing and getting lost --------------------------------------------------------------------------
+
+
+def test_a_failure_that_a_restart_may_heal_is_the_containers_alone():
+    ledger, zero, one = started()
+    assert ledger.failed(zero.failure(message="disk"), 1) == m.Orders(stop=True)
+    assert ledger.failed(zero.failure(message="disk"), 1) == m.Orders(stop=True), "a repetition is harmless"
+    assert (container(ledger, 0).state, container(ledger, 0).error.message) == ("failed", "disk")
+    assert ledger.heartbeat(zero.heartbeat(2), 2) == m.Orders(stop=True)
+    assert ledger.heartbeat(one.heartbeat(2), 2) == m.Orders()
+    assert ledger.state == "running"
+    assert ledger.register(Process(0, "u0b", attempt=1).register(), 3).tasks == (A0, B0)
+    assert (container(ledger, 0).state, container(ledger, 0).error) == ("running", None)
+
+
+@pytest.mark.parametrize("fault", ["user", "data"])
+def test_a_failure_that_would_repeat_fails_the_app(fault):
+    ledger, zero, one = started()
+    ledger.failed(zero.failure(message="first", fault=fault, retry=False), 1)
+    ledger.failed(one.failure(message="second", fault=fault, retry=False), 2)
+    assert (ledger.state, ledger.error.message) == ("failed", "first")
+    assert ledger.orders == m.Orders(stop=True)
+    # Spark tries again; the next attempt ends at once, and the driver tells the error above.
+    assert ledger.register(Process(0, "u0b", attempt=1).register(), 3).tasks == ()
+    assert container(ledger, 0).error.message == "first"
+
+
+def test_a_finished_app_doesnt_fail_any_more():
+    ledger, zero, one = started()
+    ledger.finished(zero.finished("a/0", "b/0"), 1)
+    ledger.finished(one.finished("a/1"), 1)
+    ledger.fail(m.ErrorReport(type="E", message="late"))
+    assert (ledger.state, ledger.error) == ("finished", None)
+
+
+def test_a_silent_container_is_lost_and_may_come_back():
+    ledger, zero, one = started(lost_after_ms=1000)
+    assert ledger.tick(0) == 1000
+    ledger.heartbeat(one.heartbeat(1, task("a/1")), 400)
+    assert ledger.tick(999) == 1000
+    assert ledger.tick(1000) == 1400
+    assert (container(ledger, 0).state, container(ledger, 1).state) == ("lost", "running")
+    assert ledger.heartbeat(zero.heartbeat(2), 1300) == m.Orders()
+    assert container(ledger, 0, 1350).state == "running"
+    assert container(ledger, 0, 1350).last_seen_ms == 50
+    assert ledger.tick(1300) == 1400
+
+
+def test_a_lost_container_is_superseded_by_its_next_incarnation():
+    ledger, zero, _ = started(lost_after_ms=1000)
+    ledger.tick(5000)
+    assert ledger.register(Process(0, "u0b", attempt=1).register(), 5001).superseded == "u0"
+    with pytest.raises(FencedError):
+        ledger.heartbeat(zero.heartbeat(3), 5002)
+
+
+def test_nobody_waiting_means_no_deadline():
+    assert new_ledger().tick(10**9) is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        lambda ledger, zero: ledger.register(Process(0, "x", attempt=1).register(), 1),
+        lambda ledger, zero: ledger.heartbeat(zero.heartbeat(1, task("a/0", "blocked")), 1),
+        lambda ledger, zero: ledger.finished(zero.finished("a/0"), 1),
+        lambda ledger, zero: ledger.failed(zero.failure(), 1),
+        lambda ledger, zero: ledger.drain(),
+        lambda ledger, zero: ledger.stop(),
+        lambda ledger, zero: ledger.tick(10**6),
+    ],
+)
+def test_what_matters_raises_the_revision(event):
+    ledger, zero, _ = started()
+    before = ledger.revision
+    event(ledger, zero)
+    assert ledger.revision > before
+
+
+def test_an_uneventful_heartbeat_doesnt():
+    ledger, zero, _ = started()
+    before = ledger.revision
+    ledger.heartbeat(zero.heartbeat(1, task("a/0", rows_in=9), task("b/0")), 1)
+    assert ledger.revision == before

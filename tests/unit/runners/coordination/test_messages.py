@@ -1,0 +1,96 @@
+"""The wire format, byte for byte, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.errors import DeclarationError, FencedError, ProtocolError, StorageError, UserFunctionError
+from headrace.runners.coordination import messages as m
+
+
+@pytest.mark.parametrize(
+    ("message", "golden"),
+    [
+        (
+            m.Register(container=1, attempt=0, host="h", pid=7, incarnation="u"),
+            b'{"version":1,"container":1,"attempt":0,"host":"h","pid":7,"incarnation":"u"}',
+        ),
+        (
+            m.Assignment(tasks=[m.TaskGrant(name="a/0", generation=3)], heartbeat_ms=500),
+            b'{"version":1,"tasks":[{"version":1,"name":"a/0","generation":3}],"heartbeatMs":500,'
+            b'"orders":{"version":1,"drain":false,"stop":false},"superseded":null}',
+        ),
+        (
+            m.Heartbeat(
+                container=0,
+                incarnation="u",
+                sent_ms=1.5,
+                tasks=[
+                    m.TaskStatus(
+                        name="a/0",
+                        state="running",
+                        rows_in=4,
+                        inputs={"log.x[0]": m.InputStatus(position=9, lag=1)},
+                        checkpoint=m.CheckpointStatus(version=2, age_ms=3, duration_ms=0.5),
+                    )
+                ],
+            ),
+            b'{"version":1,"container":0,"incarnation":"u","sentMs":1.5,"tasks":[{"name":"a/0","state":"running",'
+            b'"generation":0,"watermark":null,"rowsIn":4,"rowsOut":0,"bytesIn":0,"lag":null,"inputs":{"log.x[0]":'
+            b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false,"missing":""}},"counters":{},'
+            b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"blockedBy":null,"uptimeMs":0}],'
+            b'"cpuMs":0,"rssBytes":0}',
+        ),
+        (
+            m.GenerationRequest(container=0, incarnation="u", task="a/0"),
+            b'{"version":1,"container":0,"incarnation":"u","task":"a/0"}',
+        ),
+        (
+            m.Finished(container=0, incarnation="u", tasks=["a/0"]),
+            b'{"version":1,"container":0,"incarnation":"u","tasks":["a/0"]}',
+        ),
+    ],
+)
+def test_golden_bytes(message, golden):
+    assert m.encode(message) == golden
+    assert m.decode(type(message), golden) == message
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "no Orders message"),
+        (b"[1]", "no Orders message"),
+        (b'{"drain":"yes"}', r"Expected `bool`"),
+        (b'{"version":2}', "format 2; this Headrace knows 1"),
+    ],
+)
+def test_refuses(data, text):
+    with pytest.raises(ProtocolError, match=text):
+        m.decode(m.Orders, data)
+
+
+def test_ignores_fields_it_doesnt_know():
+    assert m.decode(m.Orders, b'{"drain":true,"later":1}') == m.Orders(drain=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "fault", "retry", "fatal"),
+    [
+        (DeclarationError("x", hint="y"), "user", False, True),
+        (UserFunctionError("x"), "user", False, True),
+        (StorageError("x"), "environment", True, False),
+        (FencedError("x"), "environment", False, False),
+        (ZeroDivisionError("x"), "headrace", True, False),
+    ],
+)
+def test_reports_errors(error, fault, retry, fatal):
+    try:
+        raise error
+    except Exception as caught:
+        report = m.ErrorReport.of(caught)
+    assert (report.type, report.message) == (type(error).__name__, "x")
+    assert (report.fault, report.retry, report.fatal) == (fault, retry, fatal)
+    assert report.hint == getattr(error, "hint", None)
+    assert "test_reports_errors" in report.traceback
+    assert m.ErrorReport.of(error, with_traceback=False).traceback == ""
