@@ -24,7 +24,9 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py
 
-test: check unit spark  ## check, then run all tests
+# Spark tests share one session, so tests/spark keeps them all in one of the two processes.
+test: check  ## check, then run all tests
+	$(ENTRY) pytest -n 2 --dist loadgroup
 
 check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/ruff check .
@@ -35,7 +37,6 @@ check: $(STAMP)  ## lint, format, types, import directions
 unit: $(STAMP)  ## the tests that need no Spark, on two processes
 	$(ENTRY) pytest -n 2 -m "not spark"
 
-# Spark tests share one session, so they run in one process, and last: pytest's summary of them ends the run.
 spark: $(STAMP)  ## the tests on real Spark
 	$(ENTRY) pytest -m spark
 

@@ -35,6 +35,7 @@ _STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 # is told once, by TaskSetManager; Executor and PythonRunner would tell it again. A port that is taken is a filter,
 # not a logger's level: Spark takes the level of the first logger it meets for all of them.
 _LOGGING = r"""
+property.frames = \\n\\s+(at |\\.\\.\\. \\d)[^\\n]*
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console
@@ -42,7 +43,7 @@ appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.alwaysWriteExceptions = false
-appender.console.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %replace{%m}{\\n\\s+(at |\\.\\.\\. \\d)[^\\n]*}{}%n%ex{short}
+appender.console.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %replace{%m}{${frames}}{}%n%ex{short}
 appender.console.filter.all.type = Filters
 appender.console.filter.all.ports.type = RegexFilter
 appender.console.filter.all.ports.regex = Service .* could not bind on port .* Attempting port .*

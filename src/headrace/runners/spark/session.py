@@ -25,8 +25,6 @@ from headrace.core.errors import SurroundingsError, UsageError
 from headrace.runners.spark import settings
 from headrace.runners.spark.launch import deafen_to_interrupts, ensure_jvm
 
-_ONE_THREAD = "POLARS_MAX_THREADS"
-
 
 def open_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
     """A SparkSession whose tasks can be containers. See ``open_context``."""
@@ -48,6 +46,7 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
     running = SparkContext._active_spark_context
     if running is not None and running._jsc is not None:
         _check_running(running, master)
+        _prepare_workers(running)
         return running
     _check_asked(conf)
     launch_conf = conf | ({"spark.master": master} if master else {})
@@ -55,7 +54,9 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
     complete = _complete(SparkConf(), app_name, master, conf, jvm)
     os.environ.setdefault("PYSPARK_PYTHON", complete.get("spark.pyspark.python") or sys.executable)
     with _interrupts_unchanged():
-        return SparkContext(conf=complete)
+        context = SparkContext(conf=complete)
+    _prepare_workers(context)
+    return context
 
 
 def close_context(context: SparkContext) -> None:
@@ -110,10 +111,23 @@ def _check_running(context: SparkContext, master: str | None) -> None:
             hint="put these into SparkSession.builder, or let Headrace make the session",
         )
     deafen_to_interrupts(context._jvm)
-    # Neither needs a new session: both are handed to each Python worker as it starts.
-    context.environment.setdefault(_ONE_THREAD, "1")
-    if "PYSPARK_PYTHON" not in os.environ and settings.is_on_this_machine(current):
-        context.pythonExec = sys.executable
+
+
+def _prepare_workers(context: SparkContext) -> None:
+    """Say what each Python worker is told as it starts: this works in a session that is already running."""
+    context.environment.setdefault("POLARS_MAX_THREADS", "1")
+    if settings.is_on_this_machine(str(context.master)):
+        # A worker finds the modules beside the user's script, as the driver does.
+        context.environment.setdefault("PYTHONPATH", os.pathsep.join(_own_import_folders()))
+        if "PYSPARK_PYTHON" not in os.environ:
+            context.pythonExec = sys.executable
+
+
+def _own_import_folders() -> list[str]:
+    """Where this process imports from, beyond what every run of this Python has."""
+    installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
+    folders = (Path(entry).resolve() for entry in sys.path)
+    return [str(f) for f in folders if f.is_dir() and not any(f.is_relative_to(place) for place in installed)]
 
 
 def _plain(master: str) -> str:

@@ -77,7 +77,6 @@ _PREFERENCES: Mapping[str, str] = {
     "spark.port.maxRetries": "64",  # one UI port for each app on this machine
     "spark.sql.catalogImplementation": "in-memory",
     "spark.python.worker.faulthandler.enabled": "true",
-    "spark.executorEnv.POLARS_MAX_THREADS": "1",
     "spark.python.task.killTimeout": "500ms",  # a container that is cancelled was asked to stop long before
     # Standalone, YARN and Kubernetes give an app up after a few lost executors.
     "spark.executor.maxNumFailures": str(FAILURES_MAX),

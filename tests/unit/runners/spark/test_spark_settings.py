@@ -1,0 +1,82 @@
+"""Which masters and settings containers can live with."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.errors import UsageError
+from headrace.runners.spark import settings
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"),
+    [
+        ("local", "local[1,1000000]"),
+        ("local[2]", "local[2,1000000]"),
+        ("local[*]", "local[*,1000000]"),
+        (" local[ 4 ] ", "local[4,1000000]"),
+        ("local[2,3]", "local[2,3]"),
+        ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+        ("spark://host:7077", "spark://host:7077"),
+        ("yarn", "yarn"),
+    ],
+)
+def test_local_masters_are_told_to_run_failed_tasks_again(asked: str, used: str) -> None:
+    assert settings.with_retries(asked) == used
+
+
+@pytest.mark.parametrize(
+    ("master", "slots"),
+    [
+        ("local", 1),
+        ("local[3]", 3),
+        ("local[3,9]", 3),
+        ("local[*]", None),
+        ("local-cluster[2,3,1024]", 6),
+        ("yarn", None),
+    ],
+)
+def test_slots_that_a_master_promises(master: str, slots: int | None) -> None:
+    assert settings.local_slots(master) == slots
+
+
+@pytest.mark.parametrize("master", ["locl[2]", "local[two]", "local-cluster[2]", "http://host", ""])
+def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
+    with pytest.raises(UsageError, match="unknown Spark master"):
+        settings.check_master(master)
+
+
+def test_a_master_without_slots_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"local\[0\] has no slot"):
+        settings.check_master("local[0]")
+
+
+@pytest.mark.parametrize("master", ["local[2,1000000]", "local-cluster[2,1,1024]", "spark://host:7077"])
+def test_what_headrace_sets_itself_is_enough(master: str) -> None:
+    assert settings.wrong_settings(master, settings.required().get) == []
+
+
+def test_a_plain_cluster_session_gives_containers_up_after_four_failures() -> None:
+    (wrong,) = settings.wrong_settings("yarn", {}.get)
+    assert wrong.startswith("spark.task.maxFailures is 4, but")
+    assert wrong.endswith('.config("spark.task.maxFailures", "1000000")')
+
+
+def test_a_plain_local_session_never_restarts_a_container() -> None:
+    (wrong,) = settings.wrong_settings("local[2]", {"spark.task.maxFailures": "1000000"}.get)
+    assert wrong.endswith(".master('local[2,1000000]')")
+
+
+def test_each_wrong_setting_is_named() -> None:
+    given = {"spark.speculation": "true", "spark.excludeOnFailure.enabled": "true", "spark.task.maxFailures": "x"}
+    wrong = settings.wrong_settings("spark://host:7077", given.get)
+    assert [line.split(" is ")[0] for line in wrong] == [
+        "spark.task.maxFailures",
+        "spark.speculation",
+        "spark.excludeOnFailure.enabled",
+    ]
+
+
+def test_only_sessions_on_this_machine_are_bound_to_it() -> None:
+    assert settings.preferred("local[2]")["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in settings.preferred("spark://host:7077")
