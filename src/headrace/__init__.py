@@ -21,6 +21,7 @@ from headrace.core.errors import (
     UserFunctionError,
 )
 from headrace.serdes.schema import Schema
+from headrace.streams import StreamWriter, create_stream, read_stream
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "Schema",
     "Stream",
     "StreamNotFoundError",
+    "StreamWriter",
     "SurroundingsError",
     "Table",
     "Tumbling",
@@ -43,12 +45,14 @@ __all__ = [
     "__version__",
     "collect",
     "count",
+    "create_stream",
     "files",
     "log",
     "max",
     "mean",
     "memory",
     "min",
+    "read_stream",
     "sum",
     "tumbling",
 ]

@@ -71,7 +71,7 @@ class Container:
             pressure = Backpressure(plan, stage, self.connections, now)
             self._pressures.append(pressure)
             self.hosts += [
-                TaskHost(plan, stage, task, tasks[task.name], self.connections, pressure, now) for task in mine
+                TaskHost(plan, stage, task, tasks[task.name], self.connections, pressure, clock) for task in mine
             ]
 
     def drain(self) -> None:
@@ -83,6 +83,16 @@ class Container:
         """Return at once, without a checkpoint (another container has taken over). Safe from any thread."""
         self._stopping = True
         self.wakeup.ring()
+
+    @property
+    def drained(self) -> bool:
+        """It was told to drain, and has."""
+        return self._draining and not self._stopping
+
+    @property
+    def stopped(self) -> bool:
+        """It was told to stop: what it did since its last checkpoint is for others to do again."""
+        return self._stopping
 
     def run(self, observe: Callable[[Sequence[TaskHost]], None] | None = None) -> None:
         """The run loop. Returns when all tasks have finished, or after ``drain`` or ``stop``.

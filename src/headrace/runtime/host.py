@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import assert_never
 
 from headrace.api.specs import Role, StreamSpec
+from headrace.core.clock import Clock
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import (
     UNVERSIONED,
@@ -55,8 +56,10 @@ class TaskHost:
         generation: int,
         connections: Connections,
         backpressure: Backpressure,
-        now_ms: float,
+        clock: Clock,
     ) -> None:
+        now_ms = clock.monotonic_ms()
+        self._clock = clock
         self.plan = plan
         self.stage = stage
         self.name = task.name
@@ -65,9 +68,10 @@ class TaskHost:
         self.finished = False
         self.restored = False
         self.checkpoints = 0
-        self.committed_ms = now_ms
+        self.commit_took_ms = 0.0
+        self.started_ms = now_ms
+        self.committed_ms: float | None = None
         self._producer_id = task.producer
-        self._generation = generation
         self._connections = connections
         self._seqs: dict[tuple[str, int], int] = {}
         self._outlet = Outlet(plan, task.name, connections, self._stamp, self.metrics)
@@ -77,6 +81,7 @@ class TaskHost:
         self._consumers: dict[str, Consumer] = {}
         self._by_consumer: dict[str, list[SSP]] = {}
         self._hungry: dict[str, bool] = {}
+        self.generation = generation
         self.positions: dict[SSP, Offset] = {}
         self._reported: dict[SSP, Offset] = {}
         self._downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
@@ -131,6 +136,14 @@ class TaskHost:
         """Descriptors that turn readable when there may be something to poll."""
         numbers = [consumer.fileno() for consumer in self._consumers.values()]
         return [number for number in numbers if number is not None]
+
+    def lag(self, ssp: SSP) -> int | None:
+        """How far the processed position of an input is behind its end; None when unknown."""
+        consumer = self._consumers.get(self.task.specs[ssp].system.name)
+        if consumer is None:
+            return None
+        behind = consumer.lag(ssp)
+        return None if behind is None else behind + consumer.position(ssp) - self.positions[ssp]
 
     # -- one turn
 
@@ -204,12 +217,14 @@ class TaskHost:
 
     def commit(self, now_ms: float, *, finished: bool = False) -> None:
         """Make the present state durable. Blocks until everything is acknowledged."""
+        began = self._clock.monotonic_ms()
         self._connections.flush_all()
         stores = self.task.chain.stores()
         self._journal.commit(stores, self.positions, self.task.save(), finished=finished)
         self._report()
         self.checkpoints += 1
         self.committed_ms = now_ms
+        self.commit_took_ms = self._clock.monotonic_ms() - began
         self._dirty = False
 
     # -- inside
@@ -286,7 +301,7 @@ class TaskHost:
 
     def _stamp(self, stream: str, partition: int, kind: Kind) -> Header:
         seq = self._seqs[stream, partition] = self._seqs.get((stream, partition), 0) + 1
-        return Header(kind, self._producer_id, self._generation, UNVERSIONED, seq)
+        return Header(kind, self._producer_id, self.generation, UNVERSIONED, seq)
 
 
 def _first_position(spec: StreamSpec) -> Edge:
