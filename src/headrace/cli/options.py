@@ -1,0 +1,40 @@
+"""Options that several verbs share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Home = Annotated[
+    Path,
+    typer.Option(
+        "--home",
+        envvar="HEADRACE_HOME",
+        metavar="FOLDER",
+        help="Where Headrace keeps its data; the embedded log lies in FOLDER/streams.",
+        show_default=True,
+    ),
+]
+HOME = Path(".headrace")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+StreamName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The stream, as NAME or SYSTEM.NAME.", show_default=False)
+]
+
+Schema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="COLUMNS",
+        help='The columns and their types: "member:str,url:str,ts:i64".',
+        show_default=False,
+    ),
+]
+
+Partition = Annotated[
+    int | None, typer.Option("--partition", metavar="P", help="Only this partition.", show_default=False)
+]

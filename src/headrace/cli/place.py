@@ -1,0 +1,81 @@
+"""From what stands on a command line (``--home``, a stream's name) to a system and a stream in it.
+
+Only the embedded log can be named here; systems that need an address are declared by an app.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.core.errors import StreamNotFoundError, UsageError
+from headrace.core.ids import SSP, StreamId, check_id
+from headrace.systems.base import Admin, StreamInfo, System
+from headrace.systems.registry import SystemSpec, open_system
+
+LOG = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A stream that the command line names, and the system it is in. It needn't exist."""
+
+    stream: StreamId
+    system: System
+    home: Path
+
+    def admin(self) -> Admin:
+        """The system's admin."""
+        return self.system.admin()
+
+    def ssp(self, partition: int) -> SSP:
+        """One partition."""
+        return SSP(self.stream, partition)
+
+    def find(self) -> StreamInfo | None:
+        """What is known of the stream; None when there is none."""
+        return self.admin().describe(self.stream.name)
+
+    def require(self) -> StreamInfo:
+        """The same; raises ``StreamNotFoundError`` with the name that may have been meant."""
+        info = self.find()
+        if info is None:
+            raise StreamNotFoundError(f"there is no stream {self.stream} in {self.home}", hint=self._meant())
+        return info
+
+    def require_partition(self, partition: int) -> StreamInfo:
+        """The stream's info; raises ``UsageError`` when it has no such partition."""
+        info = self.require()
+        if not 0 <= partition < info.partitions:
+            raise UsageError(f"{self.stream} has no partition {partition}: they go from 0 to {info.partitions - 1}")
+        return info
+
+    def _meant(self) -> str:
+        names = self.admin().list()
+        close = difflib.get_close_matches(self.stream.name, names, n=1)
+        if close:
+            return f"did you mean {close[0]}?"
+        if names:
+            return "see what there is: headrace stream list"
+        return (
+            f"{self.home} holds no streams at all: name another folder with --home, "
+            f"or make one: headrace stream create {self.stream.name} --partitions 4"
+        )
+
+
+def open_log(home: Path) -> System:
+    """The embedded log of a home."""
+    return open_system(SystemSpec(LOG, "log", {"root": str(home / "streams")}))
+
+
+def locate(text: str, home: Path) -> Place:
+    """The stream that ``NAME`` or ``SYSTEM.NAME`` means."""
+    system, dot, name = text.partition(".")
+    if dot and system != LOG:
+        raise UsageError(
+            f"there is no system {system!r} on the command line, only {LOG!r}",
+            hint=f"if the stream of the log is called {text!r}, write {LOG}.{text}",
+        )
+    stream = StreamId(LOG, check_id("stream", name if dot else text))
+    return Place(stream, open_log(home), home)

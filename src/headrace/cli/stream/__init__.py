@@ -1,0 +1,1 @@
+"""The verbs of ``headrace stream``, and the reading and writing behind them."""

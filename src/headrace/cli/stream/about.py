@@ -1,0 +1,89 @@
+"""What is known of streams, as plain data that ``list`` and ``describe`` print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from headrace.cli.place import LOG, Place, locate, open_log
+from headrace.serdes.dtypes import columns_to_json
+from headrace.systems.base import StreamInfo
+
+
+@runtime_checkable
+class KnowsGroups(Protocol):
+    """An admin that knows which reader groups have reported a position."""
+
+    def groups(self, stream: str) -> list[str]:
+        """The names of the groups, sorted."""
+        ...
+
+
+def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
+    """A stream's name, partition count and columns."""
+    columns = None if info.columns is None else columns_to_json(info.columns)
+    return {"stream": str(place.stream), "partitions": info.partitions, "columns": columns}
+
+
+def describe(place: Place) -> dict[str, Any]:
+    """Everything about one stream: its shape, each partition's offsets, and where its readers are.
+
+    Offsets of the log are byte positions, so their differences are sizes.
+    """
+    info = place.require()
+    admin = place.admin()
+    extents = admin.extents(place.stream.name)
+    groups = admin.groups(place.stream.name) if isinstance(admin, KnowsGroups) else []
+    readers = []
+    for group in groups:
+        for partition, position in admin.reported_positions(place.stream.name, group).items():
+            lag = max(0, extents[partition].upcoming - position)
+            readers.append({"group": group, "partition": partition, "position": position, "lag": lag})
+    return shape(place, info) | {
+        "sealed": all(extent.sealed for extent in extents),
+        "bytes": sum(extent.upcoming - extent.oldest for extent in extents),
+        "extents": [
+            {
+                "partition": number,
+                "oldest": extent.oldest,
+                "upcoming": extent.upcoming,
+                "bytes": extent.upcoming - extent.oldest,
+                "sealed": extent.sealed,
+            }
+            for number, extent in enumerate(extents)
+        ],
+        "readers": readers,
+    }
+
+
+def list_streams(home: Path) -> list[dict[str, Any]]:
+    """All streams of the log, by name."""
+    found = []
+    for name in open_log(home).admin().list():
+        about = describe(locate(f"{LOG}.{name}", home))
+        found.append({key: about[key] for key in ("stream", "partitions", "bytes", "sealed", "columns")})
+    return found
+
+
+def columns_as_text(columns: dict[str, Any] | None) -> str:
+    """The columns on one line."""
+    if columns is None:
+        return "not declared"
+    return ", ".join(f"{name}: {_type_as_text(dtype)}" for name, dtype in columns.items())
+
+
+def _type_as_text(dtype: Any) -> str:
+    """A type of the durable form, as a reader takes it in: ``List[Int64]``."""
+    match dtype:
+        case str():
+            return dtype
+        case {"List": inner}:
+            return f"List[{_type_as_text(inner)}]"
+        case {"Datetime": {"unit": unit, "zone": zone}}:
+            return f"Datetime[{unit}{',' + zone if zone else ''}]"
+        case {"Duration": {"unit": unit}}:
+            return f"Duration[{unit}]"
+        case {"Decimal": {"precision": precision, "scale": scale}}:
+            return f"Decimal[{precision},{scale}]"
+        case _:
+            return str(next(iter(dtype)))

@@ -1,0 +1,88 @@
+"""Frames as JSON lines: a line a row, and, when asked for, a line a control frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from headrace.cli.stream.frames import Frame
+from headrace.cli.stream.json_rows import encode_lines
+from headrace.core.errors import FrameError
+from headrace.core.frame import END_VERSION, UNVERSIONED, Kind, decode_control
+from headrace.serdes.ipc import decode_rows
+
+PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
+_CONTROL_KINDS = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
+
+
+class Lines:
+    """Turns frames into lines, up to ``limit`` of them. ``rows`` and ``others`` count what was met."""
+
+    def __init__(self, *, control: bool = False, offsets: bool = False, limit: int | None = None) -> None:
+        self._control = control
+        self._offsets = offsets
+        self._left = limit
+        self.rows = 0
+        self.others = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether the limit is reached."""
+        return self._left == 0
+
+    def of(self, frames: Iterable[Frame]) -> bytes:
+        """The lines of these frames."""
+        return b"".join(self._frame(frame) for frame in frames if not self.full)
+
+    def _frame(self, frame: Frame) -> bytes:
+        if frame.header.kind is Kind.USER:
+            rows = self._rows(frame)
+            self.rows += rows.height
+            self._count(rows.height)
+            return encode_lines(rows)
+        self.others += 1
+        if not self._control:
+            return b""
+        self._count(1)
+        return msgspec.json.encode(_described(frame)) + b"\n"
+
+    def _count(self, lines: int) -> None:
+        if self._left is not None:
+            self._left -= lines
+
+    def _rows(self, frame: Frame) -> pl.DataFrame:
+        try:
+            rows = decode_rows(frame.body)
+        except FrameError as error:
+            raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+        if self._left is not None:
+            rows = rows.head(self._left)
+        if not self._offsets:
+            return rows
+        place = [pl.lit(frame.ssp.partition).alias(PARTITION), pl.lit(frame.offset).alias(OFFSET)]
+        return rows.select(*place, pl.exclude(PARTITION, OFFSET))
+
+
+def _described(frame: Frame) -> dict[str, Any]:
+    """A frame that carries no rows: its header, and its message if it is a control message."""
+    header = frame.header
+    versions = {UNVERSIONED: None, END_VERSION: "end"}
+    described: dict[str, Any] = {
+        CONTROL: header.kind.name.lower(),
+        PARTITION: frame.ssp.partition,
+        OFFSET: frame.offset,
+        "producer": header.producer,
+        "generation": header.generation,
+        "version": versions.get(header.version, header.version),
+        "seq": header.seq,
+    }
+    if header.kind not in _CONTROL_KINDS:
+        return described | {"bytes": len(frame.body)}
+    try:
+        message = decode_control(header.kind, frame.body)
+    except FrameError as error:
+        raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+    return described | {"message": message}

@@ -1,0 +1,94 @@
+"""``headrace stream read``."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli.console import print_note
+from headrace.cli.options import HOME, AsJson, Home, Partition, StreamName
+
+if TYPE_CHECKING:
+    from headrace.cli.stream.frames import Gate
+
+
+def read(
+    name: StreamName,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Wait for more; ends when the stream is sealed, or with Ctrl-C.")
+    ] = False,
+    committed: Annotated[
+        bool, typer.Option("--committed", help="Show a row once the checkpoint it belongs to is committed.")
+    ] = False,
+    start: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="POSITION",
+            help="Begin at oldest (the default), upcoming, OFFSET or PARTITION:OFFSET; may be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Partition = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.", show_default=False)
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Show control frames too (watermarks, end of stream, checkpoints).")
+    ] = False,
+    offsets: Annotated[
+        bool, typer.Option("--offsets", help="Add @partition and @offset, as --from takes them, to each row.")
+    ] = False,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Print a stream as JSON lines.
+
+    To its present end or, with --follow, as it grows. Rows of one partition come in their order; partitions
+    are read side by side.
+    """
+    from headrace.cli.interrupt import Interrupt
+    from headrace.cli.place import locate
+    from headrace.cli.stream.frames import FrameReader
+    from headrace.cli.stream.lines import Lines
+    from headrace.cli.stream.positions import positions
+    from headrace.core.errors import UsageError
+    from headrace.systems.base import Edge
+
+    del as_json  # JSON lines are all it prints
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit {limit}: a limit is 1 or more")
+    place = locate(name, home)
+    starts = {
+        ssp: Edge.OLDEST if position is None else position
+        for ssp, position in positions(place, "--from", start or (), partition).items()
+    }
+    lines = Lines(control=control, offsets=offsets, limit=limit)
+    output = sys.stdout.buffer
+    with Interrupt() as interrupt:
+        reader = FrameReader(place, _gate(committed), interrupt, follow=follow, output_fd=_descriptor())
+        with closing(reader.read(starts)) as batches:
+            for frames in batches:
+                output.write(lines.of(frames))
+                output.flush()
+                if lines.full:
+                    break
+    if not lines.rows and lines.others and not control:
+        print_note(f"{place.stream} holds {lines.others:,} control frames and no rows; --control shows them")
+
+
+def _gate(committed: bool) -> Gate:
+    from headrace.cli.stream.frames import OpenGate
+
+    return OpenGate()
+
+
+def _descriptor() -> int | None:
+    """The descriptor of stdout; None where stdout is no file (a test's buffer)."""
+    try:
+        return sys.stdout.fileno()
+    except OSError:
+        return None

@@ -1,0 +1,70 @@
+"""Batches of rows as user frames of a stream, each in the partition where it belongs.
+
+A writer outside any app is producer 0, generation 0, and no checkpoint governs its frames. Each call of
+``write`` ends with a flush: what it returned for is in the stream.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.cli.place import Place
+from headrace.core.errors import UsageError
+from headrace.core.frame import Header, Kind, encode
+from headrace.serdes.hashing import partition_of, split
+from headrace.serdes.ipc import encode_rows_into
+from headrace.systems.base import RowProducer, StreamInfo
+
+FRAME_ROWS = 1 << 16
+_HEADER = encode(Header(Kind.USER))
+
+
+class RowWriter:
+    """Writes to one stream. By key, to one partition, or a frame to each partition in turn."""
+
+    def __init__(self, place: Place, info: StreamInfo, keys: Sequence[str], partition: int | None) -> None:
+        self._stream = place.stream.name
+        self._partitions = info.partitions
+        self._keys = list(keys)
+        self._fixed = partition
+        producer = place.system.producer()
+        if isinstance(producer, RowProducer):
+            raise UsageError(f"{place.stream} is made of files: write those themselves")
+        self._producer = producer
+        # The least filled one first, so that many short writes don't all go to the same.
+        extents = place.admin().extents(self._stream)
+        filled = [extent.upcoming - extent.oldest for extent in extents]
+        self._turn = filled.index(min(filled))
+
+    def write(self, rows: pl.DataFrame) -> list[tuple[int, int, int]]:
+        """Append the rows; returns partition, row count and bytes of each frame."""
+        frames = [
+            (partition, part.height, self._send(partition, part))
+            for batch in rows.iter_slices(FRAME_ROWS)
+            for partition, part in self._routed(batch)
+            if part.height
+        ]
+        self._producer.flush()
+        return frames
+
+    def close(self) -> None:
+        """Release the stream."""
+        self._producer.close()
+
+    def _routed(self, batch: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
+        if self._fixed is not None:
+            return [(self._fixed, batch)]
+        if self._keys:
+            return split(batch, partition_of(batch, self._keys, self._partitions), self._partitions)
+        partition, self._turn = self._turn, (self._turn + 1) % self._partitions
+        return [(partition, batch)]
+
+    def _send(self, partition: int, rows: pl.DataFrame) -> int:
+        buffer = io.BytesIO()
+        buffer.write(_HEADER)
+        payload = encode_rows_into(buffer, rows)
+        self._producer.send(self._stream, partition, payload)
+        return len(payload)

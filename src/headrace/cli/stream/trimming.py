@@ -1,0 +1,47 @@
+"""What a trim gives up, worked out before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.cli.place import Place
+from headrace.cli.stream.positions import positions
+from headrace.core.errors import UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import Edge
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Of this partition, everything below ``before`` is given up: ``size`` offsets."""
+
+    ssp: SSP
+    before: Offset
+    size: int
+
+
+def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list[Cut]:
+    """The cuts that ``--before`` asks for; partitions it doesn't speak of are left alone. Changes nothing."""
+    wanted = positions(place, "--before", texts, partition)
+    extents = place.admin().extents(place.stream.name)
+    cuts = []
+    for ssp, position in wanted.items():
+        extent = extents[ssp.partition]
+        if position is None or position is Edge.OLDEST:
+            continue
+        before = extent.upcoming if isinstance(position, Edge) else position
+        if not extent.oldest <= before <= extent.upcoming:
+            raise UsageError(
+                f"--before {before} lies outside {ssp}",
+                hint=f"its offsets go from {extent.oldest} to {extent.upcoming}",
+            )
+        cuts.append(Cut(ssp, before, before - extent.oldest))
+    return cuts
+
+
+def run_trim(place: Place, cuts: Sequence[Cut]) -> None:
+    """Give it up."""
+    admin = place.admin()
+    for cut in cuts:
+        admin.trim(cut.ssp, cut.before)

@@ -1,0 +1,130 @@
+"""``headrace stream write``."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.console import Exit, counted, print_json, print_note
+from headrace.cli.options import HOME, AsJson, Home, Schema, StreamName
+
+if TYPE_CHECKING:
+    from headrace.cli.stream.writing import Written
+
+
+class OnError(StrEnum):
+    """What happens to a row that doesn't fit."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+def write(
+    name: StreamName,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILES",
+            help="JSON lines, .csv or .parquet files; - or nothing is JSON lines from stdin.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Choose each row's partition by these columns (a,b), as partition_by does. "
+            "Without it the partitions take turns.",
+            show_default=False,
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(metavar="P", help="Write everything to this partition.", show_default=False)
+    ] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the stream if it isn't there.")] = False,
+    partitions: Annotated[
+        int | None, typer.Option(metavar="N", help="With --create: its partition count.", show_default=False)
+    ] = None,
+    schema: Schema = None,
+    on_error: Annotated[
+        OnError, typer.Option(help="On a row that doesn't fit: stop there, or leave it out and count it.")
+    ] = OnError.FAIL,
+    drop_unknown: Annotated[
+        bool, typer.Option("--drop-unknown", help="Leave out fields that the stream has no column for.")
+    ] = False,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Write rows from files or a pipe.
+
+    A pipe is written as it fills: tail -f app.log | headrace stream write events. In JSON a missing field
+    is null; binary values are base64, times ISO 8601.
+    """
+    from headrace.cli.interrupt import Interrupt
+    from headrace.cli.place import locate
+    from headrace.cli.stream.writing import Order, Writing
+    from headrace.core.errors import UsageError
+
+    if key and partition is not None:
+        raise UsageError("--key and --partition both choose the partition", hint="give one of them")
+    order = Order(
+        place=locate(name, home),
+        files=files or (),
+        keys=[column.strip() for column in key.split(",")] if key else (),
+        partition=partition,
+        create=create,
+        partitions=partitions,
+        schema=schema,
+        skip_bad=on_error is OnError.SKIP,
+        drop_unknown=drop_unknown,
+    )
+    if sys.stdin.isatty() and (not files or "-" in files):
+        print_note("reading JSON lines from the terminal; Ctrl-D ends")
+    with Interrupt() as interrupt:
+        written = Writing(order, interrupt, _progress if sys.stderr.isatty() else _silence).run()
+    _report(written, as_json)
+    if written.stopped_in is not None:
+        raise typer.Exit(Exit.INTERRUPTED)
+
+
+def _silence(written: Written) -> None:
+    """Nobody watches."""
+
+
+def _progress(written: Written) -> None:
+    sys.stderr.write(f"\r{written.rows:,} rows, {written.bytes / 1e6:,.1f} MB\x1b[K")
+    sys.stderr.flush()
+
+
+def _report(written: Written, as_json: bool) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    if written.stopped_in is not None:
+        print_note(f"interrupted in the middle of {written.stopped_in}: the rest of it was not written")
+    if written.skipped:
+        print_note(
+            f"left out, since it doesn't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
+        )
+    if as_json:
+        print_json(_as_data(written))
+    else:
+        count = len(written.rows_by_partition)
+        where = f" in {count} partitions" if count > 1 else ""
+        print_note(f"wrote {counted(written.rows, 'row')} to {written.stream}{where}")
+
+
+def _as_data(written: Written) -> dict[str, Any]:
+    return {
+        "stream": written.stream,
+        "created": written.created,
+        "rows": written.rows,
+        "skipped": written.skipped,
+        "firstSkipped": written.first_skipped,
+        "frames": written.frames,
+        "bytes": written.bytes,
+        "rowsByPartition": {str(number): rows for number, rows in sorted(written.rows_by_partition.items())},
+        "stoppedIn": written.stopped_in,
+    }

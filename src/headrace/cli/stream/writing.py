@@ -1,0 +1,184 @@
+"""Rows into a stream: which stream, which columns, and what to do with rows that don't fit.
+
+A row that doesn't fit ends the writing: everything before it is written, nothing behind it. Or it is left
+out and counted.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from headrace.cli.console import counted
+from headrace.cli.interrupt import Interrupt
+from headrace.cli.place import Place
+from headrace.cli.stream.row_writer import RowWriter
+from headrace.cli.stream.sources import STDIN, BadRow, Columns, Piece, Source, open_source
+from headrace.core.errors import DeclarationError, HeadraceError, UsageError
+from headrace.serdes.dtypes import parse_columns
+from headrace.serdes.schema import Schema
+from headrace.systems.base import StreamInfo
+
+_PROGRESS_S = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What ``stream write`` was asked to do."""
+
+    place: Place
+    files: Sequence[str] = ()
+    keys: Sequence[str] = ()
+    partition: int | None = None
+    create: bool = False
+    partitions: int | None = None
+    schema: str | None = None
+    skip_bad: bool = False
+    drop_unknown: bool = False
+
+
+@dataclass(slots=True)
+class Written:
+    """What was done so far."""
+
+    stream: str
+    created: bool = False
+    rows: int = 0
+    skipped: int = 0
+    first_skipped: str | None = None
+    frames: int = 0
+    bytes: int = 0
+    rows_by_partition: dict[int, int] = field(default_factory=dict)
+    stopped_in: str | None = None
+    """The file in whose middle an interrupt ended the writing; None if nothing is missing."""
+
+    def add(self, frames: Sequence[tuple[int, int, int]]) -> None:
+        """Count frames that were acknowledged: partition, rows, bytes of each."""
+        for partition, rows, size in frames:
+            self.rows += rows
+            self.frames += 1
+            self.bytes += size
+            self.rows_by_partition[partition] = self.rows_by_partition.get(partition, 0) + rows
+
+
+class Writing:
+    """One run of ``stream write``. ``progress`` is called twice a second."""
+
+    def __init__(self, order: Order, interrupt: Interrupt, progress: Callable[[Written], None]) -> None:
+        self._order = order
+        self._interrupt = interrupt
+        self._progress = progress
+        self._told_at = time.monotonic()
+        self._inferred = False
+        self.written = Written(str(order.place.stream))
+
+    def run(self) -> Written:
+        """Write everything the order names. An error says how much was written before it."""
+        order = self._order
+        sources = [open_source(name, self._interrupt, order.drop_unknown) for name in order.files or [STDIN]]
+        declared = None if order.schema is None else parse_columns(order.schema)
+        info = self._find_stream(declared)
+        columns = declared or (info.columns if info else None) or self._infer(sources)
+        if columns is None:
+            return self._nothing(info)
+        self._check_keys(columns)
+        if info is None:
+            info = self._create(columns)
+        try:
+            with closing(RowWriter(order.place, info, order.keys, order.partition)) as writer:
+                self._copy(sources, columns, writer)
+        except HeadraceError as error:
+            if self.written.rows:
+                error.message += f"\n  written before it: {counted(self.written.rows, 'row')}"
+            raise
+        return self.written
+
+    # -- the stream and its columns ----------------------------------------------------------------------
+
+    def _find_stream(self, declared: Columns | None) -> StreamInfo | None:
+        """The stream, if it is there and is what the order says; None when it is to be created."""
+        order = self._order
+        info = order.place.find() if order.create else order.place.require()
+        partitions = order.partitions
+        if info is None and partitions is None:
+            raise UsageError(
+                f"there is no {order.place.stream} yet, and --create needs to know its partition count",
+                hint="add --partitions 4: as many as tasks should ever share the work",
+            )
+        if info is not None:
+            # Checks only: it raises when what is there has another shape.
+            wanted = None if declared is None or info.columns is None else dict(declared)
+            partitions = info.partitions if partitions is None else partitions
+            order.place.admin().create(order.place.stream.name, partitions, wanted)
+        if order.partition is not None and not 0 <= order.partition < (partitions or 0):
+            raise UsageError(
+                f"{order.place.stream} has no partition {order.partition}",
+                hint=f"its partitions go from 0 to {(partitions or 0) - 1}",
+            )
+        return info
+
+    def _infer(self, sources: Sequence[Source]) -> Columns | None:
+        self._inferred = True
+        return next((columns for source in sources if (columns := source.infer())), None)
+
+    def _check_keys(self, columns: Columns) -> None:
+        try:
+            Schema.of(columns).require(self._order.keys, "--key")
+        except DeclarationError as error:
+            raise UsageError(error.message, hint=error.hint) from error
+
+    def _create(self, columns: Columns) -> StreamInfo:
+        order = self._order
+        info = order.place.admin().create(order.place.stream.name, order.partitions or 0, dict(columns))
+        self.written.created = True
+        return info
+
+    def _nothing(self, info: StreamInfo | None) -> Written:
+        if info is None:
+            raise UsageError(
+                f"there are no rows to know the columns of {self._order.place.stream} from: it was not created",
+                hint='say them: --schema "member:str,ts:i64"',
+            )
+        return self.written
+
+    # -- the rows ------------------------------------------------------------------------------------------
+
+    def _copy(self, sources: Sequence[Source], columns: Columns, writer: RowWriter) -> None:
+        for source in sources:
+            for piece in source.pieces(columns):
+                self._take(piece, writer)
+                now = time.monotonic()
+                if now - self._told_at >= _PROGRESS_S:
+                    self._told_at = now
+                    self._progress(self.written)
+            if self._interrupt.requested:
+                self.written.stopped_in = None if is_endless(source.name) else source.name
+                return
+
+    def _take(self, piece: Piece, writer: RowWriter) -> None:
+        if not piece.bad:
+            self.written.add(writer.write(piece.rows))
+            return
+        first = piece.bad[0]
+        if not self._order.skip_bad:
+            self.written.add(writer.write(piece.rows.head(first.rows_before)))
+            raise self._explain(first)
+        self.written.add(writer.write(piece.rows))
+        self.written.skipped += len(piece.bad)
+        self.written.first_skipped = self.written.first_skipped or f"{first.where}: {first.reason}"
+
+    def _explain(self, bad: BadRow) -> HeadraceError:
+        error = bad.error()
+        if self._inferred:
+            error.hint = f"the columns were inferred from the first rows; say them with --schema. Or: {error.hint}"
+        return error
+
+
+def is_endless(name: str) -> bool:
+    """Whether this is stdin and a pipe or a terminal, of which an interrupt is the usual end."""
+    return name == "stdin" and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
