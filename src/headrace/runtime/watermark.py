@@ -34,6 +34,7 @@ class WatermarkCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     tasks_to_event_time: dict[str, int]
     idle_tasks: list[str]
     timestamp_of_last_emission: int
+    idle: bool
 
 
 class EndOfStreamCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -170,6 +171,7 @@ class PartitionTime:
                 tasks_to_event_time=dict(self._times),
                 idle_tasks=sorted(self._idle_tasks),
                 timestamp_of_last_emission=self.watermark,
+                idle=self.idle,
             ),
             EndOfStreamCheckpoint(
                 stream_id=stream,
@@ -188,11 +190,12 @@ class PartitionTime:
         self._ended = set(ends.tasks)
         self.watermark = times.timestamp_of_last_emission
         self.closed = ends.ended
-        self.idle = False
+        # An upstream task that is idle says so once: forgotten here, it would hold everything back for good.
+        self.idle = times.idle
 
 
 class InputTimes:
-    """The event time of a task: the minimum over its input partitions. ``side`` inputs have no say."""
+    """The event time of a task: the minimum over the input partitions that it is given."""
 
     def __init__(self, partitions: Iterable[PartitionTime]) -> None:
         self.partitions = {partition.ssp: partition for partition in partitions}
