@@ -193,9 +193,7 @@ class Admin(Protocol):
         """What is known of a stream; None when there is none."""
         ...
 
-    def create(
-        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None
-    ) -> StreamInfo:
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Create a stream, or return the one that is there if its shape is the same (racing callers agree).
 
         A caller who names no columns accepts a stream with some.

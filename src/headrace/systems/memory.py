@@ -89,17 +89,13 @@ class MemorySystem:
     def _stream(self, name: str) -> _Stream:
         stream = self._streams.get(name)
         if stream is None:
-            raise StreamNotFoundError(
-                f"no stream {name!r} in memory", hint="create it first, or check the name"
-            )
+            raise StreamNotFoundError(f"no stream {name!r} in memory", hint="create it first, or check the name")
         return stream
 
     def _partition(self, name: str, number: int) -> _Partition:
         stream = self._stream(name)
         if not 0 <= number < len(stream.partitions):
-            raise StreamNotFoundError(
-                f"stream {name!r} has partitions 0 to {len(stream.partitions) - 1}, not {number}"
-            )
+            raise StreamNotFoundError(f"stream {name!r} has partitions 0 to {len(stream.partitions) - 1}, not {number}")
         return stream.partitions[number]
 
     def _wake(self, keys: set[tuple[str, int]]) -> None:
@@ -124,16 +120,12 @@ class MemoryAdmin:
             there = self._system._streams.get(check_id("stream", stream))
             return there.info if there else None
 
-    def create(
-        self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None
-    ) -> StreamInfo:
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """See ``Admin``."""
         check_id("stream", stream)
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
-        typed = (
-            None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
-        )
+        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
         with self._system._lock:
             there = self._system._streams.get(stream)
             if there is None:
@@ -341,7 +333,8 @@ class MemoryProducer:
 
 
 def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
-    """The memory system of a ``SystemSpec``: this process's of that name."""
-    if options:
-        raise DeclarationError(f"system {name!r} (memory): unknown options {sorted(options)}; it takes none")
-    return MemorySystem.named(name)
+    """The memory system of a ``SystemSpec``: this process's of the name that is given, or else the spec's."""
+    unknown = set(options) - {"name"}
+    if unknown:
+        raise DeclarationError(f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="memory takes name")
+    return MemorySystem.named(options.get("name", name))

@@ -1,0 +1,80 @@
+"""What is known of files as a stream."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from headrace.core.errors import DeclarationError, StorageError, UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.serdes.dtypes import Columns, instantiate
+from headrace.systems.base import Extent, StreamInfo
+
+
+class FilesAdmin:
+    """See ``Admin``. The path says which files are meant, so the one stream answers to every name."""
+
+    def __init__(
+        self,
+        path: str,
+        partitions: Callable[[], builtins.list[builtins.list[Path]] | None],
+        columns: Callable[[], Columns],
+        rows: Callable[[Path], int],
+    ) -> None:
+        self._path = path
+        self._partitions = partitions
+        self._columns = columns
+        self._rows = rows
+        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
+
+    def list(self) -> builtins.list[str]:
+        """The stem of the path, if there are files."""
+        return [Path(self._path).stem] if self._partitions() else []
+
+    def describe(self, stream: str) -> StreamInfo | None:
+        """See ``Admin``; None when there are no files."""
+        partitions = self._partitions()
+        if partitions is None:
+            return None
+        return StreamInfo(stream, len(partitions), self._columns(), bounded=True)
+
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+        """Make the folder that files will be written to; those that are there stay."""
+        if partitions < 1:
+            raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
+        try:
+            Path(self._path).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"can't make the folder {self._path}: {error}", hint="an output of files is a folder"
+            ) from error
+        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
+        return StreamInfo(stream, partitions, typed, bounded=True)
+
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """See ``Admin``. Text files are read through to count their rows."""
+        partitions = self._partitions()
+        if partitions is None:
+            return []
+        return [Extent(0, sum(map(self._rows, files)), sealed=True) for files in partitions]
+
+    def seal(self, stream: str) -> None:
+        """Mark the folder as complete, as Spark does."""
+        folder = Path(self._path)
+        if folder.is_dir():
+            (folder / "_SUCCESS").touch()
+
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        """Refused: these files are the user's."""
+        raise UsageError(f"{ssp}: files are not trimmed; delete those you don't need")
+
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        """Kept in this process only: nobody writes ahead of a reader of files."""
+        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
+
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        """See ``report_position``."""
+        return dict(self._positions.get((stream, group), {}))

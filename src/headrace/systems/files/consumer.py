@@ -1,0 +1,137 @@
+"""Reads the files of partitions as rows, one file after another, and then ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.core.errors import StreamNotFoundError, UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows
+from headrace.systems.files.rowfile import Piece, RowFile
+
+Open = Callable[[Path], RowFile]
+
+
+@dataclass(slots=True)
+class _Reading:
+    ssp: SSP
+    files: list[Path]
+    """Those that were not opened yet, the next one last."""
+    position: Offset = 0
+    open: RowFile | None = None
+    ended: bool = False
+    waiting: list[Rows] = field(default_factory=list)
+
+
+class FilesConsumer:
+    """See ``Consumer``. An offset is a row number over all files of the partition, in the order of their names."""
+
+    def __init__(self, partitions: list[list[Path]], open_file: Open, count: Callable[[Path], int | None]) -> None:
+        self._partitions = partitions
+        self._open = open_file
+        self._count = count
+        self._readings: dict[SSP, _Reading] = {}
+
+    def register(self, ssp: SSP, position: Position) -> None:
+        """See ``Consumer``. Rows below an offset are counted, not parsed; in Parquet not even that."""
+        if not 0 <= ssp.partition < len(self._partitions):
+            raise StreamNotFoundError(f"{ssp}: there are partitions 0 to {len(self._partitions) - 1}")
+        self.unregister(ssp)
+        reading = _Reading(ssp, self._partitions[ssp.partition][::-1])
+        if position is Edge.UPCOMING:
+            self._skip(reading, None)
+        elif not isinstance(position, Edge) and position > 0:
+            self._skip(reading, position)
+            if reading.position < position:
+                self._close(reading)
+                raise UsageError(
+                    f"{ssp}: offset {position} lies behind the end, {reading.position}",
+                    hint="the files are shorter or fewer than they were; choose a startpoint",
+                )
+        self._readings[ssp] = reading
+
+    def _skip(self, reading: _Reading, rows: int | None) -> None:
+        """Pass over so many rows, or all."""
+        while rows is None or reading.position < rows:
+            if reading.open is None:
+                if not reading.files:
+                    return
+                reading.open = self._open(reading.files.pop())
+            want = (1 << 62) if rows is None else rows - reading.position
+            skipped = reading.open.skip(want)
+            reading.position += skipped
+            if skipped < want:
+                self._close(reading)
+
+    def unregister(self, ssp: SSP) -> None:
+        """See ``Consumer``."""
+        reading = self._readings.pop(ssp, None)
+        if reading is not None:
+            self._close(reading)
+
+    def _close(self, reading: _Reading) -> None:
+        if reading.open is not None:
+            reading.open.close()
+            reading.open = None
+
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+        """See ``Consumer``."""
+        out: list[Polled] = []
+        for ssp in list(self._readings) if ssps is None else ssps:
+            reading = self._reading(ssp)
+            if not reading.ended:
+                out.extend(self._read(reading, max_bytes))
+        return out
+
+    def _read(self, reading: _Reading, max_bytes: int) -> list[Polled]:
+        while True:
+            if reading.open is None:
+                if not reading.files:
+                    reading.ended = True
+                    return [Ended(reading.ssp, reading.position)]
+                reading.open = self._open(reading.files.pop())
+            pieces = reading.open.read(max_bytes)
+            if pieces is None:
+                self._close(reading)
+                continue
+            out: list[Polled] = [rows for piece in pieces if (rows := self._rows(reading, piece)) is not None]
+            if out:
+                return out
+
+    def _rows(self, reading: _Reading, piece: Piece) -> Rows | None:
+        offset = reading.position + piece.skipped
+        reading.position = offset + piece.span
+        if not piece.span:
+            return None
+        bad = tuple(BadRecord(reading.ssp, offset + row.index, row.reason, row.raw) for row in piece.bad)
+        return Rows(reading.ssp, piece.frame, offset, reading.position, bad)
+
+    def _reading(self, ssp: SSP) -> _Reading:
+        reading = self._readings.get(ssp)
+        if reading is None:
+            raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
+        return reading
+
+    def position(self, ssp: SSP) -> Offset:
+        """See ``Consumer``."""
+        return self._reading(ssp).position
+
+    def fileno(self) -> int | None:
+        """None: until they end, files always have more."""
+        return None
+
+    def lag(self, ssp: SSP) -> int | None:
+        """Rows to the end, where the files say how many they have (Parquet)."""
+        reading = self._reading(ssp)
+        if reading.ended:
+            return 0
+        counts = [self._count(path) for path in self._partitions[ssp.partition]]
+        total = sum(count for count in counts if count is not None)
+        return None if None in counts else total - reading.position
+
+    def close(self) -> None:
+        """See ``Consumer``."""
+        for ssp in list(self._readings):
+            self.unregister(ssp)

@@ -1,0 +1,58 @@
+"""JSON lines: one object a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from headrace.core.errors import DataError
+from headrace.serdes.dtypes import Columns
+from headrace.systems.files.text import COUNT_BYTES, Parse, RowsUnreadable, TextFile
+from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
+
+
+def open_jsonlines(path: Path, columns: Columns) -> TextFile:
+    """A file whose objects have these columns; a key that is missing is null, one that isn't named is left out."""
+    return TextFile(path, quoted=False).parse_with(_parser(columns))
+
+
+def _parser(columns: Columns) -> Parse:
+    wire = wire_columns(columns)
+    empty = pl.DataFrame(schema=columns)
+
+    def parse(data: bytes) -> pl.DataFrame:
+        if not data.strip():
+            return empty
+        try:
+            return from_wire(pl.read_ndjson(data, schema=wire), columns)
+        except pl.exceptions.PolarsError as error:
+            raise RowsUnreadable(str(error).splitlines()[0]) from error
+
+    return parse
+
+
+def infer_jsonlines(path: Path) -> Columns:
+    """The columns of the first block of a file, from those of its lines that are JSON objects."""
+    file = TextFile(path, quoted=False)
+    try:
+        data, _ = file.block(COUNT_BYTES)
+    finally:
+        file.close()
+    good = b"\n".join(line for line in data.splitlines() if _is_object(line))
+    if not good:
+        raise DataError(f"{path}: no JSON object in its first {len(data)} bytes", hint="is this another format?")
+    try:
+        return without_null_types(dict(pl.read_ndjson(good, infer_schema_length=None).schema))
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{path}: its columns can't be inferred: {error}", hint="declare them: schema=...") from error
+
+
+def _is_object(line: bytes) -> bool:
+    if not line.strip():
+        return False
+    try:
+        return isinstance(msgspec.json.decode(line), dict)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False

@@ -1,0 +1,73 @@
+"""Which files a path means, in which format, and how they are dealt over partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.core.errors import DeclarationError, StreamNotFoundError
+
+SUFFIXES = {
+    ".parquet": "parquet", ".pq": "parquet",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".csv": "csv",
+}  # fmt: skip
+FORMATS = ("parquet", "jsonl", "csv")
+
+
+def find_files(path: str) -> list[Path]:
+    """The files that a file name, a folder or a pattern means, sorted; none is an empty list.
+
+    A folder means the files of known formats anywhere below it. Names that begin with ``.`` or ``_`` are
+    passed over: half-written files and markers have such names.
+    """
+    place = Path(path)
+    if place.is_file():
+        return [place]
+    if place.is_dir():
+        found = (file for file in place.rglob("*") if file.suffix.lower() in SUFFIXES)
+        return sorted(file for file in found if file.is_file() and not _hidden(file.relative_to(place)))
+    base = Path(place.anchor)
+    named = base.glob(str(place.relative_to(place.anchor))) if path else iter(())
+    return sorted(file for file in named if file.is_file() and not _hidden(Path(file.name)))
+
+
+def _hidden(relative: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in relative.parts)
+
+
+def require_files(path: str) -> list[Path]:
+    """As ``find_files``, but none is an error."""
+    files = find_files(path)
+    if files:
+        return files
+    if Path(path).is_dir():
+        raise StreamNotFoundError(
+            f"no files to read in the folder {path}", hint=f"known endings: {', '.join(SUFFIXES)}"
+        )
+    raise StreamNotFoundError(
+        f"no file, folder or pattern {path} (seen from {Path.cwd()})",
+        hint="check the path; on a cluster it has to be reachable from every executor",
+    )
+
+
+def format_of(files: list[Path], given: str | None) -> str:
+    """The format of all of them; raises ``DeclarationError`` when they differ or it can't be known."""
+    if given is not None:
+        return given
+    formats = {SUFFIXES.get(file.suffix.lower()) for file in files}
+    if None in formats:
+        odd = next(file for file in files if file.suffix.lower() not in SUFFIXES)
+        raise DeclarationError(f"the format of {odd} isn't known from its name", hint=f"give format=, one of {FORMATS}")
+    if len(formats) > 1:
+        raise DeclarationError(
+            f"files of several formats in one input: {', '.join(sorted(str(name) for name in formats))}",
+            hint="give format=, or a pattern such as data/*.parquet",
+        )
+    return str(formats.pop())
+
+
+def deal(files: list[Path], partitions: int | None) -> list[list[Path]]:
+    """The files of each partition: one each, or dealt in the order of their names."""
+    if partitions is None:
+        return [[file] for file in files]
+    return [files[number::partitions] for number in range(partitions)]
