@@ -91,11 +91,17 @@ class Checkpoint(_Control, frozen=True, kw_only=True):
     next_version: int
 
 
-class Restore(_Control, frozen=True, kw_only=True):
-    """A new generation: committed through ``seq`` of the partition at the header's version; the rest is void."""
+class Restore(_Control, frozen=True, kw_only=True, omit_defaults=True):
+    """A new generation: committed through ``seq`` of the partition at the header's version; the rest is void.
 
+    ``committed_by`` is the generation that made that commit, absent when there is none. A reader that begins in
+    mid-stream needs it to tell committed frames from late copies of void ones.
+    """
+
+    version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)
     seq: int
     next_version: int
+    committed_by: int = 0
 
 
 ControlMessage = Watermark | EndOfStream | Checkpoint | Restore
