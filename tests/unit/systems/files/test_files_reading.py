@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from files_harness import bad_of, placed, read, rows_of, ssp, table
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError, StreamNotFoundError, UsageError
@@ -45,6 +45,7 @@ def test_files_are_partitions_and_end(tmp_path: Path, format: str) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
+@settings(deadline=None)
 @given(at=st.integers(0, 300), max_bytes=st.integers(1, 3000))
 def test_reading_resumes_at_any_row(
     tmp_path_factory: pytest.TempPathFactory, format: str, at: int, max_bytes: int
@@ -196,6 +197,7 @@ def test_blank_lines_have_numbers_but_no_rows(tmp_path: Path) -> None:
     assert read(jsonl(tmp_path, b"\n\n\n", {"a": pl.Int64()})) == ([], 3)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_json_lines_survive_any_mixture(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(["good", "bad", "blank", "null"]), max_size=60))
@@ -304,6 +306,7 @@ def test_columns_of_csv_are_inferred(tmp_path: Path) -> None:
     assert only_header.columns == {"n": pl.String(), "f": pl.String()}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(-5, 5) | st.none(), st.text(max_size=8).filter(lambda t: "\r" not in t))))
 def test_csv_reads_what_polars_writes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[int | None, str]]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import STREAM, append, log_file, new_log, read_all, start_process
 
@@ -72,6 +72,7 @@ def test_a_send_that_meets_a_full_disk_has_not_taken_its_record(
     assert read_all(system)[0] == [b"0" * 1000, b"1" * 1000]
 
 
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 30, 20_000]), min_size=1, max_size=20),
     cuts=st.lists(st.integers(0, 100) | st.integers(0, 20_000), max_size=6),

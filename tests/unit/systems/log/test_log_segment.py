@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError, UsageError
@@ -51,6 +51,7 @@ def test_a_body_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         segment.record_header(b"x" * 11, SEED)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=10), st.integers(0, 1 << 40))
 def test_what_is_written_is_read(bodies: list[bytes], base: int) -> None:
     data = b"".join(map(record, bodies))
@@ -96,6 +97,7 @@ def test_two_tears_in_a_row() -> None:
     assert segment.diagnose(data[40:], SEED).skip == 60
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=1, max_size=60), st.data())
 def test_a_flipped_byte_with_a_record_behind_it_is_corruption(body: bytes, data: st.DataObject) -> None:
     good = record(body)

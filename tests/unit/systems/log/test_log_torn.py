@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_harness import append, drain, log_file, new_log, read_all, ssp
 
@@ -36,6 +36,7 @@ def fresh(folder: Path, payloads: list[bytes]) -> tuple[LogSystem, Path]:
     return new_log(root, payloads), log_file(root)
 
 
+@settings(deadline=None)
 @given(bodies, bodies, st.data())
 def test_a_torn_append_costs_what_was_torn_and_nothing_else(
     folder: Path, before: list[bytes], after: list[bytes], data: st.DataObject
@@ -55,6 +56,7 @@ def test_a_torn_append_costs_what_was_torn_and_nothing_else(
     assert read_all(system, end) == ([], 0)
 
 
+@settings(deadline=None)
 @given(bodies, st.data())
 def test_a_cut_file_gives_the_records_that_are_whole_and_waits(
     folder: Path, payloads: list[bytes], data: st.DataObject
@@ -68,6 +70,7 @@ def test_a_cut_file_gives_the_records_that_are_whole_and_waits(
     assert system.admin().extents("events")[0].upcoming == boundaries(payloads)[whole]
 
 
+@settings(deadline=None)
 @given(bodies, st.data())
 def test_damage_anywhere_is_reported_behind_what_is_good(
     folder: Path, payloads: list[bytes], data: st.DataObject
