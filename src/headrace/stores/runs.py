@@ -23,6 +23,7 @@ _ADD = b"\x01"
 _TAKE = b"\x02"
 _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
+_CHANGE_ROWS_MAX = 1 << 18  # a change is one record of the changelog, and records have a greatest size
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -94,7 +95,7 @@ class Runs:
         """See ``StateStore``."""
         self._merge_fresh()
         for run in [*self._tiers, *self._fresh]:
-            yield _ADD + encode_rows(run)
+            yield from _added(run)
 
     def clear(self) -> None:
         """See ``StateStore``."""
@@ -131,7 +132,7 @@ class Runs:
         self._merge_fresh()
         run = self._fresh[0]
         self._fresh, self._fresh_rows, self._fresh_merged = [], 0, 0
-        self._log.append(_ADD + encode_rows(run))
+        self._log += _added(run)
         self._push(run)
 
     def _push(self, run: pl.DataFrame) -> None:
@@ -152,3 +153,9 @@ class Runs:
         for run in kept:
             self._notice(run)
         return self._merge(pl.concat(out)) if out else None
+
+
+def _added(run: pl.DataFrame) -> Iterator[bytes]:
+    """The changes that add a run."""
+    for part in run.iter_slices(_CHANGE_ROWS_MAX):
+        yield _ADD + encode_rows(part)

@@ -1,0 +1,158 @@
+"""Runs hold partial results by time and key: added in batches, taken out by time, rebuilt from their changes."""
+
+from collections import Counter
+
+import polars as pl
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headrace.core.errors import CorruptLogError
+from headrace.stores import runs
+from headrace.stores.runs import Runs
+
+SCHEMA = {"time": pl.Int64, "key": pl.Int64, "n": pl.Int64}
+Contents = Counter[tuple[int, int]]
+
+
+def merge(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.group_by("time", "key").agg(pl.col("n").sum())
+
+
+def store() -> Runs:
+    return Runs("per-10s", "time", merge)
+
+
+def run(*rows: tuple[int, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(rows, SCHEMA, orient="row")
+
+
+def contents(rows: pl.DataFrame | None) -> Contents:
+    """Rows as a dict; a key that stands there twice is an error."""
+    if rows is None:
+        return Counter()
+    pairs = {(time, key): n for time, key, n in rows.select(*SCHEMA).rows()}
+    assert len(pairs) == rows.height
+    return Counter(pairs)
+
+
+def test_equal_keys_are_merged_when_they_are_looked_at() -> None:
+    windows = store()
+    windows.add(run((10, 1, 1), (20, 1, 5)))
+    windows.add(run((10, 1, 2)))
+    assert contents(windows.scan()) == {(10, 1): 3, (20, 1): 5}
+
+
+def test_take_removes_what_is_at_or_below_the_bound() -> None:
+    windows = store()
+    windows.add(run((10, 1, 1), (20, 1, 5), (20, 2, 6), (30, 1, 7)))
+    assert contents(windows.take(20)) == {(10, 1): 1, (20, 1): 5, (20, 2): 6}
+    assert contents(windows.scan()) == {(30, 1): 7}
+    assert windows.take(29) is None
+
+
+def test_an_empty_store_gives_nothing() -> None:
+    windows = store()
+    windows.add(run())
+    assert (windows.take(10**9), windows.scan(), windows.earliest, windows.entries()) == (None, None, None, 0)
+    assert (windows.take_changes(), list(windows.snapshot())) == ([], [])
+
+
+def test_a_change_is_told_once() -> None:
+    windows = store()
+    windows.add(run((10, 1, 1)))
+    assert len(windows.take_changes()) == 1
+    assert windows.take_changes() == []
+
+
+def test_what_was_applied_is_no_change() -> None:
+    windows, copy = store(), store()
+    windows.add(run((10, 1, 1)))
+    for change in windows.take_changes():
+        copy.apply(change)
+    assert copy.take_changes() == []
+
+
+def test_a_large_run_is_told_in_several_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_CHANGE_ROWS_MAX", 10)
+    windows, copy, other = store(), store(), store()
+    windows.add(run(*((10, key, key) for key in range(25))))
+    changes = windows.take_changes()
+    assert len(changes) == 3
+    for change in changes:
+        copy.apply(change)
+    for change in windows.snapshot():
+        other.apply(change)
+    assert contents(copy.scan()) == contents(other.scan()) == contents(windows.scan())
+
+
+def test_the_number_of_runs_stays_small() -> None:
+    windows = store()
+    for number in range(1000):
+        windows.add(run((10, number, 1)))
+        windows.take_changes()
+    assert len(windows._tiers) <= 11
+    assert windows.entries() == 1000
+
+
+def test_an_unknown_change_is_refused() -> None:
+    with pytest.raises(CorruptLogError, match=r"store 'per-10s': unknown change format b'x'"):
+        store().apply(b"x...")
+
+
+class RunsMachine(RuleBasedStateMachine):
+    """A store, a dict, and a copy of the store that is told of it by changes alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store = store()
+        self.copy = store()
+        self.model: Contents = Counter()
+
+    @rule(rows=st.lists(st.tuples(st.integers(-3, 5), st.integers(0, 3), st.integers(1, 9)), max_size=6))
+    def add(self, rows: list[tuple[int, int, int]]) -> None:
+        self.store.add(merge(run(*rows)))
+        for time, key, n in rows:
+            self.model[time, key] += n
+
+    @rule(bound=st.integers(-4, 6))
+    def take(self, bound: int) -> None:
+        due = {at: n for at, n in self.model.items() if at[0] <= bound}
+        assert contents(self.store.take(bound)) == due
+        for at in due:
+            del self.model[at]
+
+    @rule()
+    def tell_changes(self) -> None:
+        for change in self.store.take_changes():
+            self.copy.apply(change)
+        assert contents(self.copy.scan()) == self.model
+
+    @rule()
+    def go_on_from_changes(self) -> None:
+        self.tell_changes()
+        self.store, self.copy = self.copy, store()
+        self.go_on_with_a_snapshot_taken()
+
+    @rule()
+    def go_on_with_a_snapshot_taken(self) -> None:
+        self.store.take_changes()
+        snapshot = list(self.store.snapshot())
+        self.copy.clear()
+        for change in snapshot:
+            self.copy.apply(change)
+        assert contents(self.copy.scan()) == self.model
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        assert contents(self.store.scan()) == self.model
+        lowest = min((time for time, _ in self.model), default=None)
+        if lowest is not None:
+            assert self.store.earliest is not None
+            assert self.store.earliest <= lowest
+        assert self.store.entries() >= len(self.model)
+
+
+RunsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestRuns = RunsMachine.TestCase
