@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import polars as pl
 from graph_builder import AppBuilder, shuffled
 
 from headrace.api.location import Location
-from headrace.api.specs import BatchFunction, EventTime, Project, RowFunction, Sink
+from headrace.api.specs import EventTime
 from headrace.plan.planner import plan
 from headrace.plan.render import RenderedInput, RenderedSource, render
 
@@ -51,40 +50,6 @@ def test_files_that_share_no_folder_keep_their_names():
     rendered = render(app.plan())
     assert str(rendered.stages[0].operators[0].source) == "<stdin>:1"
     assert str(rendered.streams["s"].source) == "/app/pipeline.py:1"
-
-
-def test_operators_are_named_by_their_methods_and_described():
-    def enrich(row):
-        return row
-
-    app = AppBuilder()
-    s = app.input("s", 2)
-    columns = app.nodes[s].schema
-    app.node("select", Project((pl.col("k"),), keep=False), s)
-    app.node("with", Project((pl.col("ts") + 1,), keep=True), "select")
-    app.node("map", RowFunction("flat_map", enrich, columns, columns), "with")
-    app.node("batches", BatchFunction(enrich, columns), "map")
-    app.node("sink", Sink(enrich), app.window("w", "batches"))
-    described = {o.id: (o.kind, o.code, o.detail) for o in render(app.plan()).stages[0].operators}
-    function = "test_operators_are_named_by_their_methods_and_described.<locals>.enrich()"
-    assert described == {
-        "select": ("select", "MAP", ""),
-        "with": ("with_columns", "MAP", ""),
-        "map": ("flat_map", "FLAT_MAP", function),
-        "batches": ("map_batches", "FLAT_MAP", function),
-        "w": ("window", "WINDOW", "tumbling 10s by k: n = count"),
-        "sink": ("sink", "SINK", function),
-    }
-
-
-def test_expressions_are_on_one_line():
-    app = AppBuilder()
-    long = pl.when(pl.col("k") == "a").then(pl.col("ts")).otherwise(pl.col("ts") * 2)
-    app.node("p", Project((long.alias("x"), pl.col("k")), keep=True), app.input("s", 2))
-    (project,) = render(app.plan()).stages[0].operators
-    assert len(project.expressions) == 2
-    assert all("\n" not in text for text in project.expressions)
-    assert project.expressions[1] == 'col("k")'
 
 
 def test_a_stream_says_how_it_is_read():

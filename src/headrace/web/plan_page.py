@@ -1,0 +1,157 @@
+"""A plan as one HTML page that needs nothing else: the picture, and an account of everything in it.
+
+The picture works without script: shapes link to their account, and the one that is linked to is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from importlib.resources import files
+
+from headrace.plan.render import (
+    RenderedOperator,
+    RenderedPlan,
+    RenderedSource,
+    RenderedStage,
+    RenderedStream,
+    RenderedTable,
+)
+from headrace.plan.text import to_text
+from headrace.web.plan_drawing import anchor, plan_svg
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_LEGEND = (
+    ("stream source", "source"),
+    ("stream intermediate", "intermediate stream"),
+    ("stream sink", "output"),
+    ("stream side-input", "side input"),
+)
+_LINES = (("flow", "messages"), ("broadcast", "to every task"), ("side", "side input"), ("table", "table"))
+
+Facts = Iterable[tuple[str, str]]
+
+
+def plan_html(plan: RenderedPlan) -> str:
+    """The page as text; save it anywhere and open it in a browser."""
+    return f"""<!DOCTYPE html>
+<html lang="en" xmlns="http://www.w3.org/1999/xhtml">
+<head>
+<meta charset="utf-8"/>
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<title>{escape(plan.app)}: plan</title>
+<style>
+{_asset("plan_page.css")}</style>
+</head>
+<body>
+<header>
+<h1>{escape(plan.app)}</h1>
+<p>{_summary(plan)}</p>
+</header>
+{_legend()}
+<main id="top">
+{plan_svg(plan)}
+</main>
+{"".join(_accounts(plan))}
+<details><summary>As text</summary>
+<pre>{escape(to_text(plan))}</pre>
+</details>
+<script>
+{_asset("plan_page.js")}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return files("headrace.web").joinpath(name).read_text(encoding="utf-8")
+
+
+def _summary(plan: RenderedPlan) -> str:
+    words = [_count(len(plan.stages), "stage"), _count(plan.tasks(), "task"), plan.guarantee]
+    if plan.grouping == "container":
+        words.append("one task for each container")
+    return escape(" · ".join(words))
+
+
+def _legend() -> str:
+    items = [f'<li><span class="key {class_}"></span>{words}</li>' for class_, words in _LEGEND]
+    items += [
+        f'<li><svg width="34" height="10" aria-hidden="true"><path class="edge {class_}" d="M1 5 H33"/></svg>'
+        f"{words}</li>"
+        for class_, words in _LINES
+    ]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+# -- accounts ---------------------------------------------------------------------------------------------
+
+
+def _accounts(plan: RenderedPlan) -> Iterable[str]:
+    for stage in plan.stages:
+        yield _account("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
+        for operator in stage.operators:
+            title = f"{operator.kind} {operator.id}"
+            yield _account("operator", operator.id, title, operator.source, _about_operator(plan, stage, operator))
+    for stream in plan.streams.values():
+        title = f"{stream.role} {stream.id}"
+        yield _account("stream", stream.id, title, stream.source, _about_stream(stream))
+    for table in plan.tables.values():
+        yield _account("table", table.id, f"{table.kind} table {table.id}", table.source, _about_table(table))
+
+
+def _account(kind: str, id_: str, title: str, source: RenderedSource | None, facts: Facts) -> str:
+    code = f"<p>{escape(str(source))}</p><pre>{escape(source.text)}</pre>" if source is not None else ""
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts if value)
+    return (
+        f'<section id="{escape(anchor(kind, id_))}" class="account {kind}"><a class="close" href="#top" '
+        f'aria-label="close">✕</a><h2>{escape(title)}</h2>{code}<dl>{rows}</dl></section>\n'
+    )
+
+
+def _about_stage(stage: RenderedStage) -> Facts:
+    yield "tasks", f"{len(stage.tasks):,}"
+    yield "reads", _names(input_.stream for input_ in stage.inputs)
+    yield "side inputs", _names(stage.side_inputs)
+    yield "writes", _names(stage.outputs)
+    yield "tables", _names(stage.tables)
+    for task in stage.tasks[:1]:
+        yield f"task {task.name} reads", _names(task.inputs)
+
+
+def _about_operator(plan: RenderedPlan, stage: RenderedStage, operator: RenderedOperator) -> Facts:
+    yield "does", operator.detail
+    yield "expressions", "; ".join(operator.expressions)
+    yield "from", _names(operator.before)
+    yield "to", _names(operator.after)
+    if operator.output is not None:
+        yield "writes", f"{operator.output}, {_count(plan.streams[operator.output].partitions, 'partition')}"
+    yield "table", operator.table or ""
+    yield "stage", f"{stage.name}, {_count(len(stage.tasks), 'task')}"
+
+
+def _about_stream(stream: RenderedStream) -> Facts:
+    yield "place", f"{stream.system}.{stream.physical}"
+    yield "partitions", f"{stream.partitions:,}"
+    yield "written by", _names(f"stage {stage}" for stage in stream.writers)
+    yield "read by", _names(f"stage {stage}" for stage in stream.readers)
+    yield "notes", _names(stream.notes)
+    yield "columns", _names(f"{name}: {dtype}" for name, dtype in stream.columns)
+
+
+def _about_table(table: RenderedTable) -> Facts:
+    yield "key", _names(table.key)
+    yield "kept by side inputs", _names(table.side_inputs)
+    yield "filled by", _names(table.writers)
+    yield "joined by", _names(table.joins)
+    yield "held by", _names(f"stage {stage}" for stage in table.stages)
+    yield "options", _names(f"{name}={value}" for name, value in table.options)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
