@@ -60,9 +60,9 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def print_json(value: Any) -> None:
-    """The result as one JSON document."""
-    print_line(json.dumps(value, indent=2, ensure_ascii=False))
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """The result as one JSON document; without ``indent`` on one line."""
+    print_line(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

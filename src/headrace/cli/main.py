@@ -15,6 +15,9 @@ import typer
 from typer.exceptions import TyperException
 
 from headrace.cli.console import Exit, exit_of, print_error, print_note, print_traceback
+from headrace.cli.plan import plan
+from headrace.cli.run import run
+from headrace.cli.status import status
 from headrace.cli.stream.create import create
 from headrace.cli.stream.describe import describe
 from headrace.cli.stream.list import list_
@@ -58,6 +61,9 @@ def _headrace(
     """Headrace, a stream processor on Spark."""
 
 
+app.command("plan")(plan)
+app.command("run")(run)
+app.command("status")(status)
 app.command("version")(version)
 for verb, name in (
     (create, "create"),

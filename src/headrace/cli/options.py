@@ -38,3 +38,17 @@ Schema = Annotated[
 Partition = Annotated[
     int | None, typer.Option("--partition", metavar="P", help="Only this partition.", show_default=False)
 ]
+
+Pipeline = Annotated[
+    Path, typer.Argument(metavar="PIPELINE", help="The Python file that declares the app.", show_default=False)
+]
+
+FileArguments = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="ARGUMENTS", help="What the file finds in sys.argv, after --.", show_default=False),
+]
+
+AppName = Annotated[
+    str | None,
+    typer.Option("--app", metavar="NAME", help="Which app, if the file has several.", show_default=False),
+]

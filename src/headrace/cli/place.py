@@ -6,6 +6,7 @@ Only the embedded log can be named here; systems that need an address are declar
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from headrace.systems.base import Admin, StreamInfo, System
 from headrace.systems.registry import SystemSpec, open_system
 
 LOG = "log"
+_SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,10 @@ def open_log(home: Path) -> System:
 def locate(text: str, home: Path) -> Place:
     """The stream that ``NAME`` or ``SYSTEM.NAME`` means."""
     system, dot, name = text.partition(".")
-    if dot and system != LOG:
+    if dot and system != LOG and _SYSTEM.fullmatch(system):
         raise UsageError(
             f"there is no system {system!r} on the command line, only {LOG!r}",
             hint=f"if the stream of the log is called {text!r}, write {LOG}.{text}",
         )
-    stream = StreamId(LOG, check_id("stream", name if dot else text))
+    stream = StreamId(LOG, check_id("stream", name if dot and system == LOG else text))
     return Place(stream, open_log(home), home)

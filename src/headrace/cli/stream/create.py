@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli.console import print_json, print_line
+from headrace.cli.console import counted, print_json, print_line
 from headrace.cli.options import HOME, AsJson, Home, Schema, StreamName
 
 
@@ -36,4 +36,5 @@ def create(
     if as_json:
         print_json({"created": there is None} | shape(place, info))
     else:
-        print_line(f"{'created' if there is None else 'there already:'} {place.stream}, partitions: {info.partitions}")
+        said = "created" if there is None else "there already:"
+        print_line(f"{said} {place.stream} with {counted(info.partitions, 'partition')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.cli.console import format_bytes, print_json, print_line, print_table
+from headrace.cli.console import counted, format_bytes, print_json, print_line, print_table
 from headrace.cli.options import HOME, AsJson, Home, StreamName
 
 
@@ -28,7 +28,7 @@ def _print(about: dict[str, Any]) -> None:
 
     print_line(f"stream   {about['stream']}")
     print_line(f"columns  {columns_as_text(about['columns'])}")
-    print_line(f"size     {format_bytes(about['bytes'])} in {about['partitions']} partitions")
+    print_line(f"size     {format_bytes(about['bytes'])} in {counted(about['partitions'], 'partition')}")
     print_line(f"sealed   {'yes: it has ended' if about['sealed'] else 'no'}")
     print_line("")
     print_table(

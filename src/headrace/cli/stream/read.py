@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.console import print_note
+from headrace.cli.console import counted, print_note
 from headrace.cli.options import HOME, AsJson, Home, Partition, StreamName
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def read(
                 if lines.full:
                     break
     if not lines.rows and lines.others and not control:
-        print_note(f"{place.stream} holds {lines.others:,} control frames and no rows; --control shows them")
+        print_note(f"{place.stream} holds no rows, but {counted(lines.others, 'control frame')}: --control shows them")
 
 
 def _gate(committed: bool) -> Gate:

@@ -1,0 +1,97 @@
+"""One line that says how a running app is doing: on a terminal it is rewritten, elsewhere it comes now and then.
+
+Used from the thread that watches the app; nothing here blocks, keeps time by itself or starts a thread.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TextIO
+
+from headrace.runners.coordination.messages import AppStatus, StageStatus
+
+PLAIN_INTERVAL_S = 5.0
+TERMINAL_INTERVAL_S = 0.2
+_CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Fed snapshots as often as there are some, it prints one when it is time. ``close`` leaves the line behind."""
+
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        interval_s: float = PLAIN_INTERVAL_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._interval_s = TERMINAL_INTERVAL_S if self._terminal else interval_s
+        self._clock = clock
+        self._printed_at: float | None = None
+        self._last: AppStatus | None = None
+        self._shown: AppStatus | None = None
+
+    def __call__(self, status: AppStatus) -> None:
+        """Take a snapshot, and print it if it is time or the app's state has changed."""
+        now = self._clock()
+        changed = self._last is None or self._last.state != status.state
+        self._last = status
+        if changed or self._printed_at is None or now - self._printed_at >= self._interval_s:
+            self._printed_at = now
+            self._print(status)
+
+    def close(self) -> None:
+        """Print the last snapshot if it wasn't, and end the line, so that what comes next has one of its own."""
+        if self._last is not None and self._last is not self._shown:
+            self._print(self._last)
+        if self._terminal and self._last is not None:
+            self._write("\n")
+
+    def _print(self, status: AppStatus) -> None:
+        self._shown = status
+        line = describe(status)
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR + (line if len(line) <= width else line[: width - 1] + "…"))
+        else:
+            self._write(line + "\n")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # The terminal is gone. The app goes on: that nobody watches is no reason to fail.
+            self._terminal, self._interval_s = False, float("inf")
+
+
+def describe(status: AppStatus) -> str:
+    """``page-views running  52,310 msg/s  views 12:00:07 lag 1,024  per-10s 12:00:05 lag 0``."""
+    total = sum(stage.rows_per_second for stage in status.stages)
+    return "  ".join([f"{status.app} {status.state}", f"{total:,.0f} msg/s", *map(_stage, status.stages)])
+
+
+def time_of(watermark: int | None) -> str:
+    """A watermark as the time of day it stands for (UTC), ``-`` before there is one, ``end`` behind the last."""
+    if watermark is None:
+        return "-"
+    try:
+        return f"{datetime.fromtimestamp(watermark / 1000, UTC):%H:%M:%S}"
+    except (OverflowError, ValueError, OSError):
+        return "end" if watermark > 0 else "-"
+
+
+def lag_of(lag: int | None) -> str:
+    """A lag, ``?`` where it isn't known."""
+    return "?" if lag is None else f"{lag:,}"
+
+
+def _stage(stage: StageStatus) -> str:
+    if stage.finished == stage.tasks:
+        return f"{stage.name} done"
+    return f"{stage.name} {time_of(stage.watermark)} lag {lag_of(stage.lag)}"

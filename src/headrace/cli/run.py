@@ -1,0 +1,109 @@
+"""``headrace run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Protocol, runtime_checkable
+
+import typer
+
+from headrace.cli.console import print_json
+from headrace.cli.options import AppName, FileArguments, Pipeline
+
+
+@runtime_checkable
+class Runnable(Protocol):
+    """What ``headrace.App`` adds to a declared app."""
+
+    @property
+    def name(self) -> str:
+        """The app's name."""
+        ...
+
+    def run(
+        self,
+        *,
+        master: str | None,
+        containers: int | None,
+        stages: Sequence[str] | None,
+        local: bool,
+        conf: Mapping[str, str] | None,
+        progress: bool,
+    ) -> int | None:
+        """Run it to its end; an exit code, or None when it ended well."""
+        ...
+
+
+def run(
+    pipeline: Pipeline,
+    arguments: FileArguments = None,
+    app: AppName = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MASTER",
+            help="The Spark to run on: local[2], local-cluster[2,1,1024], spark://host:7077, yarn, k8s://...",
+            show_default=False,
+        ),
+    ] = None,
+    containers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="How many containers share the work; as many as there are slots.", show_default=False
+        ),
+    ] = None,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Run only this stage; may be given several times. The others run elsewhere.",
+            show_default=False,
+        ),
+    ] = None,
+    local: Annotated[bool, typer.Option("--local", help="Run in this process, without Spark.")] = False,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be given several times.", show_default=False),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
+) -> None:
+    """Run an app until it ends.
+
+    Ctrl-C lets it finish what it has read, and ends it well; a second one ends it at once.
+    """
+    from headrace.cli.loader import load_app
+    from headrace.core.errors import UsageError
+
+    settings = parse_conf(conf or ())
+    if local and (master or containers or settings):
+        raise UsageError("--local runs without Spark, so --master, --containers and --conf say nothing there")
+    application = load_app(pipeline, app, arguments or ())
+    if not isinstance(application, Runnable):
+        raise UsageError(f"{application!r} only declares an app and can't be run", hint="make it with hr.App(...)")
+    code = application.run(
+        master=master,
+        containers=containers,
+        stages=stage or None,
+        local=local,
+        conf=settings or None,
+        progress=not quiet,
+    )
+    if as_json:
+        print_json({"app": application.name, "exitCode": code or 0})
+    raise typer.Exit(code or 0)
+
+
+def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
+    """``KEY=VALUE`` pairs as a dict; a key given twice is an error, since one of the two would be lost."""
+    from headrace.core.errors import UsageError
+
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key.strip() or not equals:
+            raise UsageError(f"--conf {pair}: not KEY=VALUE", hint="write --conf spark.executor.memory=4g")
+        if key in settings:
+            raise UsageError(f"--conf {key} is given twice: {settings[key]!r} and {value!r}")
+        settings[key.strip()] = value
+    return settings

@@ -1,0 +1,111 @@
+"""``headrace status``."""
+
+from __future__ import annotations
+
+import select
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.console import print_json, print_line, print_note
+from headrace.cli.options import HOME, AsJson, Home
+
+if TYPE_CHECKING:
+    from headrace.runners.coordination.messages import AppStatus
+
+_WATCH_S = 1.0
+_TO_TOP = "\x1b[H\x1b[J"
+
+
+def status(
+    app: Annotated[
+        str | None, typer.Argument(metavar="APP", help="Which app; all that run there.", show_default=False)
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Show how running apps are doing.
+
+    Their stages with rates, watermarks and lag, what holds them up, and their containers. As JSON it is an
+    array with one entry a deployment; with --watch, one array a line.
+    """
+    if watch:
+        _watch(home, app, as_json)
+        return
+    found = ask(home, app)
+    if as_json:
+        print_json(_as_data(found))
+    elif found:
+        print_line(_as_text(found))
+    else:
+        print_note(f"no app runs on {home}")
+
+
+def ask(home: Path, app: str | None) -> list[AppStatus]:
+    """The status of each deployment that runs there; an app that is named and doesn't run is an error."""
+    from headrace.core.errors import UnavailableError
+    from headrace.runners.coordination.address import find_all
+
+    addresses = find_all(home, app)
+    if app is not None and not addresses:
+        others = ", ".join(sorted({address.app for address in find_all(home)}))
+        raise UnavailableError(
+            f"app {app!r} isn't running on {home}; running there: {others or 'nothing'}",
+            hint="start it with headrace run, or name the home folder that it uses with --home",
+        )
+    found = []
+    for address in addresses:
+        client = address.client()
+        try:
+            found.append(client.status())
+        finally:
+            client.close()
+    return found
+
+
+def _watch(home: Path, app: str | None, as_json: bool) -> None:
+    from headrace.cli.interrupt import Interrupt
+    from headrace.core.errors import UnavailableError
+
+    seen = False
+    with Interrupt() as interrupt:
+        while not interrupt.requested:
+            try:
+                found = ask(home, app)
+            except UnavailableError:
+                if not seen:
+                    raise
+                print_note("it has ended")
+                return
+            seen = True
+            _show(found, home, as_json)
+            select.select([interrupt.fd], [], [], _WATCH_S)
+
+
+def _show(found: Sequence[AppStatus], home: Path, as_json: bool) -> None:
+    if as_json:
+        print_json(_as_data(found), indent=None)
+    else:
+        text = _as_text(found) if found else f"no app runs on {home}"
+        print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
+    sys.stdout.flush()
+
+
+def _as_data(found: Sequence[AppStatus]) -> list[Any]:
+    import msgspec
+
+    data: list[Any] = msgspec.to_builtins(found)
+    return data
+
+
+def _as_text(found: Sequence[AppStatus]) -> str:
+    from headrace.cli.status_view import to_text
+
+    width = shutil.get_terminal_size((120, 24)).columns
+    return "\n\n".join(to_text(one, int(time.time() * 1000), width, sys.stdout.isatty()) for one in found)

@@ -1,0 +1,148 @@
+"""How an app is doing, as text: tables of stages and containers, what holds things up, and what is amiss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from io import StringIO
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from headrace.cli.console import counted, format_bytes
+from headrace.cli.progress import lag_of, time_of
+from headrace.runners.coordination.messages import AppStatus, TaskStatus
+
+_OLD_CHECKPOINT_MS = 60_000
+_STATE_STYLES = {"running": "green", "lost": "red", "failed": "red", "draining": "yellow", "blocked": "yellow"}
+
+
+def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
+    """The whole status, ``width`` columns wide."""
+    out = StringIO()
+    console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
+    console.print(_headline(status, now_ms))
+    console.print(_stages(status, now_ms))
+    console.print(_containers(status))
+    for title, lines in (("held up", list(held_up(status))), ("warnings", list(warnings(status)))):
+        if lines:
+            console.print(Text(f"\n{title}", style="bold yellow"))
+            for line in lines:
+                console.print(Text(f"  {line}"), soft_wrap=True)
+    return out.getvalue().rstrip("\n")
+
+
+def held_up(status: AppStatus) -> Iterable[str]:
+    """Why tasks don't get on: a full downstream stream, or producers that haven't been heard."""
+    for task in status.tasks:
+        if task.state == "finished":
+            continue
+        if task.blocked_by is not None:
+            yield f"{task.name} waits for {task.blocked_by}"
+        for ssp, input_ in task.inputs.items():
+            if input_.missing and not input_.ended:
+                yield f"{task.name} has no watermark of {ssp}: {input_.missing}"
+
+
+def warnings(status: AppStatus) -> Iterable[str]:
+    """What an operator should know: errors, lost containers, rows that were left out, old checkpoints."""
+    if status.error is not None:
+        yield f"the app failed: {status.error.message}"
+    for container in status.containers:
+        where = f"container {container.id} on {container.host or 'no host yet'}"
+        if container.state == "lost":
+            yield f"{where} was last heard of {age(container.last_seen_ms)} ago"
+        elif container.error is not None:
+            yield f"{where} {container.state}: {container.error.message}"
+    for name, count in sorted(_left_out(status.tasks).items()):
+        yield f"{name}: {counted(count, 'row')}"
+    for task in status.tasks:
+        checkpoint = task.checkpoint
+        if task.state != "finished" and checkpoint is not None and checkpoint.age_ms > _OLD_CHECKPOINT_MS:
+            yield f"{task.name} committed its last checkpoint {age(checkpoint.age_ms)} ago"
+
+
+def age(ms: int | None) -> str:
+    """A duration as people say it: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``."""
+    if ms is None:
+        return "?"
+    seconds = abs(ms) / 1000
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+
+
+def _headline(status: AppStatus, now_ms: int) -> Text:
+    style = _STATE_STYLES.get(status.state, "")
+    since = datetime.fromtimestamp(status.started_at / 1000, UTC)
+    up = age(now_ms - status.started_at)
+    return Text.assemble(
+        (status.app, "bold"),
+        "  ",
+        (status.state, style),
+        f"  since {since:%Y-%m-%d %H:%M:%S} UTC ({up})  {status.guarantee}",
+    )
+
+
+def _stages(status: AppStatus, now_ms: int) -> Table:
+    table = _table("stage", "tasks>", "msg/s>", "watermark", "lag>")
+    for stage in status.stages:
+        done = stage.finished == stage.tasks
+        behind = "" if stage.watermark is None or done else f" ({_behind(now_ms - stage.watermark)})"
+        tasks = str(stage.tasks) if not stage.finished else f"{stage.tasks - stage.finished} of {stage.tasks}"
+        table.add_row(
+            stage.name,
+            "done" if done else tasks,
+            f"{stage.rows_per_second:,.0f}",
+            f"{time_of(stage.watermark)}{behind}",
+            lag_of(stage.lag),
+        )
+    return table
+
+
+def _behind(ms: int) -> str:
+    return f"{age(ms)} ago" if ms >= 0 else f"{age(ms)} ahead"
+
+
+def _containers(status: AppStatus) -> Table:
+    table = _table("container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heard>")
+    for one in status.containers:
+        table.add_row(
+            str(one.id),
+            Text(one.state, style=_STATE_STYLES.get(one.state, "")),
+            one.host or "-",
+            "-" if one.pid is None else str(one.pid),
+            "-" if one.attempt is None else str(one.attempt),
+            str(len(one.tasks)),
+            format_bytes(one.rss_bytes) if one.rss_bytes else "-",
+            "-" if one.last_seen_ms is None else f"{age(one.last_seen_ms)} ago",
+        )
+    return table
+
+
+def _table(*titles: str) -> Table:
+    """A table without lines; a title that ends with ``>`` stands right, and so does what is under it."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for title in titles:
+        right = title.endswith(">")
+        table.add_column(title.removesuffix(">"), justify="right" if right else "left", no_wrap=True)
+    return table
+
+
+def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
+    """Rows by the reason why they had no effect, over all tasks."""
+    total: Counter[str] = Counter()
+    for task in tasks:
+        total.update({name: count for name, count in task.counters.items() if name in _REASONS})
+    return Counter({_REASONS[name]: count for name, count in total.items() if count})
+
+
+_REASONS = {
+    "late": "came too late for their window",
+    "skipped": "skipped, since they could not be read",
+    "dead_lettered": "sent to a dead-letter stream",
+}
