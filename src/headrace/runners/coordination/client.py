@@ -1,0 +1,237 @@
+"""The container's end of the wire: one kept connection, bounded waits, retries; and the heartbeat thread.
+
+A call blocks its thread for its patience and one more try at most. The run loop and the heartbeat have a client
+each, so that neither waits for the other. When the driver is gone, ``UnavailableError`` says so and the container
+ends: what it would do from then on nobody asked for.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
+from headrace.runners.coordination.messages import (
+    AppStatus,
+    Assignment,
+    Failure,
+    Finished,
+    GenerationRequest,
+    Heartbeat,
+    Message,
+    Orders,
+    Refusal,
+    Register,
+    TaskGrant,
+    decode,
+    encode,
+)
+
+_A = TypeVar("_A", bound=Message)
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+_REFUSED_PATIENCE_S = 1.0
+"""A refused connection means that nobody listens there any more, and a coordinator never returns to its port."""
+
+_ERRORS: dict[int, type[HeadraceError]] = {
+    HTTPStatus.CONFLICT: FencedError,
+    HTTPStatus.UNAUTHORIZED: UsageError,
+    HTTPStatus.NOT_FOUND: ProtocolError,
+    HTTPStatus.BAD_REQUEST: ProtocolError,
+}
+
+
+class CoordinatorClient:
+    """Calls one coordinator. Threads may share it, one call at a time; ``close`` may come from any thread.
+
+    ``timeout_s`` bounds one try; no new one is begun after ``patience_s``. Every message may be repeated without
+    harm, so all calls are retried. Raises ``UnavailableError`` when the driver doesn't answer, ``FencedError`` when
+    the caller isn't its container's current incarnation (any more).
+    """
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or parts.hostname is None or parts.port is None:
+            raise UsageError(f"{url!r} is not the address of a coordinator", hint="it looks like http://host:port")
+        self._url = url
+        self._token = token
+        self._host, self._port = parts.hostname, parts.port
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._connection: http.client.HTTPConnection | None = None
+
+    def sibling(self) -> CoordinatorClient:
+        """Another client of the same coordinator, for another thread."""
+        return CoordinatorClient(self._url, self._token, timeout_s=self._timeout_s, patience_s=self._patience_s)
+
+    def register(self, message: Register) -> Assignment:
+        """Become the current incarnation of the container; its tasks."""
+        return self._call("POST", "/register", message, Assignment)
+
+    def heartbeat(self, message: Heartbeat) -> Orders:
+        """Report; the orders."""
+        return self._call("POST", "/heartbeat", message, Orders)
+
+    def generation(self, message: GenerationRequest) -> TaskGrant:
+        """A new generation for a task that rolls back in place."""
+        return self._call("POST", "/generation", message, TaskGrant)
+
+    def finished(self, message: Finished) -> Orders:
+        """Report tasks that are over."""
+        return self._call("POST", "/finished", message, Orders)
+
+    def failure(self, message: Failure) -> Orders:
+        """Report the error that this container dies of."""
+        return self._call("POST", "/failure", message, Orders)
+
+    def status(self) -> AppStatus:
+        """How the app is doing."""
+        return self._call("GET", "/status", None, AppStatus)
+
+    def drain(self) -> Orders:
+        """Order the app to finish what it has and end."""
+        return self._call("POST", "/drain", Orders(drain=True), Orders)
+
+    def stop(self) -> Orders:
+        """Order the app to end at once."""
+        return self._call("POST", "/stop", Orders(stop=True), Orders)
+
+    def close(self) -> None:
+        """Hang up; a call under way in another thread ends with ``UnavailableError``. Idempotent."""
+        self._closing.set()
+        connection = self._connection
+        sock = connection.sock if connection is not None else None
+        if sock is not None:
+            with suppress(OSError):  # it ended by itself meanwhile
+                sock.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._hang_up()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _call(self, method: str, path: str, message: Message | None, answer: type[_A]) -> _A:
+        body = encode(message) if message is not None else None
+        with self._lock:
+            deadline = time.monotonic() + self._patience_s
+            pause = _FIRST_PAUSE_S
+            while True:
+                fresh = self._connection is None
+                try:
+                    status, data = self._exchange(method, path, body)
+                except (OSError, http.client.HTTPException) as error:
+                    self._hang_up()
+                    if not fresh and not self._closing.is_set():
+                        continue  # the kept connection had been idle for too long: once more, on a new one
+                    why: Exception = error
+                    if isinstance(error, ConnectionRefusedError):
+                        deadline = min(deadline, time.monotonic() + _REFUSED_PATIENCE_S)
+                else:
+                    if status == HTTPStatus.OK:
+                        return decode(answer, data)
+                    why = self._refusal(path, status, data)
+                    if status != HTTPStatus.SERVICE_UNAVAILABLE:
+                        raise why
+                if self._closing.is_set() or time.monotonic() + pause > deadline:
+                    raise self._gone(path, why) from why
+                self._closing.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
+            self._connection.connect()
+        # After the connection is there for close() to see: either it cuts it, or this sees that it was here.
+        if self._closing.is_set():
+            raise ConnectionAbortedError("this client was closed")
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        self._connection.request(method, path, body, headers)
+        response = self._connection.getresponse()
+        data = response.read()
+        if response.will_close:
+            self._hang_up()
+        return response.status, data
+
+    def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _refusal(self, path: str, status: int, data: bytes) -> HeadraceError:
+        where = f"the coordinator at {self._url} answered {path} with {status}"
+        try:
+            report = decode(Refusal, data).error
+        except ProtocolError as error:
+            return ProtocolError(f"{where}, and no reason that can be read: {data[:200]!r}", hint=error.hint)
+        return _ERRORS.get(status, HeadraceError)(f"{where}: {report.message}", hint=report.hint)
+
+    def _gone(self, path: str, why: Exception) -> UnavailableError:
+        if self._closing.is_set():
+            return UnavailableError(f"this client of the coordinator at {self._url} was closed")
+        reason = why.message if isinstance(why, HeadraceError) else f"{why or type(why).__name__}"
+        return UnavailableError(
+            f"the coordinator at {self._url} doesn't answer {path}: {reason}",
+            hint="its driver has ended, or can't be reached from here; look at the driver's output",
+        )
+
+
+class HeartbeatThread:
+    """Sends ``snapshot()`` every ``interval_s`` and at every ``poke``, and hands the orders to ``on_orders``.
+
+    All three callables run on this thread. When the driver is gone, the container was superseded, or a callable
+    raises, ``on_lost`` gets the error, once, and the thread ends: the container has to end too.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        snapshot: Callable[[], Heartbeat],
+        on_orders: Callable[[Orders], None],
+        on_lost: Callable[[Exception], None],
+        interval_s: float,
+    ) -> None:
+        self._client = client.sibling()
+        self._snapshot = snapshot
+        self._on_orders = on_orders
+        self._on_lost = on_lost
+        self._interval_s = interval_s
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first heartbeat goes out at once."""
+        self._wake.set()
+        self._thread.start()
+
+    def poke(self) -> None:
+        """Send one now: something happened that the driver should know."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """End the thread, also in the middle of a call, and wait for it. Idempotent; not from its own callables."""
+        self._closing = True
+        self._wake.set()
+        self._client.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._wake.wait(self._interval_s)
+                self._wake.clear()
+                if self._closing:
+                    return
+                self._on_orders(self._client.heartbeat(self._snapshot()))
+        except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not go on, whatever the cause
+            if not self._closing:
+                self._on_lost(error)

@@ -1,0 +1,238 @@
+"""A small HTTP server: a token on every request, bounded bodies, JSON errors, a clean end.
+
+The standard library's, because it lives inside somebody's driver: it answers 5 ms after it was asked for, touches
+no signal handler or event loop, and leaves no thread. One thread accepts, one serves each connection (kept
+alive, so a container costs one); a route is called on the connection's thread and may block that one only.
+The traffic is not encrypted: whoever can read the network can read the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import selectors
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from headrace.core.errors import (
+    DataError,
+    FencedError,
+    HeadraceError,
+    ProtocolError,
+    SurroundingsError,
+    UsageError,
+)
+from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
+
+Route = Callable[[bytes], bytes]
+"""Takes the body of a request, returns the JSON of its answer, or raises."""
+
+MOST_BYTES = 8 << 20
+MOST_CONNECTIONS = 2048
+IDLE_S = 60.0
+
+
+class Listener:
+    """Serves ``routes`` (by method and path) from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        routes: Mapping[tuple[str, str], Route],
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_connections: int = MOST_CONNECTIONS,
+    ) -> None:
+        try:
+            self._server = _Server(host, port, token, routes, most_bytes, most_connections)
+        except OSError as error:
+            raise SurroundingsError(
+                f"can't listen on {host}:{port}: {error}",
+                hint="another process may have the port; port 0 takes a free one",
+            ) from error
+        self.port: int = self._server.server_address[1]
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="headrace-coordinator", daemon=True)
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop accepting, cut every connection, and return when all threads have ended. Idempotent."""
+        if self._wake_sender.fileno() == -1:
+            return
+        self._wake_sender.close()  # the accepting thread sees the end of the pair
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._wake_receiver.close()
+        self._server.server_close()
+        self._server.cut_connections()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._server, selectors.EVENT_READ)
+            selector.register(self._wake_receiver, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._wake_receiver in ready:
+                    return
+                self._server.handle_request()
+
+
+class _Server(socketserver.TCPServer):
+    allow_reuse_address = True
+    request_queue_size = 128
+    timeout = 0  # handle_request() is called when somebody waits; if they have gone again, don't wait for others
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        token: str,
+        routes: Mapping[tuple[str, str], Route],
+        most_bytes: int,
+        most_connections: int,
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.credentials = f"Bearer {token}".encode()
+        self.routes = routes
+        self.most_bytes = most_bytes
+        self._most_connections = most_connections
+        # Touched by the accepting thread, and by close() after that one has ended.
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        super().__init__((host, port), _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own; one too many is closed at once."""
+        self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
+        if len(self._connections) >= self._most_connections:
+            self.shutdown_request(request)
+            return
+        thread = threading.Thread(
+            target=self._serve, args=(request, client_address), name="headrace-connection", daemon=True
+        )
+        self._connections[thread] = request
+        thread.start()
+
+    def _serve(self, request: socket.socket, client_address: Any) -> None:
+        try:
+            with suppress(OSError):  # the other side has gone: nobody is left to be told
+                self.finish_request(request, client_address)
+        finally:
+            self.shutdown_request(request)
+
+    def cut_connections(self) -> None:
+        """End all connections, and wait for their threads."""
+        for connection in self._connections.values():
+            with suppress(OSError):  # it has ended already
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._connections:
+            thread.join()
+
+
+class _Refused(Exception):
+    """Not an error of ours, but an answer on its way."""
+
+    def __init__(self, status: int, error: BaseException) -> None:
+        self.status = status
+        self.error = error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_S
+    disable_nagle_algorithm = True
+    wbufsize = -1  # head and body in one packet
+
+    def do_GET(self) -> None:
+        """Answer a question."""
+        self._answer()
+
+    def do_POST(self) -> None:
+        """Answer a message."""
+        self._answer()
+
+    def _answer(self) -> None:
+        try:
+            route = self._authorized_route()
+            body = self._body()
+        except _Refused as refused:
+            self.close_connection = True  # a body may still stand on the wire
+            self._refuse(refused.status, refused.error)
+            return
+        try:
+            answer = route(body)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the asker must hear of it
+            self._refuse(_status_of(error), error)
+        else:
+            self._send(HTTPStatus.OK, answer)
+
+    def _authorized_route(self) -> Route:
+        given = self.headers.get("authorization", "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.credentials):
+            raise _Refused(
+                HTTPStatus.UNAUTHORIZED,
+                UsageError("the token is missing or wrong", hint="it stands in the app's coordinator.json"),
+            )
+        route = self.server.routes.get((self.command, self.path))
+        if route is None:
+            raise _Refused(HTTPStatus.NOT_FOUND, UsageError(f"there is no {self.command} {self.path}"))
+        return route
+
+    def _body(self) -> bytes:
+        text = self.headers.get("content-length", "0" if self.command == "GET" else "")
+        if not text or "transfer-encoding" in self.headers:
+            raise _Refused(HTTPStatus.LENGTH_REQUIRED, ProtocolError("a request must state its content-length"))
+        if not (text.isascii() and text.isdigit()):
+            raise _Refused(HTTPStatus.BAD_REQUEST, ProtocolError(f"{text[:20]!r} is no content-length"))
+        length = int(text) if len(text) < 16 else self.server.most_bytes + 1
+        if length > self.server.most_bytes:
+            raise _Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                ProtocolError(f"a request of {text[:20]} bytes; at most {self.server.most_bytes} are read"),
+            )
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionResetError("the request ended early")
+        return body
+
+    def _refuse(self, status: int, error: BaseException) -> None:
+        self._send(status, encode(Refusal(error=ErrorReport.of(error, with_traceback=False))))
+
+    def _send(self, status: int, answer: bytes) -> None:
+        self.send_response_only(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        if self.close_connection:
+            self.send_header("connection", "close")
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """What isn't HTTP, or not a method of ours: told in JSON too, and never logged (a header holds the token)."""
+        self.close_connection = True
+        self._refuse(code, ProtocolError(message or HTTPStatus(code).phrase))
+
+    def log_message(self, format: str, *args: object) -> None:
+        """No line per request: what matters is in the status."""
+
+
+def _status_of(error: Exception) -> HTTPStatus:
+    match error:
+        case FencedError():
+            return HTTPStatus.CONFLICT
+        case ProtocolError() | UsageError() | DataError():
+            return HTTPStatus.BAD_REQUEST
+        case HeadraceError(retry=True):
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        case _:
+            return HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,0 +1,235 @@
+"""The coordinator: the ledger behind a lock, on the wire, and at the driver's hand.
+
+It lives in the driver. Requests come in on the connections' threads, the driver waits and orders on its own.
+One lock guards the ledger and is held for microseconds. Generations are issued under a second one, so that a
+registration can't come between the check who is current and the number that is issued on its account.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from headrace.core.clock import Clock, WallClock
+from headrace.core.errors import UsageError
+from headrace.metadata.generations import Generations
+from headrace.metadata.store import MetadataStore
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.listener import Listener
+from headrace.runners.coordination.messages import (
+    AppState,
+    AppStatus,
+    Assignment,
+    ErrorReport,
+    Failure,
+    Finished,
+    GenerationRequest,
+    Heartbeat,
+    Orders,
+    Register,
+    TaskGrant,
+    decode,
+    encode,
+)
+
+LOOPBACK = "127.0.0.1"
+
+
+class Coordinator:
+    """Serves one run of an app. ``url`` and ``token`` are what a container needs to find and convince it.
+
+    It listens on this machine alone. A cluster's containers need ``host`` (what to bind to) and
+    ``advertised_host`` (how they reach it; by default the same): then the token crosses the network in the clear.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        metadata: MetadataStore,
+        *,
+        host: str = LOOPBACK,
+        port: int = 0,
+        advertised_host: str | None = None,
+        token: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        reachable = advertised_host or host
+        if _is_wildcard(reachable):
+            raise UsageError(
+                f"containers can't call {reachable!r}",
+                hint="give advertised_host: a name or address of this machine that they can reach",
+            )
+        self.token = token or secrets.token_urlsafe(32)
+        self._ledger = ledger
+        self._generations = Generations(metadata, ledger.app)
+        self._clock = clock or WallClock()
+        self._changed = threading.Condition()
+        self._granting = threading.Lock()
+        self._listener = Listener(host, port, self.token, self._routes())
+        name = f"[{reachable}]" if ":" in reachable else reachable
+        self.url = f"http://{name}:{self._listener.port}"
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._listener.start()
+
+    def close(self) -> None:
+        """Stop answering; containers that are still there will find the driver gone, and end. Idempotent."""
+        self._listener.close()
+
+    def __enter__(self) -> Coordinator:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- for the driver ----------------------------------------------------------------------------
+
+    def status(self) -> AppStatus:
+        """How everything is now."""
+        with self._noticing() as now_ms:
+            self._ledger.tick(now_ms)
+            return self._ledger.status(now_ms)
+
+    @property
+    def state(self) -> AppState:
+        """The state of the app now."""
+        with self._changed:
+            return self._ledger.state
+
+    def wait(self, timeout_s: float) -> AppState:
+        """Return when the app is finished or failed, or after the timeout: its state."""
+        self._wait(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
+        return self.state
+
+    def wait_for_change(self, revision: int, timeout_s: float) -> int:
+        """Return the newest revision: as soon as it differs from ``revision`` (0 at first), or after the timeout.
+
+        It rises with everything but counters and times.
+        """
+        self._wait(lambda: self._ledger.revision != revision, timeout_s)
+        with self._changed:
+            return self._ledger.revision
+
+    def drain(self) -> None:
+        """Have every container finish what it has, commit, and end. They hear of it at their next heartbeat."""
+        with self._noticing():
+            self._ledger.drain()
+
+    def stop(self) -> None:
+        """Have every container end at once, without a commit."""
+        with self._noticing():
+            self._ledger.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """End the app with this error; an error that a container reported before stays the one that is told."""
+        with self._noticing():
+            self._ledger.fail(ErrorReport.of(error))
+
+    # -- for the wire ------------------------------------------------------------------------------
+
+    def _routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
+        return {
+            ("POST", "/register"): self._on_register,
+            ("POST", "/heartbeat"): self._on_heartbeat,
+            ("POST", "/generation"): self._on_generation,
+            ("POST", "/finished"): self._on_finished,
+            ("POST", "/failure"): self._on_failure,
+            ("POST", "/drain"): self._on_drain,
+            ("POST", "/stop"): self._on_stop,
+            ("GET", "/status"): lambda _: encode(self.status()),
+        }
+
+    def _on_register(self, body: bytes) -> bytes:
+        message = decode(Register, body)
+        with self._granting:
+            with self._noticing() as now_ms:
+                seat = self._ledger.register(message, now_ms)
+            # Not under the ledger's lock: the metadata store may take its time, heartbeats shouldn't.
+            issued = self._generations.issue([task for task in seat.tasks if task not in seat.grants])
+            with self._noticing():
+                self._ledger.granted(message, issued)
+                orders = self._ledger.orders
+        grants = {**seat.grants, **issued}
+        return encode(
+            Assignment(
+                tasks=[TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
+                heartbeat_ms=self._ledger.heartbeat_ms,
+                orders=orders,
+                superseded=seat.superseded,
+            )
+        )
+
+    def _on_generation(self, body: bytes) -> bytes:
+        message = decode(GenerationRequest, body)
+        with self._granting:
+            with self._noticing() as now_ms:
+                task = self._ledger.check_request(message, now_ms)
+            issued = self._generations.issue([task])
+            with self._noticing():
+                self._ledger.granted(message, issued)
+        return encode(TaskGrant(name=message.task, generation=issued[task]))
+
+    def _on_heartbeat(self, body: bytes) -> bytes:
+        message = decode(Heartbeat, body)
+        with self._noticing() as now_ms:
+            orders = self._ledger.heartbeat(message, now_ms)
+        return encode(orders)
+
+    def _on_finished(self, body: bytes) -> bytes:
+        message = decode(Finished, body)
+        with self._noticing() as now_ms:
+            orders = self._ledger.finished(message, now_ms)
+        return encode(orders)
+
+    def _on_failure(self, body: bytes) -> bytes:
+        message = decode(Failure, body)
+        with self._noticing() as now_ms:
+            orders = self._ledger.failed(message, now_ms)
+        return encode(orders)
+
+    def _on_drain(self, body: bytes) -> bytes:
+        decode(Orders, body)
+        self.drain()
+        return encode(self._ledger.orders)
+
+    def _on_stop(self, body: bytes) -> bytes:
+        decode(Orders, body)
+        self.stop()
+        return encode(self._ledger.orders)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _noticing(self) -> Iterator[float]:
+        """Under the ledger's lock: the time. Who waits is woken if the revision rose."""
+        with self._changed:
+            before = self._ledger.revision
+            now_ms = self._clock.monotonic_ms()
+            try:
+                yield now_ms
+            finally:
+                if self._ledger.revision != before:
+                    self._changed.notify_all()
+
+    def _wait(self, reached: Callable[[], bool], timeout_s: float) -> None:
+        deadline_ms = self._clock.monotonic_ms() + timeout_s * 1000
+        with self._changed:
+            while True:
+                with self._noticing() as now_ms:
+                    look_again_ms = self._ledger.tick(now_ms)
+                if reached() or now_ms >= deadline_ms:
+                    return
+                until_ms = deadline_ms if look_again_ms is None else min(deadline_ms, look_again_ms)
+                self._changed.wait((until_ms - now_ms) / 1000)
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
