@@ -1,6 +1,7 @@
-"""What the exactly-once protocol makes durable: the bodies of changelog frames and the local checkpoint.
+"""What the exactly-once protocol makes durable: the bodies of changelog frames, the local checkpoint,
+a reader's position.
 
-Four formats, each with a format number of its own; a reader refuses a number it doesn't know. SEP-10 gave
+Five formats, each with a format number of its own; a reader refuses a number it doesn't know. SEP-10 gave
 the fields; this is where each of them lives:
 
 ==============================================  ===============================================================
@@ -44,6 +45,7 @@ COMMIT_FORMAT = 1
 ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
+READER_FORMAT = 1
 
 LOCAL_KEY = b"\x00headrace.checkpoint"
 """The key under which a task's local checkpoint stands in its RocksDB; stores' own keys never begin with 0."""
@@ -96,6 +98,28 @@ class Covered(_Body, frozen=True, kw_only=True):
     generation: int
     seq: int
     anchored: bool = True
+
+
+class ReaderPosition(_Body, frozen=True, kw_only=True):
+    """Where a read_committed reader begins again: for whoever keeps it in one transaction with the results."""
+
+    format: int = READER_FORMAT
+    offset: Offset | None
+    covered: tuple[Covered, ...] = ()
+
+    def encode(self) -> bytes:
+        """JSON."""
+        return _ENCODER.encode(self)
+
+    @classmethod
+    def decode(cls, data: Bytes) -> ReaderPosition:
+        """Read what ``encode`` wrote; raises ``FrameError``."""
+        try:
+            position = _READER_DECODER.decode(data)
+        except msgspec.MsgspecError as error:
+            raise FrameError(f"unreadable reader position: {error}: {bytes(data[:200])!r}") from error
+        _check_format("reader position", position.format, READER_FORMAT)
+        return position
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
@@ -201,6 +225,7 @@ class Change:
 _ENCODER = msgspec.json.Encoder()
 _COMMIT_DECODER = msgspec.json.Decoder(CommitRecord)
 _ABORT_DECODER = msgspec.json.Decoder(AbortRecord)
+_READER_DECODER = msgspec.json.Decoder(ReaderPosition)
 
 
 def encode_record(record: CommitRecord | AbortRecord) -> bytes:

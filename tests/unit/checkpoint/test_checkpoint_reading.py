@@ -1,0 +1,116 @@
+import pytest
+
+from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.record import ReaderPosition
+from headrace.core.errors import FrameError, ProtocolError
+from headrace.core.frame import UNVERSIONED, Checkpoint, Header, Kind, Restore
+
+
+def restore(generation, seq, committed_by=0, version=-1):
+    message = Restore(task_name="a/0", task_count=1, seq=seq, next_version=version + 1, committed_by=committed_by)
+    return Header(Kind.RESTORE, 1, generation, version, seq + 1), message
+
+
+def checkpoint(generation, seq, version=0):
+    message = Checkpoint(task_name="a/0", task_count=1, next_version=version + 1)
+    return Header(Kind.CHECKPOINT, 1, generation, version, seq), message
+
+
+def user(generation, seq, version=0, producer=1):
+    return Header(Kind.USER, producer, generation, version, seq), None
+
+
+def read(reader, frames, start=0):
+    """The (generation, seq) of what is released; frames stand at offsets 10 apart."""
+    out = []
+    for i, (header, control) in enumerate(frames, start):
+        released = reader.receive(10 * i, 10 * i + 10, header, control, i)
+        out += [(held.header.generation, held.header.seq) for held in released]
+    return out
+
+
+def test_frames_go_out_with_their_checkpoint():
+    reader = ReadCommitted(whole=True)
+    assert read(reader, [restore(1, 0), user(1, 2), user(1, 3)]) == []
+    assert reader.held == 2
+    assert read(reader, [checkpoint(1, 4), user(1, 5)], 3) == [(1, 2), (1, 3)]
+
+
+def test_a_restore_releases_what_it_covers_and_drops_the_rest():
+    reader = ReadCommitted(whole=True)
+    frames = [restore(1, 0), user(1, 2), user(1, 3), restore(2, 2, committed_by=1), user(1, 4), user(2, 4)]
+    assert read(reader, [*frames, checkpoint(2, 5)]) == [(1, 2), (2, 4)]
+
+
+def test_duplicates_and_late_copies_are_dropped():
+    reader = ReadCommitted(whole=True)
+    frames = [restore(1, 0), user(1, 2), checkpoint(1, 3), user(1, 2), checkpoint(1, 3), user(1, 4), user(1, 4)]
+    assert read(reader, [*frames, checkpoint(1, 5)]) == [(1, 2), (1, 4)]
+
+
+def test_unversioned_frames_go_out_at_once():
+    reader = ReadCommitted()
+    plain = Header(Kind.USER)
+    assert read(reader, [(plain, None), (plain, None), user(1, 1, UNVERSIONED), user(1, 1, UNVERSIONED)]) == [
+        (0, 0),
+        (0, 0),
+        (1, 1),
+    ]
+
+
+def test_the_position_is_the_first_held_frame_and_what_is_covered():
+    frames = [restore(1, 0), user(1, 2), checkpoint(1, 3), user(1, 4), (Header(Kind.USER), None), user(1, 5)]
+    reader = ReadCommitted(whole=True)
+    released = read(reader, frames)
+    position = ReaderPosition.decode(reader.position().encode())
+    assert position.offset == 30
+    again = ReadCommitted(position)
+    rest = [*frames[3:], checkpoint(1, 6)]
+    assert released == [(1, 2), (0, 0)]
+    assert read(again, rest, 3) == [(0, 0), (1, 4), (1, 5)]
+
+
+def test_a_position_without_held_frames_is_behind_the_last():
+    reader = ReadCommitted()
+    read(reader, [checkpoint(1, 9)])
+    assert reader.position().encode() == (
+        b'{"format":1,"offset":10,"covered":[{"producer":1,"generation":1,"seq":9,"anchored":false}]}'
+    )
+
+
+def test_in_mid_stream_a_newer_generation_voids_what_is_held():
+    reader = ReadCommitted()
+    assert read(reader, [user(1, 7), user(2, 9), checkpoint(2, 10)]) == [(2, 9)]
+
+
+def test_in_mid_stream_a_restore_tells_committed_frames_from_late_copies():
+    committed = [user(1, 7), restore(2, 7, committed_by=1)]
+    assert read(ReadCommitted(), committed) == [(1, 7)]
+    # Generation 2 began from seq 6, used 8 for a frame of its own and committed it, all before this reader's
+    # beginning: the held frame is a late copy of one that was void.
+    void = [user(1, 7), restore(3, 8, committed_by=2)]
+    assert read(ReadCommitted(), void) == []
+
+
+@pytest.mark.parametrize(
+    ("frames", "says"),
+    [
+        ([restore(1, 0), user(1, 3)], r"after \(1, #1\) comes USER \(1, #3\) at offset 10"),
+        ([restore(1, 0), user(2, 2)], "without the restore frame"),
+        ([restore(1, 0), restore(2, 5)], "committed through #5"),
+        ([user(1, 1)], "without the restore frame"),
+    ],
+)
+def test_missing_frames_are_an_error(frames, says):
+    with pytest.raises(ProtocolError, match=says):
+        read(ReadCommitted(whole=True), frames)
+
+
+def test_a_reader_in_mid_stream_expects_no_introduction():
+    assert read(ReadCommitted(), [user(1, 8), user(1, 9), checkpoint(1, 10)]) == [(1, 8), (1, 9)]
+
+
+@pytest.mark.parametrize("data", [b"{", b'{"format":2,"offset":null}'])
+def test_an_unreadable_position_is_refused(data):
+    with pytest.raises(FrameError, match="reader position"):
+        ReaderPosition.decode(data)
