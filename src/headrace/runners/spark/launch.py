@@ -13,6 +13,7 @@ and Python workers live in groups of their own: only the driver hears it. A JVM 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,8 @@ from headrace.core.errors import SurroundingsError
 from headrace.runners.spark.java import ensure_java
 from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
 
-_JVM_NOISE = b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+# What a healthy JVM says of the flags that Spark gives it.
+_JVM_NOISE = re.compile(rb"^WARNING: (Using incubator modules: .*|package \S+ not in \S+)\n", re.MULTILINE)
 _STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 
 # Warnings and worse, without Java's stack frames, which bury the Python traceback that matters. A lost container
@@ -44,15 +46,10 @@ appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.alwaysWriteExceptions = false
 appender.console.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %replace{%m}{${frames}}{}%n%ex{short}
-appender.console.filter.all.type = Filters
-appender.console.filter.all.ports.type = RegexFilter
-appender.console.filter.all.ports.regex = Service .* could not bind on port .* Attempting port .*
-appender.console.filter.all.ports.onMatch = DENY
-appender.console.filter.all.ports.onMismatch = NEUTRAL
-appender.console.filter.all.stopped.type = RegexFilter
-appender.console.filter.all.stopped.regex = Lost task .* TaskKilled .*
-appender.console.filter.all.stopped.onMatch = DENY
-appender.console.filter.all.stopped.onMismatch = NEUTRAL
+appender.console.filter.noise.type = RegexFilter
+appender.console.filter.noise.regex = Service .* could not bind on port .*|Lost task .* TaskKilled .*
+appender.console.filter.noise.onMatch = DENY
+appender.console.filter.noise.onMismatch = NEUTRAL
 logger.native.name = org.apache.hadoop.util.NativeCodeLoader
 logger.native.level = error
 logger.executor.name = org.apache.spark.executor.Executor
@@ -186,14 +183,14 @@ class _StderrRelay:
         os.close(self.writing_end)
         with self._lock:
             kept, self._kept = bytes(self._kept or b""), None
-            _write_stderr(kept.replace(_JVM_NOISE, b""))
+            _write_stderr(_JVM_NOISE.sub(b"", kept))
 
     def stop(self) -> str:
         """The JVM is gone: end the thread, and return what the JVM said."""
         os.close(self.writing_end)
         self._thread.join(timeout=5)
         with self._lock:
-            return bytes(self._kept or b"").replace(_JVM_NOISE, b"").decode(errors="replace").strip()
+            return _JVM_NOISE.sub(b"", bytes(self._kept or b"")).decode(errors="replace").strip()
 
     def _carry(self) -> None:
         # Plain descriptors: a buffered reader held by a daemon thread can stop the interpreter from ending.

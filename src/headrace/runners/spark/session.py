@@ -80,9 +80,8 @@ def _complete(conf: SparkConf, app_name: str, master: str | None, asked: Mapping
         conf.setIfMissing(key, value)
     if settings.is_on_this_machine(master) and not conf.contains("spark.sql.warehouse.dir"):
         # Made by the JVM, which deletes it when it ends, however the driver ends.
-        folder = jvm.org.apache.spark.util.Utils.createTempDir(
-            jvm.java.lang.System.getProperty("java.io.tmpdir"), "headrace-warehouse"
-        )
+        files = jvm.org.apache.spark.util.Utils
+        folder = files.createTempDir(files.getLocalDir(conf._jconf), "headrace-warehouse")
         conf.set("spark.sql.warehouse.dir", folder.toURI().toString())
     for key, value in (dict(asked) | settings.required()).items():
         conf.set(key, value)

@@ -78,9 +78,8 @@ _PREFERENCES: Mapping[str, str] = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.python.task.killTimeout": "500ms",  # a container that is cancelled was asked to stop long before
-    # Standalone, YARN and Kubernetes give an app up after a few lost executors.
+    # YARN and Kubernetes give an app up after a few lost executors.
     "spark.executor.maxNumFailures": str(FAILURES_MAX),
-    "spark.deploy.maxExecutorRetries": "-1",
 }
 
 LOOPBACK = "127.0.0.1"

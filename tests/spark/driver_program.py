@@ -1,0 +1,38 @@
+"""A driver of its own: two containers, a line once they run, and an orderly end at the first interrupt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import watched_container
+from watched_container import pid_of
+
+from headrace.runners.spark.hosting import ContainerJob
+from headrace.runners.spark.session import close_context, open_context
+from headrace.runners.spark.slots import check_slots
+
+
+def run(folder: Path, master: str | None) -> None:
+    context = open_context("driver program", master)
+    check_slots(context, 2)
+    interrupted = threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    job = ContainerJob(context, 2, watched_container.main, str(folder).encode(), "containers of a program")
+    job.start()
+    pids = [pid_of(folder, n) for n in (0, 1)]
+    jvm = context._jvm.java.lang.ProcessHandle.current().pid()
+    print("running", context.applicationId, os.getpid(), jvm, *pids, flush=True)
+    assert interrupted.wait(60)
+    assert not job.wait(1), "the interrupt reached more than the driver"
+    (folder / "stop").touch()
+    assert job.wait(20)
+    print("drained", [report["attempt"] for report in job.reports()], flush=True)
+    close_context(context)
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)

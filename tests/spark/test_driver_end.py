@@ -1,0 +1,103 @@
+"""How an app ends from outside: Ctrl-C reaches the driver alone, and nothing outlives a driver that is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from watched_container import alive_in_session, is_alive, until
+
+HERE = Path(__file__).parent
+Command = Callable[[Path, str], list[str]]
+
+PROGRAM = str(HERE / "driver_program.py")
+FIND_SPARK_HOME = [sys.executable, "-m", "pyspark.find_spark_home"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "containers").mkdir()
+    return tmp_path / "containers"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    (tmp_path / "scratch").mkdir()
+    return tmp_path / "scratch"
+
+
+def python(folder: Path, master: str) -> list[str]:
+    return [sys.executable, PROGRAM, str(folder), master]
+
+
+def spark_submit(folder: Path, master: str) -> list[str]:
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, PROGRAM, str(folder)]
+
+
+def spark_home() -> Path:
+    run = subprocess.run(FIND_SPARK_HOME, capture_output=True, text=True, check=True)
+    return Path(run.stdout.strip())
+
+
+@contextmanager
+def running(command: list[str], scratch: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A driver as a terminal's foreground group: its process, and the ids of driver, JVM and containers."""
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
+        # What a JVM that is killed leaves behind goes with the test.
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch}",
+    }
+    app_id = "none"
+    with (scratch / "stderr").open("w") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, start_new_session=True
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line.startswith("running"):
+            pytest.fail(f"the driver didn't start: {line}{(scratch / 'stderr').read_text()}")
+        app_id, *pids = line.split()[1:]
+        yield process, [int(pid) for pid in pids]
+    finally:
+        for pid in alive_in_session(process.pid):
+            with suppress(ProcessLookupError):  # it may end at this moment
+                os.kill(pid, signal.SIGKILL)
+        process.stdout.close()
+        process.wait(20)
+        shutil.rmtree(spark_home() / "work" / app_id, ignore_errors=True)
+
+
+@pytest.mark.parametrize("command", [python, spark_submit])
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_an_interrupt_from_the_terminal_lets_the_driver_drain(
+    folder: Path, scratch: Path, command: Command, master: str
+) -> None:
+    with running(command(folder, master), scratch) as (process, _):
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout is not None
+        assert "drained [0, 0]" in process.stdout.read()
+        assert process.wait(30) == 0
+        until(lambda: not alive_in_session(process.pid), seconds_max=10)
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
+def test_nothing_outlives_a_killed_driver(folder: Path, scratch: Path, master: str) -> None:
+    with running(python(folder, master), scratch) as (process, _):
+        process.kill()
+        until(lambda: not alive_in_session(process.pid), seconds_max=10)
+
+
+def test_containers_die_with_a_killed_jvm(folder: Path, scratch: Path) -> None:
+    with running(python(folder, "local[2]"), scratch) as (_, (_, jvm, *containers)):
+        os.kill(jvm, signal.SIGKILL)
+        until(lambda: not any(is_alive(pid) for pid in containers), seconds_max=10)

@@ -1,0 +1,55 @@
+"""The shared session as users meet it: reuse, checks, slots."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from pyspark import SparkContext
+
+from headrace.core.errors import SurroundingsError, UsageError
+from headrace.runners.spark.session import open_context, open_session
+from headrace.runners.spark.slots import check_slots, count_slots
+
+
+def test_a_running_session_is_reused(spark_context: SparkContext) -> None:
+    assert open_context("again") is spark_context
+    assert open_context("again", "local[2]") is spark_context
+    assert open_session("again").sparkContext is spark_context
+
+
+def test_dataframes_work_and_leave_nothing_behind(spark_context: SparkContext) -> None:
+    session = open_session("again")
+    assert session.range(10).selectExpr("sum(id)").first()[0] == 45
+    warehouse = session.conf.get("spark.sql.warehouse.dir")
+    assert "headrace-warehouse" in warehouse
+
+
+def test_another_master_than_the_running_one_is_an_error(spark_context: SparkContext) -> None:
+    with pytest.raises(UsageError, match=r"already running on local\[2\], but this app asks for local\[4\]"):
+        open_context("other", "local[4]")
+
+
+def test_a_session_that_gives_up_after_one_failure_is_refused(
+    spark_context: SparkContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_context, "master", "local[2]")
+    with pytest.raises(SurroundingsError, match=r"\.master\('local\[2,1000000\]'\)"):
+        open_context("plain")
+
+
+def test_everything_listens_on_this_machine_only(spark_context: SparkContext) -> None:
+    assert str(spark_context.uiWebUrl).startswith("http://127.0.0.1:")
+    assert spark_context.getConf().get("spark.driver.host") == "127.0.0.1"
+
+
+def test_interrupts_are_left_to_the_caller(spark_context: SparkContext) -> None:
+    assert "pyspark" not in str(getattr(signal.getsignal(signal.SIGINT), "__module__", ""))
+
+
+def test_slots_are_counted_and_too_few_say_what_to_do(spark_context: SparkContext) -> None:
+    assert count_slots(spark_context) == 2
+    check_slots(spark_context, 2)
+    with pytest.raises(SurroundingsError, match=r"app needs 4 container slots, local\[2\] has 2") as caught:
+        check_slots(spark_context, 4)
+    assert caught.value.hint == "use --containers 2 or --master local[4]"
