@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -154,7 +155,9 @@ def test_a_torn_record_claiming_more_than_follows_holds_nobody_up(tmp_path: Path
     consumer.close()
 
 
-def test_a_growing_record_is_not_read_again_until_the_file_has_grown(tmp_path: Path) -> None:
+def test_a_growing_record_is_not_read_again_until_the_file_has_grown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system = new_log(tmp_path, [b"a" * 100_000])
     path = log_file(tmp_path)
     whole = path.read_bytes()
@@ -162,12 +165,20 @@ def test_a_growing_record_is_not_read_again_until_the_file_has_grown(tmp_path: P
     consumer = system.consumer()
     consumer.register(ssp(), Edge.OLDEST)
     assert consumer.poll() == []
-    reading = consumer._readings[ssp()]
-    reading.look = True
-    consumer._read = None  # type: ignore[assignment,method-assign]  # would be called if it looked
-    consumer._readings[ssp()].look = False
+    reads = []
+    real_pread = os.pread
+
+    def pread(fd: int, length: int, position: int) -> bytes:
+        reads.append(length)
+        return real_pread(fd, length, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    with path.open("r+b") as file:
+        file.write(whole[:10])  # wakes the reader, but the file hasn't grown
     assert consumer.poll() == []
-    del consumer._read
-    path.write_bytes(whole)
+    assert reads == []
+    with path.open("ab") as file:
+        file.write(whole[60_000:])
     assert drain(consumer) == [b"a" * 100_000]
+    assert reads
     consumer.close()
