@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import re
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from headrace.api.specs import Graph
 from headrace.core.errors import PlanError
 from headrace.plan.planner import plan
 from headrace.plan.render import render
@@ -24,14 +26,22 @@ CASES = Path(__file__).parent / "cases"
 MUST_FAIL = "# must fail: "
 
 
-def planned(case: Path) -> str:
+def declared(case: Path) -> tuple[Graph, dict[str, StreamInfo]]:
+    """The app and the streams there are; every case under one guarantee, whatever is the default."""
     names = runpy.run_path(str(case))
+    graph: Graph = names["app"].graph()
+    settings = replace(graph.settings, guarantee="at_least_once")
     facts = {name: StreamInfo(name, count) for name, count in names["partitions"].items()}
+    return replace(graph, settings=settings), facts
+
+
+def planned(case: Path) -> str:
+    graph, facts = declared(case)
     first_line = case.read_text().splitlines()[0]
     if not first_line.startswith(MUST_FAIL):
-        return to_text(render(plan(names["app"].graph(), facts)))
+        return to_text(render(plan(graph, facts)))
     with pytest.raises(PlanError) as caught:
-        plan(names["app"].graph(), facts)
+        plan(graph, facts)
     text = str(caught.value).replace(f"{CASES}{os.sep}", "") + "\n"
     assert re.search(first_line.removeprefix(MUST_FAIL), text), text
     return text

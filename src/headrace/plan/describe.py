@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import polars as pl
 
 from headrace.api.specs import (
@@ -57,8 +59,11 @@ def kind_of(operator: Operator) -> str:
 def detail_of(operator: Operator) -> str:
     """What it does, without what its kind, its stream and its table say; empty when that is all."""
     match operator:
-        case RowFunction(function=function) | BatchFunction(function=function) | Sink(function=function):
-            return f"{getattr(function, '__qualname__', type(function).__name__)}()"
+        case RowFunction(function=function) | BatchFunction(function=function):
+            return _call(function)
+        case Sink(function=function):
+            # Whatever the app guarantees: nobody can take back what the function did.
+            return f"{_call(function)}, at-least-once"
         case PartitionBy(keys=keys):
             return f"by {_names(keys)}"
         case Window(shape=shape, keys=keys, aggregates=aggregates):
@@ -102,6 +107,10 @@ def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms:
     if idle_timeout_ms is not None:
         words.append(f"idle after {format_ms(idle_timeout_ms)}")
     return ", ".join(words)
+
+
+def _call(function: Callable[..., object]) -> str:
+    return f"{getattr(function, '__qualname__', type(function).__name__)}()"
 
 
 def _shape(shape: Tumbling) -> str:

@@ -47,7 +47,7 @@ class AppBuilder:
     """Methods add a node and return its id; ``facts`` collects the partition counts that were given."""
 
     def __init__(self, **settings: object) -> None:
-        self.settings = Settings(**settings)
+        self.settings = Settings(**({"guarantee": "at_least_once"} | settings))
         self.nodes: dict[str, Node] = {}
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}

@@ -31,7 +31,7 @@ def test_operators_are_named_by_their_methods_and_described():
         "map": ("flat_map", "FLAT_MAP", function),
         "batches": ("map_batches", "FLAT_MAP", function),
         "w": ("window", "WINDOW", "tumbling 10s by k: n = count"),
-        "sink": ("sink", "SINK", function),
+        "sink": ("sink", "SINK", f"{function}, at-least-once"),
     }
 
 

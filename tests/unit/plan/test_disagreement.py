@@ -91,3 +91,13 @@ def test_two_existing_intermediate_streams_that_are_joined_only_now():
     text = error_of(app)
     assert "intermediate 'a' has 4 partitions" in text
     assert "hint: give 'a' another id" in text
+
+
+def test_of_several_conflicts_the_shortest_is_told():
+    app = AppBuilder()
+    a, b = (app.partition_by(name, app.input(f"from-{name}", 1)) for name in "ab")
+    app.output("out", app.join("j1", app.input("s1", 4), a))
+    app.output("out", app.join("j2", a, b))
+    app.output("out", app.join("j3", b, app.input("s2", 6)))
+    app.output("out", app.join("direct", app.input("s3", 4), app.input("s4", 6)))
+    assert error_of(app).startswith("streams that meet in 'direct' need")

@@ -106,6 +106,17 @@ def test_a_source_joined_with_a_table_of_its_own_counts():
     assert app.counts()["by-k"] == 4
 
 
+def test_another_source_of_a_stage_that_is_taken_apart_stays_with_its_reader():
+    app = AppBuilder()
+    s = app.input("s", 4)
+    merged = app.merge("m", app.partition_by("by-k", s), app.input("r", 4))
+    app.output("out", app.join("j", s, merged))
+    assert [(stage.name, stage.inputs) for stage in cut_stages(app.graph())] == [
+        ("s", ("s",)),
+        ("by-k", ("by-k", "r", "s")),
+    ]
+
+
 def test_an_intermediate_stream_met_again_is_refused():
     app = AppBuilder()
     x = app.partition_by("x", app.input("s", 4))
