@@ -5,7 +5,10 @@ It stands above the runners because it starts them; nothing below knows of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.api.app import Declarations
@@ -16,7 +19,13 @@ if TYPE_CHECKING:
 
 
 class App(Declarations):
-    """A stream processing app: declare it, then ``run`` it. Building it runs nothing."""
+    """A stream processing app: declare it, then ``run`` it. Building it runs nothing.
+
+    >>> import headrace as hr
+    >>> app = hr.App("page-views")
+    >>> app.name
+    'page-views'
+    """
 
     def plan(self, containers: int = 1) -> Plan:
         """Plan the app against the streams there are now; runs nothing."""
@@ -27,7 +36,56 @@ class App(Declarations):
         return plan(graph, gather_facts(graph), containers)
 
     def test(self, partitions: int | Mapping[str, int] = 1) -> TestApp:
-        """The app in memory, on a clock of its own, for tests: see ``headrace.testing``."""
+        """The app in memory, on a clock of its own, for tests: see ``headrace.testing``.
+
+        ``partitions`` is how many its inputs have: one number for all, or one for each by name.
+        """
         from headrace.testing.harness import TestApp
 
         return TestApp(self.graph(), partitions)
+
+    def run(
+        self,
+        *,
+        master: str | None = None,
+        containers: int | None = None,
+        stages: Sequence[str] | None = None,
+        local: bool = False,
+        conf: Mapping[str, str] | None = None,
+        progress: bool = True,
+    ) -> None:
+        """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
+
+        ``master`` is the Spark to run on (what spark-submit says, else ``local[*]``), ``containers`` how many Spark
+        tasks share the work (as many as there are slots), ``conf`` more settings of Spark. ``stages`` limits the
+        run to these stages, for an app deployed in parts. ``local=True`` runs it in this process without Spark.
+        Raises what made the app fail.
+        """
+        from headrace.metadata.sqlite import SqliteMetadata
+        from headrace.runners.progress import ProgressLine
+
+        graph = self.graph()
+        home = Path(graph.settings.home)
+        home.mkdir(parents=True, exist_ok=True)
+        line = ProgressLine() if progress else None
+        metadata = SqliteMetadata(home / "metadata.db")
+        began = time.monotonic()
+        try:
+            if local:
+                from headrace.runners.local import run_local
+
+                status = run_local(graph, metadata, stages or (), line)
+            else:
+                from headrace.runners.spark.runner import SparkOptions, run_on_spark
+
+                options = SparkOptions(
+                    master=master, containers=containers, stages=stages or (), conf=conf or {}, progress=line
+                )
+                status = run_on_spark(graph, metadata, options)
+        finally:
+            if line is not None:
+                line.close()
+            metadata.close()
+        if progress:
+            how = "drained" if status.state == "draining" else "ended"
+            print(f"{graph.app} {how} after {time.monotonic() - began:.1f} s", file=sys.stderr)  # noqa: T201

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import counted, format_bytes
-from headrace.cli.progress import lag_of, time_of
 from headrace.runners.coordination.messages import AppStatus, TaskStatus
+from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
 _STATE_STYLES = {"running": "green", "lost": "red", "failed": "red", "draining": "yellow", "blocked": "yellow"}

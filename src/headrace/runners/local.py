@@ -6,51 +6,93 @@ The run loop has the calling thread.
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
+from headrace.api.specs import Graph
 from headrace.core.clock import WallClock
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
-from headrace.plan.model import Plan
-from headrace.runners.prepare import prepare_streams
+from headrace.plan.planner import plan
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.messages import AppStatus, Finished, Heartbeat, Register
+from headrace.runners.facts import gather_facts
+from headrace.runners.prepare import check_stages, prepare_streams
+from headrace.runners.reporting import task_status
 from headrace.runtime.container import Container
 from headrace.runtime.host import TaskHost
 
 
 def run_local(
-    plan: Plan,
+    graph: Graph,
     metadata: MetadataStore,
     stages: Sequence[str] = (),
-    observe: Callable[[Sequence[TaskHost]], None] | None = None,
-) -> bool:
-    """Run until everything has finished (True), or until SIGINT or SIGTERM has drained it (False).
+    progress: Callable[[AppStatus], None] | None = None,
+) -> AppStatus:
+    """Run until everything has finished, or until SIGINT or SIGTERM has drained it; returns the last status.
 
     ``stages`` limits the run to these; the others run elsewhere, as deployments of their own.
     """
-    prepare_streams(plan)
-    names = [task.name for stage in plan.stages if not stages or stage.name in stages for task in stage.tasks]
-    tasks = Generations(metadata, plan.graph.app).issue(names)
-    container = Container(plan, tasks, WallClock())
+    planned = plan(graph, gather_facts(graph))
+    check_stages(planned, stages)
+    prepare_streams(planned)
+    mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
+    generations = Generations(metadata, graph.app)
+    names = [task for tasks in mine.values() for task in tasks]
+    ledger = Ledger(graph.app, mine, 1, started_at=time.time_ns() // 1_000_000, guarantee=graph.settings.guarantee)
+    container = Container(planned, names, lambda task: generations.issue([task])[task], WallClock())
+    watch = _Watch(ledger, progress)
     try:
-        with _draining(container):
-            container.run(observe)
-        return all(host.finished for host in container.hosts)
+        with _draining(container, ledger):
+            container.run(watch.publish)
+        return watch.end(container)
     finally:
         container.close()
 
 
+class _Watch:
+    """Keeps the ledger that a coordinator would keep, so that progress looks the same."""
+
+    def __init__(self, ledger: Ledger, progress: Callable[[AppStatus], None] | None) -> None:
+        self._ledger = ledger
+        self._progress = progress
+        self._clock = WallClock()
+        self._me = uuid.uuid4().hex
+        register = Register(container=0, attempt=0, host=socket.gethostname(), pid=os.getpid(), incarnation=self._me)
+        ledger.register(register, self._clock.monotonic_ms())
+
+    def publish(self, hosts: Sequence[TaskHost]) -> None:
+        """Take a snapshot and show it."""
+        now = self._clock.monotonic_ms()
+        tasks = [task_status(host, now) for host in hosts]
+        self._ledger.heartbeat(Heartbeat(container=0, incarnation=self._me, sent_ms=now, tasks=tasks), now)
+        if self._progress is not None:
+            self._progress(self._ledger.status(now))
+
+    def end(self, container: Container) -> AppStatus:
+        """The last status."""
+        now = self._clock.monotonic_ms()
+        over = [str(host.name) for host in container.hosts if host.finished or container.drained]
+        self._ledger.finished(Finished(container=0, incarnation=self._me, tasks=over), now)
+        return self._ledger.status(now)
+
+
 @contextmanager
-def _draining(container: Container) -> Iterator[None]:
+def _draining(container: Container, ledger: Ledger) -> Iterator[None]:
     """SIGINT and SIGTERM drain; a second SIGINT is Python's own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def drain(number: int, frame: FrameType | None) -> None:
+        ledger.drain()
         container.drain()
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

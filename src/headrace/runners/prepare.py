@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Role
-from headrace.core.errors import StreamExistsError
+from headrace.core.errors import StreamExistsError, UsageError
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
+
+
+def check_stages(planned: Plan, stages: Sequence[str]) -> None:
+    """Raise ``UsageError`` for a stage that the plan doesn't have."""
+    known = [stage.name for stage in planned.stages]
+    for name in stages:
+        if name not in known:
+            raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
 
 
 def prepare_streams(plan: Plan) -> None:

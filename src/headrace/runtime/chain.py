@@ -97,10 +97,9 @@ class Chain:
             operator.on_end()
 
     def resume(self, watermark: int) -> None:
-        """Tell windows the watermark that their restored state belongs to."""
+        """Tell the operators the watermark that their restored state belongs to."""
         for operator in self._operators.values():
-            if isinstance(operator, WindowOperator):
-                operator.resume(watermark)
+            operator.resume(watermark)
 
     def stores(self) -> dict[str, StateStore]:
         """The state of all operators, by durable id."""

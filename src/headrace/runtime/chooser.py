@@ -19,12 +19,17 @@ class Chooser:
     def __init__(self, ssps: Iterable[SSP], bootstrap: Iterable[SSP] = ()) -> None:
         self._queues: dict[SSP, deque[Envelope]] = {ssp: deque() for ssp in ssps}
         self._turns: deque[SSP] = deque(self._queues)
-        self._bootstrap = set(bootstrap)
+        self._bootstrap = dict.fromkeys(bootstrap)  # a dict, as a set has no order to rely on
         self._bytes: dict[SSP, int] = dict.fromkeys(self._queues, 0)
 
     def offer(self, envelope: Envelope) -> None:
         """Put an envelope behind those of its partition."""
         self._queues[envelope.ssp].append(envelope)
+        self._bytes[envelope.ssp] += envelope.bytes
+
+    def put_back(self, envelope: Envelope) -> None:
+        """Return what was chosen, or the rest of it: it goes before everything of its partition."""
+        self._queues[envelope.ssp].appendleft(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
 
     def choose(self) -> Envelope | None:
@@ -46,7 +51,7 @@ class Chooser:
 
     def bootstrapped(self, ssp: SSP) -> None:
         """The side input has been read to the end it had at the start: others may go on."""
-        self._bootstrap.discard(ssp)
+        self._bootstrap.pop(ssp, None)
 
     def waiting_bytes(self, ssp: SSP) -> int:
         """How much of a partition waits; its host stops polling it above a limit."""

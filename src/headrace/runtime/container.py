@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import selectors
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 from headrace.core.clock import Clock
 from headrace.core.ids import TaskName
@@ -25,6 +26,7 @@ from headrace.runtime.host import TaskHost
 STEPS_PER_TURN = 8
 POLL_WITHOUT_FD_MS = 5.0
 OBSERVE_MS = 250.0
+DRAIN_MS_MAX = 1000.0
 
 
 class Wakeup:
@@ -54,8 +56,10 @@ class Wakeup:
 class Container:
     """Runs tasks until they have finished, or until it is told to drain."""
 
-    def __init__(self, plan: Plan, tasks: Mapping[TaskName, int], clock: Clock) -> None:
-        """``tasks`` gives for each task its generation."""
+    def __init__(
+        self, plan: Plan, tasks: Collection[TaskName], next_generation: Callable[[TaskName], int], clock: Clock
+    ) -> None:
+        """``next_generation`` issues a task's next generation, at its start and at each rollback."""
         self._clock = clock
         self.connections = Connections()
         self.wakeup = Wakeup()
@@ -63,15 +67,12 @@ class Container:
         self._stopping = False
         now = clock.monotonic_ms()
         self.hosts: list[TaskHost] = []
-        self._pressures: list[Backpressure] = []
         for stage in plan.stages:
-            mine = [task for task in stage.tasks if task.name in tasks]
-            if not mine:
-                continue
             pressure = Backpressure(plan, stage, self.connections, now)
-            self._pressures.append(pressure)
             self.hosts += [
-                TaskHost(plan, stage, task, tasks[task.name], self.connections, pressure, clock) for task in mine
+                TaskHost(plan, stage, task, partial(next_generation, task.name), self.connections, pressure, clock)
+                for task in stage.tasks
+                if task.name in tasks
             ]
 
     def drain(self) -> None:
@@ -104,7 +105,7 @@ class Container:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
             for host in self.hosts:
                 host.start()
-                for number in host.filenos():
+                for number in host.inputs.filenos():
                     selector.register(number, selectors.EVENT_READ)
             self._loop(selector, observe)
         finally:
@@ -134,7 +135,7 @@ class Container:
         self.connections.flush_records()
         if worked or any(host.busy for host in self.hosts):
             return 0.0
-        if any(not host.filenos() and not host.finished for host in self.hosts):
+        if any(not host.inputs.filenos() and not host.finished for host in self.hosts):
             return min(due, POLL_WITHOUT_FD_MS)
         return due
 
@@ -149,11 +150,27 @@ class Container:
             if all(host.finished for host in self.hosts):
                 break
             if self._draining:
-                for host in self.hosts:
-                    host.on_time(now, commit=True)
+                self._drain()
                 break
             if sleep > 0:
                 selector.select(min(sleep, OBSERVE_MS if observe is not None else sleep) / 1000)
                 self.wakeup.clear()
         if observe is not None:
             observe(self.hosts)
+
+    def _drain(self) -> None:
+        """Commit once more, and give tasks that follow others a moment to commit that version too.
+
+        What is uncommitted when the moment is over is not lost: the next start reads it again.
+        """
+        targets = {host: host.node.label for host in self.hosts if not host.finished}
+        for host in targets:
+            host.commit_now()
+        deadline = self._clock.monotonic_ms() + DRAIN_MS_MAX
+        while self._clock.monotonic_ms() < deadline and not self._stopping:
+            if all(host.finished or host.node.version >= label for host, label in targets.items()):
+                return
+            for host in self.hosts:
+                host.poll()
+                host.step(self._clock.monotonic_ms())
+            self.connections.flush_records()

@@ -1,48 +1,87 @@
-"""Hosts one task in a container: polls its partitions, feeds it in order, takes its checkpoints.
+"""Hosts one task in a container: the I/O, buffers and time of ``checkpoint.protocol``'s contract.
 
-What is ordered: envelopes of a partition, always; flush, then changes, then the commit record. What may block:
-``start`` (restoring), ``commit`` (acknowledgements). All on the container's run-loop thread.
+Everything happens on the container's run-loop thread. ``perform`` does what the protocol asks for (start,
+rollback, commit) and may block on acknowledgements and on reading the changelog; ``step`` processes one envelope
+and doesn't block. What is ordered: the envelopes of a partition, always; the instructions of the protocol.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
+import msgspec
+import polars as pl
+
 from headrace.api.specs import Role, StreamSpec
+from headrace.checkpoint.changelog import Entry
+from headrace.checkpoint.instructions import (
+    AppendAbort,
+    AppendChanges,
+    AppendCommit,
+    End,
+    Feed,
+    Finish,
+    FlushOutputs,
+    Forget,
+    Instruction,
+    ReadChangelog,
+    Report,
+    Resume,
+    ScanAhead,
+    SendControl,
+    Stop,
+    TakeGeneration,
+    Verdict,
+    WriteLocal,
+)
+from headrace.checkpoint.node import Node
+from headrace.checkpoint.protocol import Phase
+from headrace.checkpoint.record import CommitRecord, SourceEntry, encode_record
 from headrace.core.clock import Clock
-from headrace.core.errors import DataError, FrameError
+from headrace.core.errors import DataError, FencedError, FrameError, TrimmedOffsetError
 from headrace.core.frame import (
-    UNVERSIONED,
     ControlMessage,
     EndOfStream,
     Header,
     Kind,
+    Restore,
     Watermark,
     body_of,
     decode_control,
     decode_header,
+    encode_control,
 )
-from headrace.core.ids import SSP, Offset
+from headrace.core.ids import SSP, Offset, StreamId
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.backpressure import Backpressure
+from headrace.runtime.changelog import ChangelogPartition
 from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
-from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table, envelopes
+from headrace.runtime.early import EarlyFrame, MessageBuffer
+from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table
+from headrace.runtime.inputs import Inputs
 from headrace.runtime.intake import Intake
-from headrace.runtime.journal import Journal
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.naming import changelog_ssp
+from headrace.runtime.nodes import node_config
 from headrace.runtime.outlet import Outlet
+from headrace.runtime.state import TaskState
 from headrace.runtime.task import Task
 from headrace.runtime.timing import Every
-from headrace.runtime.watermark import NEVER
-from headrace.systems.base import Consumer, Edge
+from headrace.runtime.watermark import NEVER, TimesCheckpoint
+from headrace.systems.base import Edge, Position
+from headrace.systems.registry import SystemSpec
 
 WATERMARK_INTERVAL_MS = 10
 REPORT_INTERVAL_MS = 20
-WAITING_BYTES_MAX = 8 << 20
-POLL_BYTES_MAX = 4 << 20
+TICK_INTERVAL_MS = 10
+
+NextGeneration = Callable[[], int]
+"""Issues the task's next generation, or raises ``FencedError`` when another incarnation has taken over."""
+
+_TIMES = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class TaskHost:
@@ -53,199 +92,400 @@ class TaskHost:
         plan: Plan,
         stage: StagePlan,
         task: TaskPlan,
-        generation: int,
+        next_generation: NextGeneration,
         connections: Connections,
         backpressure: Backpressure,
         clock: Clock,
     ) -> None:
         now_ms = clock.monotonic_ms()
-        self._clock = clock
         self.plan = plan
         self.stage = stage
         self.name = task.name
         self.metrics = TaskMetrics()
         self.backpressure = backpressure
         self.finished = False
-        self.restored = False
-        self.checkpoints = 0
-        self.commit_took_ms = 0.0
         self.started_ms = now_ms
         self.committed_ms: float | None = None
-        self._producer_id = task.producer
+        self.commit_took_ms = 0.0
+        self.node = Node(node_config(plan, stage, task, connections), writer=uuid.uuid4().hex)
+        self._plan_of_task = task
+        self._next_generation = next_generation
         self._connections = connections
-        self._seqs: dict[tuple[str, int], int] = {}
-        self._outlet = Outlet(plan, task.name, connections, self._stamp, self.metrics)
-        self.task = Task(plan, stage, task, self._outlet, self.metrics)
-        self._intakes = {ssp: Intake(spec, self.metrics, self._outlet.write) for ssp, spec in self.task.specs.items()}
-        self._chooser = Chooser(self.task.specs)
-        self._consumers: dict[str, Consumer] = {}
-        self._by_consumer: dict[str, list[SSP]] = {}
-        self._hungry: dict[str, bool] = {}
-        self.generation = generation
-        self.positions: dict[SSP, Offset] = {}
-        self._reported: dict[SSP, Offset] = {}
+        self._clock = clock
+        self._outlet = Outlet(plan, task.name, connections, self.node.stamp, self.metrics)
+        changelog, system = changelog_ssp(plan, task.name)
+        self._changelog = ChangelogPartition(changelog, system, connections)
+        self._early = MessageBuffer()
         self._downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
         self._sent_watermark: tuple[int, bool] = (NEVER, False)
+        self._begin()
+        self._intakes = {ssp: Intake(spec, self.metrics, self._outlet.write) for ssp, spec in self.task.specs.items()}
+        self.inputs = Inputs(self.task.specs, connections)
+        self.positions: dict[SSP, Offset] = {}
+        self._reported: dict[SSP, Offset] = {}
         self._heard_ms: dict[SSP, float] = dict.fromkeys(self.task.specs, now_ms)
         self._watermark_every = Every(WATERMARK_INTERVAL_MS, now_ms)
         self._report_every = Every(REPORT_INTERVAL_MS, now_ms)
-        self._commit_every = Every(plan.graph.settings.checkpoint_interval_ms, now_ms)
-        self._dirty = False
-        changelog, system = changelog_ssp(plan, task.name)
-        self._changelog_system = system
-        self._journal = Journal(
-            changelog,
-            connections.admin(system),
-            connections.record_producer(system),
-            producer_id=task.producer,
-            generation=generation,
-        )
+        self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
+        self._commit_bytes = 0
+        self._commit_full = False
+        self._commit_began = 0.0
+        self._last_commit_at: Offset | None = None
+        self._commit_behind: Offset | None = None
+
+    def _begin(self) -> None:
+        """Start over: drop everything uncommitted."""
+        self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics)
+        self.state = TaskState(self._changelog.ssp, self.task.chain.stores())
+        self.chooser = Chooser(self.task.specs)
+        self._early.clear()
+        self._sent_watermark = (NEVER, False)
 
     # -- life
 
     def start(self) -> None:
-        """Restore from the last checkpoint and begin to read behind it."""
-        consumer = self._connections.consumer(self._changelog_system)
-        try:
-            record = self._journal.restore(consumer, self.task.chain.stores())
-        finally:
-            consumer.close()
-        saved: Mapping[str, Offset] = {}
-        if record is not None:
-            self.restored = True
-            self.task.load(record.times)
-            saved = record.positions
-            self.finished = self.task.finished = record.finished
-        for ssp, spec in self.task.specs.items():
-            system = spec.system.name
-            if system not in self._consumers:
-                self._consumers[system] = self._connections.consumer(spec.system)
-                self._by_consumer[system] = []
-                self._hungry[system] = True
-            self._by_consumer[system].append(ssp)
-            self._consumers[system].register(ssp, saved.get(str(ssp), _first_position(spec)))
-            self.positions[ssp] = self._consumers[system].position(ssp)
+        """Restore from the last commit and announce it; afterwards the task can be stepped."""
+        self.node.tick(self._clock.now_ms())
+        self.perform()
 
     def close(self) -> None:
         """Stop reading. What was not committed will be read again."""
-        for consumer in self._consumers.values():
-            consumer.close()
-        self._consumers.clear()
+        self.inputs.close()
+        self._changelog.close()
+        self._early.clear()
 
-    def filenos(self) -> list[int]:
-        """Descriptors that turn readable when there may be something to poll."""
-        numbers = [consumer.fileno() for consumer in self._consumers.values()]
-        return [number for number in numbers if number is not None]
+    @property
+    def generation(self) -> int:
+        """The number that fences off older incarnations."""
+        return self.node.generation
 
     def lag(self, ssp: SSP) -> int | None:
         """How far the processed position of an input is behind its end; None when unknown."""
-        consumer = self._consumers.get(self.task.specs[ssp].system.name)
-        if consumer is None:
-            return None
-        behind = consumer.lag(ssp)
-        return None if behind is None else behind + consumer.position(ssp) - self.positions[ssp]
+        behind = self.inputs.lag(ssp)
+        return None if behind is None else behind + self.inputs.position(ssp) - self.positions.get(ssp, 0)
 
     # -- one turn
 
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
-        for system, consumer in self._consumers.items():
-            wanted = [ssp for ssp in self._by_consumer[system] if self._chooser.waiting_bytes(ssp) < WAITING_BYTES_MAX]
-            if not wanted:
-                continue
-            found = consumer.poll(wanted, POLL_BYTES_MAX)
-            self._hungry[system] = bool(found) or len(wanted) < len(self._by_consumer[system])
-            for polled in found:
-                for envelope in envelopes(polled):
-                    self._chooser.offer(envelope)
+        if not self.finished:
+            self.inputs.poll(self.chooser)
 
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
         if self.finished or self.backpressure.blocked_by is not None:
             return False
-        return bool(len(self._chooser)) or any(self._hungry.values())
+        return bool(len(self.chooser)) or self.inputs.hungry
 
     @property
     def owes(self) -> bool:
         """Something done has not been told downstream yet: a watermark waits for its interval."""
-        return not self.finished and (self._watermark_news() or self.task.finished)
+        return not self.finished and (self._watermark_news() or self.task.ended)
 
     def step(self, now_ms: float) -> bool:
         """Process one envelope; False when there is none, or the stage has to wait for its readers."""
+        if self.node.due:
+            self.perform()
         if self.finished or self.backpressure.check(now_ms):
             return False
-        envelope = self._chooser.choose()
+        envelope = self.chooser.choose()
         if envelope is None:
             return False
         ssp = envelope.ssp
-        self._dirty = True
         self._heard_ms[ssp] = now_ms
         match envelope:
-            case Frames(offsets=offsets, payloads=payloads, next=after):
-                rows = self._intakes[ssp].decode(ssp, offsets, payloads)
-                self.task.rows(ssp, rows, offsets[0], after)
+            case Frames():
+                self._frames(envelope)
+            case ControlFrame():
+                self._control(envelope)
             case Table(rows=rows, offset=offset, next=after, bad=bad):
                 accepted = self._intakes[ssp].accept(ssp, rows, offset, bad)
                 self.metrics.bytes_in += envelope.bytes
-                self.task.rows(ssp, accepted, offset, after)
-            case ControlFrame():
-                self._control(envelope)
+                self._rows(ssp, accepted, offset, after)
             case PartitionEnd():
                 self.task.end(ssp)
+                self.positions[ssp] = envelope.next
             case _:
                 assert_never(envelope)
-        self.positions[ssp] = envelope.next
-        self.task.advance()
+        self._advance()
         return True
 
-    def on_time(self, now_ms: float, *, commit: bool = False) -> float:
+    def on_time(self, now_ms: float) -> float:
         """Do what is due; returns how long (ms) nothing will be."""
         if self.finished:
             return 1000.0
+        if self._tick_every.due(now_ms):
+            self.node.tick(self._clock.now_ms())
+        if self.node.due:
+            self.perform()
+            if self.finished:
+                return 1000.0
         self._notice_silence(now_ms)
-        self.task.advance()
+        self._advance()
         if self._watermark_news() and self._watermark_every.due(now_ms):
             self._send_watermark()
         if self._report_every.due(now_ms):
-            self._report()
-        if self.task.finished:
-            self._finish(now_ms)
-        elif commit or (self._dirty and self._commit_every.due(now_ms)):
-            self.commit(now_ms)
+            self._report_positions()
         return self._until_due(now_ms)
 
-    def commit(self, now_ms: float, *, finished: bool = False) -> None:
-        """Make the present state durable. Blocks until everything is acknowledged."""
-        began = self._clock.monotonic_ms()
-        self._connections.flush_all()
-        stores = self.task.chain.stores()
-        self._journal.commit(stores, self.positions, self.task.save(), finished=finished)
-        self._report()
-        self.checkpoints += 1
-        self.committed_ms = now_ms
-        self.commit_took_ms = self._clock.monotonic_ms() - began
-        self._dirty = False
+    def commit_now(self) -> None:
+        """Have a timer-driven task commit without waiting for the clock; others follow their upstream tasks."""
+        self.node.tick((self.node.label + 1) * self.plan.graph.settings.checkpoint_interval_ms)
+        self.perform()
 
-    # -- inside
+    # -- receiving
 
-    def _control(self, envelope: ControlFrame) -> None:
-        ssp = envelope.ssp
+    def _frames(self, frames: Frames) -> None:
+        """Process user frames: all of a source's, or as many as the protocol lets through at once."""
+        ssp = frames.ssp
         if self.task.specs[ssp].role is not Role.INTERMEDIATE:
-            self.task.rows(
-                ssp,
-                self._intakes[ssp].decode(ssp, [envelope.offset], [envelope.payload]),
-                envelope.offset,
-                envelope.next,
-            )
+            rows = self._intakes[ssp].decode(ssp, frames.offsets, frames.payloads)
+            self._rows(ssp, rows, frames.offsets[0], frames.next)
             return
+        behind = [*frames.offsets[1:], frames.next]
+        turn: list[int] = []
+        for i, payload in enumerate(frames.payloads):
+            if self.node.due:
+                self._put_back(frames, i)
+                break
+            offset, after = frames.offsets[i], behind[i]
+            header = self._header(ssp, offset, payload)
+            verdict = self.node.receive(ssp, offset, after, header)
+            self.positions[ssp] = after
+            if verdict is Verdict.PROCESS:
+                turn.append(i)
+            elif verdict is Verdict.BUFFER:
+                self._early.put(header.version, EarlyFrame(ssp, offset, after, payload))
+            else:
+                self.metrics.count("duplicates")
+        if turn:
+            offsets = [frames.offsets[i] for i in turn]
+            rows = self._intakes[ssp].decode(ssp, offsets, [frames.payloads[i] for i in turn])
+            self._rows(ssp, rows, offsets[0], behind[turn[-1]])
+
+    def _put_back(self, frames: Frames, start: int) -> None:
+        payloads = frames.payloads[start:]
+        rest = Frames(frames.ssp, frames.offsets[start:], payloads, frames.next, sum(map(len, payloads)))
+        self.chooser.put_back(rest)
+
+    def _control(self, frame: ControlFrame) -> None:
+        ssp = frame.ssp
+        if self.task.specs[ssp].role is not Role.INTERMEDIATE:
+            rows = self._intakes[ssp].decode(ssp, [frame.offset], [frame.payload])
+            self._rows(ssp, rows, frame.offset, frame.next)
+            return
+        header = self._header(ssp, frame.offset, frame.payload)
+        message = self._message(ssp, frame.offset, header, frame.payload)
+        verdict = self.node.receive(ssp, frame.offset, frame.next, header, message)
+        self.positions[ssp] = frame.next
+        match verdict:
+            case Verdict.PROCESS:
+                self.task.control(ssp, message)
+            case Verdict.BUFFER:
+                self._early.put(header.version, EarlyFrame(ssp, frame.offset, frame.next, frame.payload))
+            case Verdict.ROLLBACK:
+                self.metrics.count("rollbacks")
+            case Forget(producer=producer, seq=seq):
+                self._early.forget(ssp, producer, seq)
+            case Verdict.DROP:
+                self.metrics.count("duplicates")
+            case Verdict.TAKEN:
+                return
+            case _:
+                assert_never(verdict)
+
+    def _header(self, ssp: SSP, offset: Offset, payload: bytes) -> Header:
         try:
-            header = decode_header(envelope.payload)
-            message = decode_control(header.kind, body_of(envelope.payload))
+            return decode_header(payload)
         except FrameError as error:
-            raise DataError(f"{ssp} at offset {envelope.offset}: {error.message}", hint=error.hint) from error
-        if header.kind in (Kind.WATERMARK, Kind.END_OF_STREAM):
-            self.task.control(ssp, message)
+            raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error
+
+    def _message(self, ssp: SSP, offset: Offset, header: Header, payload: bytes) -> ControlMessage:
+        try:
+            return decode_control(header.kind, body_of(payload))
+        except FrameError as error:
+            raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error
+
+    def _rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
+        self.task.rows(ssp, rows, first, after)
+        self.positions[ssp] = after
+
+    def _advance(self) -> None:
+        if self.node.phase is not Phase.RUNNING:
+            return
+        self.task.advance()
+        if self.task.ended and not self.task.finished:
+            self.node.inputs_ended()
+            self.perform()
+
+    # -- performing
+
+    def perform(self) -> None:
+        """Do what the protocol asks for, until it asks for nothing."""
+        while not self.finished and (instruction := self.node.next_step()) is not None:
+            self._perform(instruction)
+
+    def _perform(self, instruction: Instruction) -> None:
+        match instruction:
+            case TakeGeneration():
+                self._begin()
+                self.node.start(self._next_generation(), self._changelog.base())
+                return
+            case AppendAbort(header=header, record=abort):
+                self._changelog.append(header, encode_record(abort))
+                self.node.performed(self._changelog.flush())
+                return
+            case ReadChangelog(start=start, end=end):
+                self._read_changelog(start, end)
+            case Resume(record=record, inputs=positions):
+                self._resume(record, dict(positions))
+            case SendControl(frames=frames):
+                for frame in frames:
+                    producer = self._connections.record_producer(self._system_of(frame.stream))
+                    producer.send(frame.stream.name, frame.partition, encode_control(frame.header, frame.message))
+            case ScanAhead(inputs=positions):
+                self._scan(dict(positions))
+            case Feed(label=label):
+                self._feed(label)
+            case Finish():
+                self._finish()
+            case FlushOutputs():
+                self._commit_began = self._clock.monotonic_ms()
+                self._connections.flush_all()
+            case AppendChanges():
+                self._append_changes()
+            case AppendCommit():
+                self._append_commit()
+                return
+            case WriteLocal():
+                self.state.wrote(self._commit_bytes, full=self._commit_full)
+            case Report(inputs=needed):
+                self._committed(dict(needed))
+            case End():
+                self.finished = True
+                return
+            case Stop(error=error):
+                raise error
+            case _:
+                assert_never(instruction)
+        self.node.performed()
+
+    def _read_changelog(self, start: Offset | None, end: Offset) -> None:
+        replaying = self.node.phase is Phase.REPLAYING
+        for offset, header, body in self._changelog.read(start, end):
+            entry = self.node.changelog(offset, header, body)
+            if header.kind is Kind.COMMIT and entry is Entry.APPLY:
+                self._last_commit_at = offset
+            if not replaying:
+                continue
+            match entry:
+                case Entry.HOLD:
+                    self.state.hold(body)
+                case Entry.APPLY:
+                    self.state.apply()
+                case Entry.FORGET:
+                    self.state.forget()
+                case Entry.SKIP:
+                    continue
+                case Entry.MISFIT:
+                    raise DataError(
+                        f"{self._changelog.ssp} at offset {offset}: the changelog doesn't begin with the commit "
+                        "that it was trimmed to",
+                        hint="the changelog was damaged; start the app under another name to begin anew",
+                    )
+                case _:
+                    assert_never(entry)
+
+    def _system_of(self, stream: StreamId) -> SystemSpec:
+        return next(s.spec.system for s in self.plan.streams.values() if s.spec.stream == stream)
+
+    def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
+        positions: dict[SSP, Position] = {}
+        for ssp, spec in self.task.specs.items():
+            if spec.role is Role.INTERMEDIATE:
+                offset = intermediate[ssp]
+                positions[ssp] = Edge.OLDEST if offset is None else offset
+            else:
+                positions[ssp] = _first_position(spec)
+        if record is not None:
+            self.task.load(_TIMES.decode(record.bookkeeping))
+            self.task.finished = record.end_of_stream_sent
+            for entry in record.sources:
+                if entry.offset is not None:
+                    positions[SSP.of(entry.stream, entry.partition)] = entry.offset
+        try:
+            self.positions = self.inputs.begin(positions)
+        except TrimmedOffsetError as error:
+            raise FencedError(
+                f"task {self.name} would have to read what was given up: {error.message}",
+                hint="this is a stale copy of the task; its replacement has read further",
+            ) from error
+
+    def _scan(self, positions: Mapping[SSP, Offset | None]) -> None:
+        for polled in self.inputs.scan(positions):
+            for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
+                if payload and payload[0] == Kind.RESTORE:
+                    header = self._header(polled.ssp, offset, payload)
+                    message = self._message(polled.ssp, offset, header, payload)
+                    if isinstance(message, Restore):
+                        self.node.learn(polled.ssp, header, message)
+
+    def _feed(self, label: int) -> None:
+        """Process early arrivals whose turn has come, neighbouring user frames of a partition together."""
+        waiting: list[EarlyFrame] = []
+        for frame in self._early.take(label):
+            user = frame.payload[0] == Kind.USER
+            if waiting and (not user or frame.ssp != waiting[0].ssp):
+                self._feed_rows(waiting)
+                waiting = []
+            if user:
+                waiting.append(frame)
+                continue
+            header = self._header(frame.ssp, frame.offset, frame.payload)
+            self.task.control(frame.ssp, self._message(frame.ssp, frame.offset, header, frame.payload))
+            self.task.advance()
+        if waiting:
+            self._feed_rows(waiting)
+
+    def _feed_rows(self, frames: list[EarlyFrame]) -> None:
+        ssp = frames[0].ssp
+        rows = self._intakes[ssp].decode(ssp, [f.offset for f in frames], [f.payload for f in frames])
+        self.task.rows(ssp, rows, frames[0].offset, frames[-1].after)
+
+    def _finish(self) -> None:
+        self.task.advance()
+        self.task.finish()
+        for stream in self._downstream:
+            name, count = str(self.name), len(self.stage.tasks)
+            self._outlet.control(stream, EndOfStream(task_name=name, task_count=count, stream_id=stream))
+
+    def _append_changes(self) -> None:
+        self._commit_full = self.state.full_due() and self._last_commit_at is not None
+        self._commit_bytes = 0
+        for change in self.state.changes(full=self._commit_full):
+            self._commit_bytes += self._changelog.append(self.node.stamp_change(), change.encode())
+
+    def _append_commit(self) -> None:
+        sources = tuple(
+            SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=self.positions[ssp])
+            for ssp, spec in self.task.specs.items()
+            if spec.role is not Role.INTERMEDIATE
+        )
+        header, record = self.node.seal(sources=sources, bookkeeping=msgspec.json.encode(self.task.save()))
+        self._commit_behind = self._last_commit_at
+        self._changelog.append(header, encode_record(record))
+        self.node.performed(self._changelog.flush())
+
+    def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
+        if self._commit_full and self._commit_behind is not None:
+            self._changelog.trim(self._commit_behind)
+            self._commit_full = False
+        now = self._clock.monotonic_ms()
+        self.committed_ms = now
+        self.commit_took_ms = now - self._commit_began
+
+    # -- time
 
     def _notice_silence(self, now_ms: float) -> None:
         for ssp, spec in self.task.specs.items():
@@ -256,42 +496,31 @@ class TaskHost:
                 self.task.idle(ssp)
 
     def _watermark_news(self) -> bool:
-        return bool(self._downstream) and self._watermark_now() != self._sent_watermark
+        return bool(self._downstream) and not self.task.finished and self._watermark_now() != self._sent_watermark
 
     def _watermark_now(self) -> tuple[int, bool]:
         return self.task.watermark, self.task.times.idle
 
     def _send_watermark(self) -> None:
-        timestamp, idle = self._watermark_now()
-        self._sent_watermark = (timestamp, idle)
+        timestamp, idle = self._sent_watermark = self._watermark_now()
         for stream in self._downstream:
-            self._outlet.control(stream, self._named(Watermark, timestamp=timestamp, idle=idle))
+            name, count = str(self.name), len(self.stage.tasks)
+            self._outlet.control(stream, Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle))
 
-    def _finish(self, now_ms: float) -> None:
-        for stream in self._downstream:
-            self._outlet.control(stream, self._named(EndOfStream, stream_id=stream))
-        self.commit(now_ms, finished=True)
-        self.finished = True
-
-    def _named(self, message: type[ControlMessage], **fields: object) -> ControlMessage:
-        return message(task_name=str(self.name), task_count=len(self.stage.tasks), **fields)  # type: ignore[arg-type]
-
-    def _report(self) -> None:
+    def _report_positions(self) -> None:
         for ssp, position in self.positions.items():
-            spec = self.task.specs[ssp]
             if self._reported.get(ssp) != position:
                 self._reported[ssp] = position
-                admin = self._connections.admin(spec.system)
+                admin = self._connections.admin(self.task.specs[ssp].system)
                 admin.report_position(ssp, self.plan.graph.app, position)
 
     def _until_due(self, now_ms: float) -> float:
-        due = [now_ms + 1000.0]
+        interval = self.plan.graph.settings.checkpoint_interval_ms
+        due = [now_ms + interval - self._clock.now_ms() % interval]
         if self._watermark_news():
             due.append(self._watermark_every.next_ms)
         if self.positions != self._reported:
             due.append(self._report_every.next_ms)
-        if self._dirty:
-            due.append(self._commit_every.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)
         for ssp, spec in self.task.specs.items():
@@ -299,12 +528,6 @@ class TaskHost:
                 due.append(self._heard_ms[ssp] + spec.idle_timeout_ms)
         return max(0.0, min(due) - now_ms)
 
-    def _stamp(self, stream: str, partition: int, kind: Kind) -> Header:
-        seq = self._seqs[stream, partition] = self._seqs.get((stream, partition), 0) + 1
-        return Header(kind, self._producer_id, self.generation, UNVERSIONED, seq)
-
 
 def _first_position(spec: StreamSpec) -> Edge:
-    if spec.role is Role.INTERMEDIATE:
-        return Edge.OLDEST
     return Edge.OLDEST if spec.start == "oldest" else Edge.UPCOMING

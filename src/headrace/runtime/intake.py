@@ -11,14 +11,16 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from headrace.api.specs import DEAD_LETTER_COLUMNS, Role, StreamSpec
-from headrace.core.errors import DataError
+from headrace.api.specs import DEAD_LETTER_COLUMNS, EventTime, Role, StreamSpec
+from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.base import BadRecord
+
+_CHANGELOG = (Kind.CHANGE, Kind.COMMIT, Kind.ABORT)
 
 DeadLetters = Callable[[str, pl.DataFrame], None]
 """Writes rows of ``DEAD_LETTER_COLUMNS`` to the stream of that id."""
@@ -32,7 +34,8 @@ class Intake:
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
         self._dead_letters = dead_letters
-        self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
+        source = spec.role is not Role.INTERMEDIATE
+        self._time = _time_column(spec.event_time, self._schema) if source and spec.event_time else None
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
         """The rows of user frames; each payload is a whole frame."""
@@ -54,11 +57,20 @@ class Intake:
         if mismatch is not None:
             reason = mismatch.error()
             self._refuse_rows(ssp, offset, reason.message, rows[mismatch.rows], reason.hint)
-        if self._time is not None and fitting.get_column(self._time).null_count():
-            missing = pl.col(self._time).is_null()
-            self._refuse_rows(ssp, offset, f"the event time {self._time!r} is null", fitting.filter(missing), None)
-            fitting = fitting.filter(~missing)
-        return fitting
+        return fitting if self._time is None else self._timed(ssp, fitting, offset, self._time)
+
+    def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, time: pl.Expr) -> pl.DataFrame:
+        """The rows that have an event time; the others meet the policy."""
+        missing = rows.select(time.is_null()).to_series()
+        if not missing.any():
+            return rows
+        timeless = rows.filter(missing)
+        reason = (
+            f"{timeless.height} rows have no event time; the first is row {missing.arg_max()}: "
+            f"{time.meta.root_names()[0]!r} is {timeless[0, time.meta.root_names()[0]]}"
+        )
+        self._refuse_rows(ssp, offset, reason, timeless, None)
+        return rows.filter(~missing)
 
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
@@ -80,8 +92,10 @@ class Intake:
     def _foreign(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame | None:
         try:
             header = decode_header(payload)
+            if header.kind in _CHANGELOG:
+                raise FrameError(f"a frame of kind {header.kind.name}", hint="this stream is the changelog of an app")
             if header.kind is not Kind.USER:
-                return None  # another app's control messages; they have no meaning here
+                return None  # another app's control messages: not data, and without a meaning here
             rows = decode_rows(body_of(payload))
         except DataError as error:
             self._refuse(ssp, offset, error.message, payload, error.hint)
@@ -89,18 +103,26 @@ class Intake:
         return self.accept(ssp, rows, offset)
 
     def _refuse_rows(self, ssp: SSP, offset: Offset, reason: str, rows: pl.DataFrame, hint: str | None) -> None:
-        self._refuse(ssp, offset, reason, encode_rows(rows), hint, count=rows.height)
+        self._refuse(ssp, offset, reason, rows, hint, count=rows.height)
 
     def _refuse(
-        self, ssp: SSP, offset: Offset, reason: str, raw: bytes, hint: str | None = None, *, count: int = 1
+        self,
+        ssp: SSP,
+        offset: Offset,
+        reason: str,
+        raw: bytes | pl.DataFrame,
+        hint: str | None = None,
+        *,
+        count: int = 1,
     ) -> None:
-        """Let the policy decide about ``count`` messages."""
+        """Let the policy decide about ``count`` messages: bytes as they came, or rows."""
         match self._spec.on_error:
             case "skip":
                 self._metrics.count("skipped", count)
             case "dead_letter" if self._spec.dead_letter is not None:
                 self._metrics.count("dead_lettered", count)
-                letter = [[str(ssp.stream)], [ssp.partition], [offset], [reason], [raw]]
+                body = encode_rows(raw) if isinstance(raw, pl.DataFrame) else raw
+                letter = [[str(ssp.stream)], [ssp.partition], [offset], [reason], [body]]
                 columns = dict(zip(DEAD_LETTER_COLUMNS, letter, strict=True))
                 self._dead_letters(self._spec.dead_letter, pl.DataFrame(columns, schema=DEAD_LETTER_COLUMNS))
             case _:
@@ -110,3 +132,10 @@ class Intake:
                     or f'mend the data, or give input {self._spec.id!r} on_error="skip" (counts such messages) '
                     'or on_error="dead_letter" (sets them aside in a stream)',
                 )
+
+
+def _time_column(event_time: EventTime, schema: Schema) -> pl.Expr:
+    """The event time of a source's rows; null also where it is beyond 64 bits of milliseconds."""
+    column = pl.col(event_time.column)
+    unsigned = schema.columns[event_time.column] == pl.UInt64
+    return column.cast(pl.Int64, strict=False) if unsigned else column

@@ -14,23 +14,19 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from headrace.api.specs import StreamSpec
-from headrace.core.frame import (
-    HEADER,
-    ControlMessage,
-    Header,
-    Kind,
-    encode_control,
-    kind_of,
-)
-from headrace.core.ids import TaskName
+from headrace.core.frame import ControlMessage, Header, Kind, encode, encode_control, kind_of
+from headrace.core.ids import StreamId, TaskName
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
 
-Stamp = Callable[[str, int, Kind], Header]
-"""Gives the header of the next frame to (stream id, partition)."""
+FRAME_ROWS_MAX = 1 << 16
+"""A reader takes whole frames, so what it holds at once is bounded only if they are."""
+
+Stamp = Callable[[StreamId, int, Kind], Header]
+"""Gives the header of the next frame to a partition."""
 
 
 class Outlet:
@@ -62,7 +58,7 @@ class Outlet:
         producer = self._connections.record_producer(target.spec.system)
         kind = kind_of(message)
         for partition in range(target.partitions):
-            header = self._stamp(stream, partition, kind)
+            header = self._stamp(target.spec.stream, partition, kind)
             producer.send(target.spec.stream.name, partition, encode_control(header, message))
 
     def _send(self, target: StreamPlan, partition: int, rows: pl.DataFrame) -> None:
@@ -71,9 +67,8 @@ class Outlet:
         if row_producer is not None:
             row_producer.send_rows(spec.stream.name, partition, rows)
             return
-        header = self._stamp(spec.id, partition, Kind.USER)
-        buffer = io.BytesIO(HEADER.pack(header.kind, header.producer, header.generation, header.version, header.seq))
-        buffer.seek(0, io.SEEK_END)
-        frame = encode_rows_into(buffer, rows)
-        self._metrics.bytes_out += len(frame)
-        self._connections.record_producer(spec.system).send(spec.stream.name, partition, frame)
+        producer = self._connections.record_producer(spec.system)
+        for part in rows.iter_slices(FRAME_ROWS_MAX):
+            frame = encode_rows_into(io.BytesIO(encode(self._stamp(spec.stream, partition, Kind.USER))), part)
+            self._metrics.bytes_out += len(frame)
+            producer.send(spec.stream.name, partition, frame)

@@ -85,17 +85,21 @@ class Task:
         self.times[ssp].idle = True
 
     def advance(self) -> bool:
-        """Let event time rise as far as the inputs allow; True when it did. At the end: fire all, once."""
-        if self.finished:
-            return False
-        if self.times.ended:
-            self.chain.end()
-            self.finished = True
-            return True
-        risen = self.times.rise()
+        """Let event time rise as far as the inputs allow; True when it did."""
+        risen = None if self.finished else self.times.rise()
         if risen is not None:
             self.chain.watermark(risen)
         return risen is not None
+
+    @property
+    def ended(self) -> bool:
+        """All inputs have ended: time to ``finish``."""
+        return self.times.ended
+
+    def finish(self) -> None:
+        """All inputs have ended: what is open leaves now. Called once."""
+        self.chain.end()
+        self.finished = True
 
     def save(self) -> TimesCheckpoint:
         """The bookkeeping, for the checkpoint; stores are saved by the host."""

@@ -24,15 +24,17 @@ from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.core.clock import ManualClock
 from headrace.core.errors import UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header, encode
-from headrace.core.ids import SSP, StreamId
+from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
+from headrace.runtime.watermark import NEVER
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.base import Edge, Records
+from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
 
 _TURNS_MAX = 100_000
@@ -57,8 +59,7 @@ class TestApp:
         self.plan: Plan = plan(graph, facts)
         self.clock = ManualClock()
         prepare_streams(self.plan)
-        self._generation = 0
-        self._turn = 0
+        self._generations: dict[TaskName, int] = {}
         self._container = self._start()
 
     def __enter__(self) -> Self:
@@ -104,10 +105,13 @@ class TestApp:
     def settle(self) -> None:
         """Process until there is nothing left to do."""
         for _ in range(_TURNS_MAX):
+            # What a task sends at the end of a turn is read in the next one: rest is a turn that began and
+            # ended with nothing owed.
+            owed = any(host.owes for host in self._container.hosts)
             sleep = self._container.turn()
             if sleep == 0:
                 continue
-            if not any(host.owes for host in self._container.hosts):
+            if not owed and not any(host.owes for host in self._container.hosts):
                 return
             self.clock.advance(max(1, int(sleep)))
         raise UsageError(f"the app didn't come to rest in {_TURNS_MAX} turns")
@@ -115,9 +119,9 @@ class TestApp:
     def restart(self, *, checkpoint: bool = False) -> None:
         """Stop as a kill would and start again from the last checkpoint (or from one taken just before)."""
         if checkpoint:
-            now = self.clock.monotonic_ms()
             for host in self._container.hosts:
-                host.on_time(now, commit=True)
+                host.commit_now()
+            self.settle()
         self._stop()
         self._container = self._start()
         self.settle()
@@ -141,7 +145,7 @@ class TestApp:
     def watermark(self) -> int | None:
         """The lowest watermark of all tasks (ms); None before there is one."""
         lowest = min(host.task.watermark for host in self._container.hosts)
-        return None if lowest == -(2**63) else lowest
+        return None if lowest == NEVER else lowest
 
     @property
     def ended(self) -> bool:
@@ -156,16 +160,20 @@ class TestApp:
         """Give everything back."""
         self._stop()
         self._connections.close()
+        MemorySystem.forget(self._memory.name)
 
     # -- inside
 
     def _start(self) -> Container:
-        self._generation += 1
-        tasks = {task.name: self._generation for stage in self.plan.stages for task in stage.tasks}
-        container = Container(self.plan, tasks, self.clock)
+        tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
+        container = Container(self.plan, tasks, self._next_generation, self.clock)
         for host in container.hosts:
             host.start()
         return container
+
+    def _next_generation(self, task: TaskName) -> int:
+        self._generations[task] = self._generations.get(task, 0) + 1
+        return self._generations[task]
 
     def _stop(self) -> None:
         for host in self._container.hosts:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from headrace.cli.place import LOG, Place, locate, open_log
 from headrace.serdes.dtypes import columns_to_json
 from headrace.systems.base import StreamInfo
-
-
-@runtime_checkable
-class KnowsGroups(Protocol):
-    """An admin that knows which reader groups have reported a position."""
-
-    def groups(self, stream: str) -> list[str]:
-        """The names of the groups, sorted."""
-        ...
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
@@ -25,17 +17,17 @@ def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
     return {"stream": str(place.stream), "partitions": info.partitions, "columns": columns}
 
 
-def describe(place: Place) -> dict[str, Any]:
+def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about one stream: its shape, each partition's offsets, and where its readers are.
 
-    Offsets of the log are byte positions, so their differences are sizes.
+    Readers are the apps of this home, which report under their names, and ``groups``. Offsets of the log are
+    byte positions, so their differences are sizes.
     """
     info = place.require()
     admin = place.admin()
     extents = admin.extents(place.stream.name)
-    groups = admin.groups(place.stream.name) if isinstance(admin, KnowsGroups) else []
     readers = []
-    for group in groups:
+    for group in sorted({*apps_of(place.home), *groups}):
         for partition, position in admin.reported_positions(place.stream.name, group).items():
             lag = max(0, extents[partition].upcoming - position)
             readers.append({"group": group, "partition": partition, "position": position, "lag": lag})
@@ -54,6 +46,11 @@ def describe(place: Place) -> dict[str, Any]:
         ],
         "readers": readers,
     }
+
+
+def apps_of(home: Path) -> list[str]:
+    """The apps that have run on this home."""
+    return sorted(folder.name for folder in (home / "apps").glob("*") if folder.is_dir())
 
 
 def list_streams(home: Path) -> list[dict[str, Any]]:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_table
 from headrace.cli.options import HOME, AsJson, Home, StreamName
 
 
-def describe(name: StreamName, home: Home = HOME, as_json: AsJson = False) -> None:
+def describe(
+    name: StreamName,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="APP",
+            help="Show where the readers of this app are too; those of the apps on this home are shown anyway.",
+            show_default=False,
+        ),
+    ] = None,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
     """Show a stream's columns, offsets and readers.
 
     For each partition the oldest offset kept and the upcoming one, and how far each group of readers is.
@@ -16,7 +30,7 @@ def describe(name: StreamName, home: Home = HOME, as_json: AsJson = False) -> No
     from headrace.cli.place import locate
     from headrace.cli.stream.about import describe as describe_stream
 
-    about = describe_stream(locate(name, home))
+    about = describe_stream(locate(name, home), group or ())
     if as_json:
         print_json(about)
     else:

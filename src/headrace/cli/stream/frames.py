@@ -15,7 +15,7 @@ from typing import Protocol
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.place import Place
 from headrace.core.errors import FrameError, UnavailableError, UsageError
-from headrace.core.frame import Header, body_of, decode_header
+from headrace.core.frame import ControlMessage, Header, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Consumer, Ended, Position, Records
 
@@ -30,6 +30,7 @@ class Frame:
 
     ssp: SSP
     offset: Offset
+    after: Offset
     header: Header
     body: memoryview
 
@@ -39,8 +40,21 @@ class Frame:
         return f"{self.ssp}, offset {self.offset}"
 
 
+def control_of(frame: Frame) -> ControlMessage:
+    """The frame's control message; raises ``FrameError`` with its place."""
+    try:
+        return decode_control(frame.header.kind, frame.body)
+    except FrameError as error:
+        raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+
+
 class Gate(Protocol):
-    """Which frames are shown, and when."""
+    """Which frames are shown, and when. Frames may wait until it is known whether they are shown."""
+
+    @property
+    def held(self) -> int:
+        """How many wait."""
+        ...
 
     def admit(self, frame: Frame) -> Sequence[Frame]:
         """What is shown now that this frame has come: nothing, the frame, or some that were held until now."""
@@ -49,6 +63,8 @@ class Gate(Protocol):
 
 class OpenGate:
     """Shows every frame as it comes."""
+
+    held = 0
 
     def admit(self, frame: Frame) -> Sequence[Frame]:
         """See ``Gate``."""
@@ -107,12 +123,13 @@ class FrameReader:
         return ssp in self._ended or (not self._follow and consumer.position(ssp) >= end)
 
     def _admitted(self, records: Records) -> Iterator[Frame]:
-        for offset, payload in zip(records.offsets, records.payloads, strict=True):
+        afters = [*records.offsets[1:], records.next]
+        for offset, after, payload in zip(records.offsets, afters, records.payloads, strict=True):
             try:
                 header = decode_header(payload)
             except FrameError as error:
                 raise FrameError(f"{records.ssp}, offset {offset}: {error.message}", hint=error.hint) from error
-            yield from self._gate.admit(Frame(records.ssp, offset, header, body_of(payload)))
+            yield from self._gate.admit(Frame(records.ssp, offset, after, header, body_of(payload)))
 
     def _wait(self, consumer: Consumer) -> bool:
         """Wait for more, or for an interrupt; False when nobody reads the output any more."""

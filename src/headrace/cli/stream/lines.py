@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from headrace.cli.stream.frames import Frame
+from headrace.cli.stream.frames import Frame, control_of
 from headrace.cli.stream.json_rows import encode_lines
 from headrace.core.errors import FrameError
-from headrace.core.frame import END_VERSION, UNVERSIONED, Kind, decode_control
+from headrace.core.frame import END_VERSION, UNVERSIONED, Kind
 from headrace.serdes.ipc import decode_rows
 
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
@@ -81,8 +81,4 @@ def _described(frame: Frame) -> dict[str, Any]:
     }
     if header.kind not in _CONTROL_KINDS:
         return described | {"bytes": len(frame.body)}
-    try:
-        message = decode_control(header.kind, frame.body)
-    except FrameError as error:
-        raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
-    return described | {"message": message}
+    return described | {"message": control_of(frame)}

@@ -67,23 +67,27 @@ def read(
         for ssp, position in positions(place, "--from", start or (), partition).items()
     }
     lines = Lines(control=control, offsets=offsets, limit=limit)
+    gate = _gate(committed)
     output = sys.stdout.buffer
     with Interrupt() as interrupt:
-        reader = FrameReader(place, _gate(committed), interrupt, follow=follow, output_fd=_descriptor())
+        reader = FrameReader(place, gate, interrupt, follow=follow, output_fd=_descriptor())
         with closing(reader.read(starts)) as batches:
             for frames in batches:
                 output.write(lines.of(frames))
                 output.flush()
                 if lines.full:
                     break
+    if gate.held and not lines.full:
+        print_note(f"{counted(gate.held, 'frame')} more to come, not committed yet")
     if not lines.rows and lines.others and not control:
         print_note(f"{place.stream} holds no rows, but {counted(lines.others, 'control frame')}: --control shows them")
 
 
 def _gate(committed: bool) -> Gate:
+    from headrace.cli.stream.committed import CommittedGate
     from headrace.cli.stream.frames import OpenGate
 
-    return OpenGate()
+    return CommittedGate() if committed else OpenGate()
 
 
 def _descriptor() -> int | None:

@@ -57,12 +57,13 @@ class Aggregation:
     ) -> None:
         """``wide`` gives for each aggregate the type of its result, in which partial sums are kept too."""
         self._keys = list(keys)
+        self._values: list[pl.Expr] = []
         self._partial: list[pl.Expr] = []
         self._merge: list[pl.Expr] = []
         self._final: list[pl.Expr] = []
         for number, (name, aggregate) in enumerate(aggregates):
             rule = _RULES[aggregate.kind]
-            value = aggregate.expr if aggregate.expr is not None else pl.lit(1, dtype=pl.Int8)
+            value = self._value(f"__{number}", aggregate.expr)
             if aggregate.kind == "sum":
                 value = value.cast(wide[name])
             columns = [f"__{number}_{part}" for part in range(len(rule.parts))]
@@ -74,7 +75,7 @@ class Aggregation:
 
     def partial(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Partial results of a batch."""
-        return rows.group_by(self._keys).agg(self._partial)
+        return rows.with_columns(self._values).group_by(self._keys).agg(self._partial)
 
     def merge(self, partials: pl.DataFrame) -> pl.DataFrame:
         """Partial results that may name a key more than once, as such that don't."""
@@ -83,3 +84,13 @@ class Aggregation:
     def final(self, partials: pl.DataFrame) -> pl.DataFrame:
         """Keys and final values, from merged partial results."""
         return partials.select(*self._keys, *self._final)
+
+    def _value(self, column: str, expr: pl.Expr | None) -> pl.Expr:
+        """What to aggregate: a column as it is, an expression as a column computed for each row first.
+
+        Within a group a literal would be one value, however many rows the group has.
+        """
+        if expr is None or expr.meta.is_column():
+            return pl.lit(None) if expr is None else expr
+        self._values.append(expr.alias(column))
+        return pl.col(column)

@@ -13,7 +13,7 @@ from typing import Protocol
 import polars as pl
 
 from headrace.api.specs import Node
-from headrace.core.errors import UserFunctionError
+from headrace.core.errors import DataError, UserFunctionError
 from headrace.stores.base import StateStore
 
 
@@ -58,6 +58,9 @@ class Operator:
     def on_end(self) -> None:
         """Nothing will come any more. What is open has to leave now."""
 
+    def resume(self, watermark: int) -> None:
+        """The stores have been filled from a checkpoint; event time had come to ``watermark`` then."""
+
     def stores(self) -> Sequence[StateStore]:
         """The state this operator keeps, for checkpoints."""
         return ()
@@ -68,11 +71,20 @@ class Operator:
             for operator in self.after:
                 operator.receive(rows)
 
-    def failed(self, error: BaseException, what: str) -> UserFunctionError:
+    def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
         """The error to raise when the user's part of this operator raised; the task adds the message's place."""
-        location = self.node.location
         return UserFunctionError(
-            f"{what} of operator {self.node.id!r} (declared at {location}: {location.text}) "
-            f"raised {type(error).__name__}: {error}",
-            hint="mend the function, or filter such messages out before it",
+            f"{self._named(what)} raised {type(error).__name__}{where}: {error}",
+            hint="mend it, or filter such messages out before it",
         )
+
+    def misfitted(self, error: DataError, what: str) -> UserFunctionError:
+        """The error to raise when what the user's part returned doesn't have the declared columns."""
+        return UserFunctionError(
+            f"{self._named(what)} doesn't fit its schema: {error.message}",
+            hint=error.hint if error.hint is not None else "mend the function, or declare the schema that it returns",
+        )
+
+    def _named(self, what: str) -> str:
+        location = self.node.location
+        return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"

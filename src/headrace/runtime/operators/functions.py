@@ -1,11 +1,18 @@
-"""The user's own functions: per row (map, filter, flat_map) and per batch. The only place with Python per message."""
+"""The user's own functions: per row (map, filter, flat_map) and per batch. The only place with Python per message.
+
+A batch function and a sink get a DataFrame of their own (its memory is shared): what they do to it in place
+doesn't reach the other branches of the flow.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 
 from headrace.api.specs import BatchFunction, Node, RowFunction, Sink
-from headrace.core.errors import DataError, UserFunctionError
+from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Operator
 
 
@@ -20,26 +27,27 @@ class RowFunctionOperator(Operator):
         """See ``Operator``."""
         records = self._spec.input.to_records(rows)
         function = self._spec.function
+        if self._spec.mode == "filter":
+            self.emit(rows.filter(pl.Series(self._called(function, records), dtype=pl.Boolean)))
+            return
+        results = self._called(function, records)
         try:
-            if self._spec.mode == "filter":
-                kept = pl.Series([bool(function(record)) for record in records], dtype=pl.Boolean)
-                self.emit(rows.filter(kept))
-                return
-            if self._spec.mode == "map":
-                results = [function(record) for record in records]
-            else:
-                results = [result for record in records for result in function(record)]
-        except UserFunctionError:
-            raise  # an operator behind this one, which has named itself already
-        except Exception as error:
-            raise self.failed(error, "the function") from error
-        self.emit(self._table(results))
-
-    def _table(self, results: list[object]) -> pl.DataFrame:
-        try:
-            return self._spec.output.from_records(results)
+            table = self._spec.output.from_records(results)
         except DataError as error:
-            raise self.failed(error, "the result") from error
+            raise self.misfitted(error, "the function's result") from error
+        self.emit(table)
+
+    def _called(self, function: Callable[[Any], Any], records: list[Any]) -> list[Any]:
+        try:
+            match self._spec.mode:
+                case "filter":
+                    return [bool(function(record)) for record in records]
+                case "map":
+                    return [function(record) for record in records]
+                case "flat_map":
+                    return [result for record in records for result in function(record)]
+        except Exception as error:
+            raise self.failed(error, "the function", _users_line(error)) from error
 
 
 class BatchFunctionOperator(Operator):
@@ -52,18 +60,18 @@ class BatchFunctionOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
         try:
-            result: object = self._spec.function(rows)
+            result: object = self._spec.function(rows.clone())
         except Exception as error:
-            raise self.failed(error, "the batch function") from error
+            raise self.failed(error, "the batch function", _users_line(error)) from error
         if not isinstance(result, pl.DataFrame):
             wrong = TypeError(f"it returned {type(result).__name__}, not a polars DataFrame")
             raise self.failed(wrong, "the batch function")
         try:
             fitting, mismatch = self._spec.output.conform(result)
         except DataError as error:
-            raise self.failed(error, "the batch function's result") from error
+            raise self.misfitted(error, "the batch function's result") from error
         if mismatch is not None:
-            raise self.failed(mismatch.error(), "the batch function's result")
+            raise self.misfitted(mismatch.error(), "the batch function's result")
         self.emit(fitting)
 
 
@@ -77,6 +85,16 @@ class SinkOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
         try:
-            self._function(rows)
+            self._function(rows.clone())
         except Exception as error:
-            raise self.failed(error, "the sink function") from error
+            raise self.failed(error, "the sink function", _users_line(error)) from error
+
+
+def _users_line(error: Exception) -> str:
+    """The line of the app's own code that raised, or that called what raised; nothing if none is known."""
+    trace = error.__traceback__
+    while trace is not None:
+        if not trace.tb_frame.f_globals.get("__name__", "").startswith("headrace."):
+            return f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return ""

@@ -3,7 +3,7 @@
 A batch becomes partial results per (window, key) at once; the state is runs of partial results
 (``stores.runs``). When the watermark reaches a window's end, its rows are taken out, merged, finished and
 emitted, in the order of window and key. A message older than the watermark whose window has left is late:
-it is counted and dropped.
+it is counted and dropped. A null key is a key like any other, as in Polars; a null event time is an error.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class WindowOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
         partial = self._partial(rows)
-        if self._watermark > NEVER:
-            bound = self._watermark - self._size
-            if self._lowest(partial) <= bound:
-                partial = self._without_late(rows, bound)
+        lowest = self._lowest(partial)
+        bound = self._watermark - self._size
+        if self._watermark > NEVER and lowest <= bound:
+            partial = self._without_late(rows, bound)
         self._runs.add(partial)
 
     def on_watermark(self, watermark: int) -> None:
@@ -70,7 +70,7 @@ class WindowOperator(Operator):
         return (self._runs,)
 
     def resume(self, watermark: int) -> None:
-        """Know the watermark that the restored state belongs to."""
+        """See ``Operator``."""
         self._watermark = watermark
 
     def _partial(self, rows: pl.DataFrame) -> pl.DataFrame:

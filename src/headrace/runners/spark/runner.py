@@ -1,0 +1,205 @@
+"""Run a plan in containers on Spark: open Spark, start the coordinator, host the containers, watch, end.
+
+The calling thread watches: it waits for the coordinator's news, shows progress and handles Ctrl-C (once: drain; twice:
+stop at once). The containers' Spark job has a daemon thread, the coordinator's server one of its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+from pyspark import SparkContext, cloudpickle
+
+from headrace.api.specs import Graph
+from headrace.core import errors
+from headrace.core.errors import HeadraceError, SurroundingsError
+from headrace.metadata.store import MetadataStore
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.runners.coordination.address import publish
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.messages import AppStatus, ErrorReport
+from headrace.runners.coordination.server import Coordinator
+from headrace.runners.facts import gather_facts
+from headrace.runners.prepare import check_stages, prepare_streams
+from headrace.runners.spark.container_main import ContainerPayload, container_main, encode_payload
+from headrace.runners.spark.hosting import ContainerJob
+from headrace.runners.spark.session import close_context, open_context
+from headrace.runners.spark.slots import check_slots, count_slots
+
+WATCH_S = 0.25
+END_GRACE_S = 10.0
+
+Progress = Callable[[AppStatus], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOptions:
+    """Where and how to run. ``stages`` limits the deployment to these; empty means all."""
+
+    master: str | None = None
+    containers: int | None = None
+    stages: Sequence[str] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    progress: Progress | None = None
+
+
+def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -> AppStatus:
+    """Run until the app has ended or has been drained; returns its last status. Raises what made it fail."""
+    facts = gather_facts(graph)
+    check_stages(plan(graph, facts), options.stages)  # what can't be planned must not cost the start of Spark
+    theirs = SparkContext._active_spark_context
+    context = open_context(f"headrace {graph.app}", options.master, options.conf)
+    try:
+        containers = _container_count(context, plan(graph, facts), options)
+        planned = plan(graph, facts, containers)
+        prepare_streams(planned)
+        return _Run(context, planned, metadata, options, containers).run()
+    finally:
+        if theirs is None:
+            close_context(context)
+
+
+def _container_count(context: SparkContext, planned: Plan, options: SparkOptions) -> int:
+    if options.containers is not None:
+        check_slots(context, options.containers)
+        return options.containers
+    check_slots(context, 1)
+    tasks = sum(len(s.tasks) for s in planned.stages if not options.stages or s.name in options.stages)
+    return min(count_slots(context), tasks)
+
+
+class _Run:
+    """One run of an app on an open Spark."""
+
+    def __init__(
+        self, context: SparkContext, planned: Plan, metadata: MetadataStore, options: SparkOptions, containers: int
+    ) -> None:
+        self._options = options
+        self._plan = planned
+        self._started_at = time.time_ns() // 1_000_000
+        stages = {
+            stage.name: [task.name for task in stage.tasks]
+            for stage in planned.stages
+            if not options.stages or stage.name in options.stages
+        }
+        app = planned.graph.app
+        ledger = Ledger(
+            app,
+            stages,
+            containers,
+            started_at=self._started_at,
+            guarantee=planned.graph.settings.guarantee,
+        )
+        self._coordinator = Coordinator(ledger, metadata)
+        self._stages = list(stages)
+        self._context = context
+        self._containers = containers
+        self._interrupts = 0
+
+    def run(self) -> AppStatus:
+        self._coordinator.start()
+        try:
+            settings = self._plan.graph.settings
+            published = publish(
+                Path(settings.home),
+                self._plan.graph.app,
+                self._coordinator.url,
+                self._coordinator.token,
+                stages=self._stages,
+                all_stages=not self._options.stages,
+                started_at=self._started_at,
+            )
+            try:
+                payload = ContainerPayload(
+                    plan=self._plan,
+                    url=self._coordinator.url,
+                    token=self._coordinator.token,
+                    python_path=_user_folders(),
+                )
+                job = ContainerJob(
+                    self._context,
+                    self._containers,
+                    container_main,
+                    encode_payload(payload, _dumps),
+                    f"headrace {self._plan.graph.app}: {self._containers} containers",
+                )
+                job.start()
+                try:
+                    with self._draining():
+                        return self._watch(job)
+                finally:
+                    if not job.wait(0):
+                        job.cancel()
+            finally:
+                published.close()
+        finally:
+            self._coordinator.close()
+
+    def _watch(self, job: ContainerJob) -> AppStatus:
+        while True:
+            self._coordinator.wait(WATCH_S)
+            status = self._coordinator.status()
+            if self._options.progress is not None:
+                self._options.progress(status)
+            if status.state in ("finished", "failed"):
+                break
+            if job.wait(0):
+                raise job.error() or SurroundingsError(
+                    "Spark's job has ended, but the app hasn't",
+                    hint="see Spark's log for what became of the containers",
+                )
+        if status.error is not None:
+            raise _ended_by(status.error)
+        job.wait(END_GRACE_S)
+        return self._coordinator.status()
+
+    @contextmanager
+    def _draining(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            self._interrupts += 1
+            if self._interrupts == 1:
+                self._coordinator.drain()
+            else:
+                raise KeyboardInterrupt
+
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _ended_by(report: ErrorReport) -> HeadraceError:
+    """The error that a container reported, as the class it was there if we know it."""
+    kind = getattr(errors, report.type, None)
+    if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
+        return HeadraceError(f"{report.type}: {report.message}\n{report.traceback}", hint=report.hint)
+    return kind(report.message, hint=report.hint)
+
+
+def _dumps(value: object) -> bytes:
+    """Pickle by value what containers can't import: the user's own file."""
+    loaded = sys.modules.get("__headrace_app__")
+    if loaded is not None:
+        cloudpickle.register_pickle_by_value(loaded)  # type: ignore[no-untyped-call]
+    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return data
+
+
+def _user_folders() -> tuple[str, ...]:
+    """The folder of the user's script, where its own modules are."""
+    return tuple(str(Path(folder).resolve()) for folder in sys.path[:1] if folder)

@@ -1,0 +1,69 @@
+"""One task's changelog partition as I/O: append, flush, read. What counts in it the protocol decides.
+
+Trimming cuts at a commit frame whose successor rebuilds all state, so the first record of a trimmed changelog is a
+commit; ``base`` finds it, and a restart without local state begins there. Blocking: ``flush`` and ``read``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.checkpoint.record import LocalCheckpoint
+from headrace.core.errors import CorruptLogError
+from headrace.core.frame import Header, Kind, body_of, decode_header, encode
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.connections import Connections
+from headrace.systems.base import Edge, Records
+from headrace.systems.registry import SystemSpec
+
+_READ_BYTES = 8 << 20
+
+
+class ChangelogPartition:
+    """The changelog of one task."""
+
+    def __init__(self, ssp: SSP, system: SystemSpec, connections: Connections) -> None:
+        self.ssp = ssp
+        self._admin = connections.admin(system)
+        self._producer = connections.record_producer(system)
+        self._consumer = connections.consumer(system)
+
+    def append(self, header: Header, body: bytes) -> int:
+        """Send a record; returns its size."""
+        frame = encode(header, body)
+        self._producer.send(self.ssp.stream.name, self.ssp.partition, frame)
+        return len(frame)
+
+    def flush(self) -> Offset:
+        """Wait for the acknowledgement of what was appended; the offset behind the last record."""
+        return self._producer.flush()[self.ssp.stream.name, self.ssp.partition]
+
+    def read(self, start: Offset | None, end: Offset) -> Iterator[tuple[Offset, Header, memoryview]]:
+        """The records from ``start`` (None: the oldest kept) up to ``end``."""
+        consumer = self._consumer
+        consumer.register(self.ssp, Edge.OLDEST if start is None else start)
+        while consumer.position(self.ssp) < end:
+            for polled in consumer.poll([self.ssp], _READ_BYTES):
+                if not isinstance(polled, Records):
+                    raise CorruptLogError(f"{self.ssp}: a changelog can't end or hold rows, this one does")
+                for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
+                    if offset >= end:
+                        return
+                    yield offset, decode_header(payload), body_of(payload)
+
+    def base(self) -> LocalCheckpoint | None:
+        """The commit that a trimmed changelog begins with; None when it was never trimmed (or is empty)."""
+        extent = self._admin.extents(self.ssp.stream.name)[self.ssp.partition]
+        for offset, header, _ in self.read(None, extent.upcoming):
+            if header.kind is Kind.COMMIT:
+                return LocalCheckpoint(offset, header.generation, header.version)
+            return None
+        return None
+
+    def trim(self, commit: Offset) -> None:
+        """Give up what lies before a commit; the one after it has to rebuild all state."""
+        self._admin.trim(self.ssp, commit)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._consumer.close()

@@ -1,0 +1,97 @@
+"""The consumers of one task: one for each system, all its partitions, and how much may wait unprocessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace.api.specs import StreamSpec
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.chooser import Chooser
+from headrace.runtime.connections import Connections
+from headrace.runtime.envelope import envelopes
+from headrace.systems.base import Consumer, Edge, Position, Records
+
+WAITING_BYTES_MAX = 8 << 20
+POLL_BYTES_MAX = 4 << 20
+
+
+class Inputs:
+    """Reads the input partitions of one task."""
+
+    def __init__(self, specs: Mapping[SSP, StreamSpec], connections: Connections) -> None:
+        self._specs = specs
+        self._connections = connections
+        self._consumers: dict[str, Consumer] = {}
+        self._ssps: dict[str, list[SSP]] = {}
+        self._hungry: dict[str, bool] = {}
+        for ssp, spec in specs.items():
+            name = spec.system.name
+            if name not in self._consumers:
+                self._consumers[name] = connections.consumer(spec.system)
+                self._hungry[name] = False
+            self._ssps.setdefault(name, []).append(ssp)
+
+    def begin(self, positions: Mapping[SSP, Position]) -> dict[SSP, Offset]:
+        """Read on at these positions (also after a rollback); returns them as offsets."""
+        begun: dict[SSP, Offset] = {}
+        for name, ssps in self._ssps.items():
+            consumer = self._consumers[name]
+            for ssp in ssps:
+                consumer.register(ssp, positions[ssp])
+                begun[ssp] = consumer.position(ssp)
+            self._hungry[name] = True
+        return begun
+
+    def poll(self, chooser: Chooser) -> None:
+        """Hand what has arrived to the chooser; partitions of which enough waits are left alone."""
+        for name, consumer in self._consumers.items():
+            ssps = self._ssps[name]
+            wanted = [ssp for ssp in ssps if chooser.waiting_bytes(ssp) < WAITING_BYTES_MAX]
+            if not wanted:
+                continue
+            found = consumer.poll(wanted, POLL_BYTES_MAX)
+            self._hungry[name] = bool(found) or len(wanted) < len(ssps)
+            for polled in found:
+                for envelope in envelopes(polled):
+                    chooser.offer(envelope)
+
+    @property
+    def hungry(self) -> bool:
+        """The last poll found something, or left something out: there may be more."""
+        return any(self._hungry.values())
+
+    def filenos(self) -> list[int]:
+        """Descriptors that turn readable when there may be something to poll."""
+        numbers = [consumer.fileno() for consumer in self._consumers.values()]
+        return [number for number in numbers if number is not None]
+
+    def position(self, ssp: SSP) -> Offset:
+        """The next offset that will be polled."""
+        return self._consumers[self._specs[ssp].system.name].position(ssp)
+
+    def lag(self, ssp: SSP) -> int | None:
+        """How far polling is behind the end of the partition; None when unknown."""
+        consumer = self._consumers.get(self._specs[ssp].system.name)
+        return None if consumer is None else consumer.lag(ssp)
+
+    def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
+        """All records from these offsets to the present ends, without moving any position."""
+        for ssp, start in positions.items():
+            spec = self._specs[ssp]
+            end = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].upcoming
+            consumer = self._connections.consumer(spec.system)
+            try:
+                consumer.register(ssp, Edge.OLDEST if start is None else start)
+                while consumer.position(ssp) < end:
+                    found = consumer.poll([ssp], POLL_BYTES_MAX)
+                    if not found:
+                        break  # the rest is the unfinished end of an append
+                    yield from (polled for polled in found if isinstance(polled, Records))
+            finally:
+                consumer.close()
+
+    def close(self) -> None:
+        """Release all consumers."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
