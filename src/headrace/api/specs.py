@@ -24,7 +24,7 @@ Start = Literal["oldest", "upcoming"]
 TableKind = Literal["local", "global"]
 JoinHow = Literal["inner", "left", "outer"]
 TableJoinHow = Literal["inner", "left"]
-Guarantee = Literal["at_least_once"]
+Guarantee = Literal["exactly_once", "at_least_once"]
 Grouping = Literal["partition", "container"]
 
 DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
@@ -288,7 +288,7 @@ class Settings:
 
     home: str = ".headrace"
     intermediate_partitions: int | None = None
-    guarantee: Guarantee = "at_least_once"
+    guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = 1000
     ahead_bytes_max: int = 64 << 20
     grouping: Grouping = "partition"

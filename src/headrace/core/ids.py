@@ -55,6 +55,11 @@ class SSP:
         return f"{self.stream}[{self.partition}]"
 
     @classmethod
+    def of(cls, stream: str, partition: int) -> SSP:
+        """The partition of a stream that is given as text, ``system.name``."""
+        return cls(StreamId.parse(stream), partition)
+
+    @classmethod
     def parse(cls, text: str) -> SSP:
         """Read what ``str`` wrote."""
         stream, _, rest = text.rpartition("[")
