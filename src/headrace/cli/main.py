@@ -87,9 +87,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = app(args=command, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has had enough. What Python still holds for stdout has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
+        return _nobody_reads()
+    except SystemExit as ending:
+        # This is what typer makes of a broken pipe.
+        if isinstance(ending.__context__, BrokenPipeError):
+            return _nobody_reads()
+        raise
     except TyperException as error:
         return _wrong_usage(error)
     except HeadraceError as error:
@@ -100,6 +103,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return int(code or Exit.OK)
+
+
+def _nobody_reads() -> int:
+    """Whoever read our output has had enough, which is well; what is still buffered for it has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return Exit.OK
 
 
 def _wrong_usage(error: TyperException) -> int:

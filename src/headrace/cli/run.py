@@ -2,36 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from headrace.cli.console import print_json
 from headrace.cli.options import AppName, FileArguments, Pipeline
-
-
-@runtime_checkable
-class Runnable(Protocol):
-    """What ``headrace.App`` adds to a declared app."""
-
-    @property
-    def name(self) -> str:
-        """The app's name."""
-        ...
-
-    def run(
-        self,
-        *,
-        master: str | None,
-        containers: int | None,
-        stages: Sequence[str] | None,
-        local: bool,
-        conf: Mapping[str, str] | None,
-        progress: bool,
-    ) -> int | None:
-        """Run it to its end; an exit code, or None when it ended well."""
-        ...
 
 
 def run(
@@ -72,6 +49,7 @@ def run(
 
     Ctrl-C lets it finish what it has read, and ends it well; a second one ends it at once.
     """
+    from headrace.app import App
     from headrace.cli.loader import load_app
     from headrace.core.errors import UsageError
 
@@ -79,9 +57,9 @@ def run(
     if local and (master or containers or settings):
         raise UsageError("--local runs without Spark, so --master, --containers and --conf say nothing there")
     application = load_app(pipeline, app, arguments or ())
-    if not isinstance(application, Runnable):
+    if not isinstance(application, App):
         raise UsageError(f"{application!r} only declares an app and can't be run", hint="make it with hr.App(...)")
-    code = application.run(
+    application.run(
         master=master,
         containers=containers,
         stages=stage or None,
@@ -90,8 +68,7 @@ def run(
         progress=not quiet,
     )
     if as_json:
-        print_json({"app": application.name, "exitCode": code or 0})
-    raise typer.Exit(code or 0)
+        print_json({"app": application.name, "ended": True})
 
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,164 @@
+"""create, list, describe, seal and trim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from headrace.core.ids import SSP, StreamId
+from headrace.systems.log.system import LogSystem
+
+Cli = Callable[..., Any]
+VIEWS = "member:str,ts:i64"
+
+
+def test_create_makes_the_stream(cli: Cli, home: Path) -> None:
+    made = cli("stream", "create", "views", "--partitions", 2, "--schema", VIEWS)
+    assert (made.code, made.out) == (0, "created log.views with 2 partitions\n")
+    info = LogSystem(home / "streams").admin().describe("views")
+    assert info is not None
+    assert info.partitions == 2
+    assert info.columns == {"member": pl.String(), "ts": pl.Int64()}
+
+
+def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
+    first = cli("stream", "create", "log.views", "--partitions", 1, "--json").json()
+    second = cli("stream", "create", "views", "--partitions", 1, "--json").json()
+    assert first == {"created": True, "stream": "log.views", "partitions": 1, "columns": None}
+    assert second == first | {"created": False}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("views", "--partitions", 3), 1, "is there with 1 partitions, not 3"),
+        (("x", "--partitions", 0), 2, "0 partitions; use 1 to 100000"),
+        (("x",), 2, "Missing option '--partitions'"),
+        (("x", "--partitions", "two"), 2, "'--partitions'"),
+        (("../x", "--partitions", 1), 2, "'../x' is not a usable id"),
+        (("a b", "--partitions", 1), 2, "'a b' is not a usable id"),
+        (("kafka.x", "--partitions", 1), 2, "there is no system 'kafka' on the command line"),
+        (("x", "--partitions", 1, "--schema", "member"), 2, "'member' is not name:type"),
+        (("x", "--partitions", 1, "--schema", "member:text"), 2, "unknown type 'text'"),
+    ],
+)
+def test_create_refuses(cli: Cli, home: Path, words: tuple[object, ...], code: int, message: str) -> None:
+    cli("stream", "create", "views", "--partitions", 1)
+    refused = cli("stream", "create", *words)
+    assert refused.code == code
+    assert refused.err.startswith("error: ")
+    assert message in refused.err
+    assert "Traceback" not in refused.err
+    assert LogSystem(home / "streams").admin().list() == ["views"]
+
+
+def test_a_name_with_a_dot_is_written_with_its_system(cli: Cli) -> None:
+    assert cli("stream", "create", "log.views.v2", "--partitions", 1).code == 0
+    assert [one["stream"] for one in cli("stream", "list", "--json").json()] == ["log.views.v2"]
+    assert "write log.views.v2" in cli("stream", "read", "views.v2").err
+
+
+def test_list_of_nothing(cli: Cli, home: Path) -> None:
+    empty = cli("stream", "list")
+    assert (empty.code, empty.out, empty.err) == (0, "", f"{home} holds no streams\n")
+    assert cli("stream", "list", "--json").json() == []
+    assert not home.exists()
+
+
+def test_list_and_describe_show_shape_and_size(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "views.jsonl").write_text('{"member":"a","ts":1}\n')
+    cli("stream", "create", "views", "--partitions", 2, "--schema", VIEWS)
+    cli("stream", "write", "views", "views.jsonl", "--partition", 1)
+    about = cli("stream", "describe", "views", "--json").json()
+    first, second = about["extents"]
+    assert first == {"partition": 0, "oldest": 32, "upcoming": 32, "bytes": 0, "sealed": False}
+    assert second["upcoming"] > second["oldest"] == 32
+    assert about["bytes"] == second["bytes"] == second["upcoming"] - 32
+    assert about["columns"] == {"member": "String", "ts": "Int64"}
+    (listed,) = cli("stream", "list", "--json").json()
+    assert listed == {key: about[key] for key in listed}
+    text = cli("stream", "describe", "views").out
+    assert "columns  member: String, ts: Int64" in text
+    assert cli("stream", "list").out.splitlines()[1].split()[:2] == ["log.views", "2"]
+
+
+def test_describe_shows_how_far_readers_are(cli: Cli, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "views.jsonl").write_text('{"member":"a","ts":1}\n')
+    cli("stream", "write", "views", "views.jsonl", "--create", "--partitions", 1)
+    admin = LogSystem(home / "streams").admin()
+    admin.report_position(SSP(StreamId("log", "views"), 0), "counts", 32)
+    assert cli("stream", "describe", "views", "--json").json()["readers"] == []
+    (reader,) = cli("stream", "describe", "views", "--group", "counts", "--json").json()["readers"]
+    size = admin.extents("views")[0].upcoming - 32
+    assert reader == {"group": "counts", "partition": 0, "position": 32, "lag": size}
+    (home / "apps" / "counts").mkdir(parents=True)
+    assert cli("stream", "describe", "views").out.splitlines()[-1].split()[:3] == ["counts", "0", "32"]
+
+
+def test_seal_ends_a_stream(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "views.jsonl").write_text("{}\n")
+    cli("stream", "create", "views", "--partitions", 1, "--schema", VIEWS)
+    assert cli("stream", "seal", "views").out == "sealed log.views\n"
+    assert cli("stream", "describe", "views", "--json").json()["sealed"] is True
+    refused = cli("stream", "write", "views", "views.jsonl")
+    assert refused.code == 1
+    assert "was sealed" in refused.err
+
+
+@pytest.mark.parametrize("verb", [("describe",), ("seal",), ("read",), ("trim", "--before", "upcoming")])
+def test_a_missing_stream_is_an_error_with_the_likely_name(cli: Cli, verb: tuple[str, ...]) -> None:
+    cli("stream", "create", "page-views", "--partitions", 1)
+    missing = cli("stream", verb[0], "pageviews", *verb[1:])
+    assert missing.code == 1
+    assert "there is no stream log.pageviews" in missing.err
+    assert "did you mean page-views?" in missing.err
+
+
+def filled(cli: Cli, tmp_path: Path) -> list[int]:
+    """A stream of one partition with three frames; their offsets."""
+    for number in range(3):
+        (tmp_path / "one.jsonl").write_text(f'{{"n":{number}}}\n')
+        cli("stream", "write", "numbers", "one.jsonl", "--create", "--partitions", 1)
+    return [line["@offset"] for line in cli("stream", "read", "numbers", "--offsets").lines()]
+
+
+def test_trim_without_yes_only_says_what_it_would_do(cli: Cli, tmp_path: Path) -> None:
+    filled(cli, tmp_path)
+    asked = cli("stream", "trim", "numbers", "--before", "upcoming")
+    assert asked.code == 2
+    assert "for good" in asked.err
+    assert "--yes" in asked.err
+    assert len(cli("stream", "read", "numbers").lines()) == 3
+
+
+def test_trim_gives_up_what_lies_before(cli: Cli, tmp_path: Path) -> None:
+    _, second, _ = filled(cli, tmp_path)
+    done = cli("stream", "trim", "numbers", "--before", second, "--yes", "--json").json()
+    assert done == {"stream": "log.numbers", "bytes": second - 32, "partitions": [{"partition": 0, "oldest": second}]}
+    assert [line["n"] for line in cli("stream", "read", "numbers").lines()] == [1, 2]
+    below = cli("stream", "read", "numbers", "--from", 32)
+    assert below.code == 1
+    assert f"the oldest is {second}" in below.err
+    assert cli("stream", "trim", "numbers", "--before", "upcoming", "--yes").code == 0
+    assert cli("stream", "read", "numbers").out == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        ("1:32", "has no partition 1"),
+        ("40", "no record begins there"),
+        ("99999", "lies outside"),
+        ("x", "not a position"),
+    ],
+)
+def test_trim_refuses_a_wrong_place(cli: Cli, tmp_path: Path, before: str, message: str) -> None:
+    filled(cli, tmp_path)
+    refused = cli("stream", "trim", "numbers", "--before", before, "--yes")
+    assert refused.code == 2
+    assert message in refused.err
+    assert len(cli("stream", "read", "numbers").lines()) == 3
