@@ -1,0 +1,57 @@
+"""Aggregates by type: what comes out of empty, null and narrow values."""
+
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+
+import headrace as hr
+
+
+def aggregated(dtype: Any, values: list[Any], aggregate: hr.Aggregate) -> Any:
+    """One window's aggregate over values that come one batch each, so that partial results are merged."""
+    app = hr.App("one-window")
+    values_in = app.input("values", {"key": pl.Int64, "v": dtype, "ts": pl.Int64}, event_time="ts")
+    values_in.window(hr.tumbling("1s"), key="key", agg={"result": aggregate}, id="w").send_to(app.output("out"))
+    with app.test() as t:
+        for value in values:
+            t.feed("values", [{"key": 1, "v": value, "ts": 5}])
+        t.end()
+        return t.read("out")["result"].to_list()[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "aggregate", "result"),
+    [
+        (pl.Int8, [100, 100, 100], hr.sum("v"), 300),
+        (pl.UInt8, [200, None, 200], hr.sum("v"), 400),
+        (pl.Boolean, [True, False, True], hr.sum("v"), 2),
+        (pl.Float32, [0.5, 0.25], hr.sum("v"), 0.75),
+        (pl.Decimal(4, 2), [Decimal("99.99"), Decimal("99.99")], hr.sum("v"), Decimal("199.98")),
+        (pl.Duration("ms"), [timedelta(hours=1), timedelta(hours=2)], hr.sum("v"), timedelta(hours=3)),
+        (pl.Int64, [None, None], hr.sum("v"), 0),
+        (pl.Int64, [None, None], hr.count("v"), 0),
+        (pl.Int64, [None, None], hr.count(), 2),
+        (pl.Int64, [None, None], hr.min("v"), None),
+        (pl.Int64, [None, None], hr.mean("v"), None),
+        (pl.Int64, [None, None], hr.collect("v"), [None, None]),
+        (pl.Int64, [1, 2, 4], hr.mean("v"), 7 / 3),
+        (pl.Boolean, [True, False, True, True], hr.mean("v"), 0.75),
+        (pl.String, ["b", "a", None], hr.min("v"), "a"),
+        (pl.String, ["b", "a", None], hr.max("v"), "b"),
+        (pl.String, ["b", "a", "b"], hr.collect("v"), ["b", "a", "b"]),
+        (pl.List(pl.Int64), [[1], [], None, [2, 3]], hr.collect("v"), [[1], [], None, [2, 3]]),
+        (pl.Struct({"x": pl.Int64}), [{"x": 1}, {"x": None}], hr.collect("v"), [{"x": 1}, {"x": None}]),
+        (pl.String, ["a", None, "bc"], hr.sum(pl.col("v").str.len_bytes()), 3),
+    ],
+)
+def test_aggregate(dtype: Any, values: list[Any], aggregate: hr.Aggregate, result: Any) -> None:
+    assert aggregated(dtype, values, aggregate) == result
+
+
+def test_an_aggregate_that_fails_says_where() -> None:
+    with pytest.raises(hr.UserFunctionError, match=r"an aggregate of operator 'w' .*values_in.window\(") as info:
+        aggregated(pl.String, ["x"], hr.sum(pl.col("v").cast(pl.Int64)))
+    assert "values[0], offsets 0 to 0" in str(info.value)

@@ -1,0 +1,44 @@
+"""filter(expression): the rows for which it is true."""
+
+import polars as pl
+import pytest
+
+import headrace as hr
+
+ROWS = [
+    {"member": "a", "ms": 5, "ts": 1},
+    {"member": "b", "ms": 50, "ts": 2},
+    {"member": "c", "ms": None, "ts": 3},
+]
+
+
+def test_rows_for_which_it_is_true_stay(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
+    views.filter(pl.col("ms") > 10).send_to(out)
+    with app.test() as t:
+        t.feed("views", ROWS)
+        assert t.read("out").to_dicts() == [ROWS[1]]
+
+
+def test_null_is_not_true_nor_is_its_opposite(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
+    views.filter(~(pl.col("ms") > 10)).send_to(out)
+    with app.test() as t:
+        t.feed("views", ROWS)
+        assert t.read("out").to_dicts() == [ROWS[0]]
+
+
+def test_what_is_wholly_filtered_out_still_moves_time(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
+    views.filter(pl.lit(value=False)).send_to(out)
+    with app.test() as t:
+        t.feed("views", ROWS)
+        assert (t.read("out").height, t.watermark) == (0, 3)
+
+
+def test_a_predicate_that_fails_says_where(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
+    views.filter(pl.col("member").cast(pl.Int64) > 0).send_to(out)
+    with app.test() as t, pytest.raises(hr.UserFunctionError) as info:
+        t.feed("views", ROWS)
+    text = str(info.value)
+    assert "the predicate of operator 'filter-1'" in text
+    assert "test_filter_operator.py:" in text
+    assert 'views.filter(pl.col("member").cast(pl.Int64) > 0)' in text
+    assert "views[0], offsets 0 to 0" in text
