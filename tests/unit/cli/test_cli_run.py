@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cli.run import parse_conf
+from headrace.core.errors import UsageError
+
+Cli = Callable[..., Any]
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+
+PIPELINE = """
+import sys
+import polars as pl
+import headrace as hr
+
+app = hr.App("doubles", home={home!r})
+numbers = app.input("numbers", schema={{"n": pl.Int64}})
+factor = int(sys.argv[1]) if len(sys.argv) > 1 else 2
+numbers.select(pl.col("n") * factor).send_to(app.output("doubles"))
+"""
+
+RECORDER = """
+import json
+import headrace as hr
+
+class Recorder(hr.App):
+    def run(self, **options):
+        print(json.dumps(options))
+
+app = Recorder("recorded")
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, home: Path) -> Path:
+    file = tmp_path / "pipeline.py"
+    file.write_text(PIPELINE.format(home=str(home)))
+    return file
+
+
+@pytest.fixture
+def numbers(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "numbers.jsonl").write_text('{"n":1}\n{"n":2}\n{"n":3}\n')
+    cli("stream", "write", "numbers", "numbers.jsonl", "--create", "--partitions", 1)
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    nothing = {"master": None, "containers": None, "stages": None, "local": False, "conf": None, "progress": True}
+    assert cli("run", "recorder.py").json() == nothing
+    words = ("--master", "local[2]", "--containers", 2, "--stage", "a", "--stage", "b", "--conf", "x.y=1=2", "--quiet")
+    assert cli("run", "recorder.py", *words).json() == {
+        "master": "local[2]",
+        "containers": 2,
+        "stages": ["a", "b"],
+        "local": False,
+        "conf": {"x.y": "1=2"},
+        "progress": False,
+    }
+    assert cli("run", "recorder.py", "--local", "--json").out.endswith('{\n  "app": "recorded",\n  "ended": true\n}\n')
+
+
+@pytest.mark.parametrize("other", [("--master", "local[2]"), ("--containers", "2"), ("--conf", "a=b")])
+@pytest.mark.usefixtures("clean_modules")
+def test_local_takes_no_options_of_spark(cli: Cli, pipeline: Path, other: tuple[str, ...]) -> None:
+    refused = cli("run", pipeline, "--local", *other)
+    assert refused.code == 2
+    assert "--local runs without Spark" in refused.err
+
+
+@pytest.mark.parametrize("pairs", [["a"], ["=b"], [" =b"], ["a=1", "a=2"]])
+def test_conf_refuses_what_is_no_setting(pairs: list[str]) -> None:
+    with pytest.raises(UsageError, match="--conf"):
+        parse_conf(pairs)
+
+
+def test_conf_keeps_everything_behind_the_first_equals_sign() -> None:
+    assert parse_conf(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_bounded_app_runs_to_its_end(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
+    cli("stream", "seal", "numbers")
+    run = spawn("run", pipeline, "--local", "--quiet", "--", "10")
+    out, err = run.communicate(timeout=60)
+    assert (run.returncode, out, err) == (0, b"", b"")
+    assert [line["n"] for line in cli("stream", "read", "doubles").lines()] == [10, 20, 30]
+
+
+@pytest.mark.usefixtures("numbers")
+def test_ctrl_c_drains_and_ends_well(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
+    cli("stream", "create", "doubles", "--partitions", 1, "--schema", "n:i64")
+    follower = spawn("stream", "read", "doubles", "--follow")
+    run = spawn("run", pipeline, "--local")
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b'{"n":2}\n'
+    run.send_signal(signal.SIGINT)
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 0, err.decode()
+    assert b"Traceback" not in err
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_failing_function_ends_it_with_1(cli: Cli, spawn: Spawn, tmp_path: Path, home: Path) -> None:
+    cli("stream", "seal", "numbers")
+    file = tmp_path / "failing.py"
+    text = PIPELINE.format(home=str(home))
+    file.write_text(text.replace('select(pl.col("n") * factor)', "filter(lambda row: 1 / 0)"))
+    run = spawn("run", file, "--local", "--quiet")
+    _, err = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert err.startswith(b"error: ")
+    assert b"division by zero" in err

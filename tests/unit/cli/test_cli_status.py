@@ -1,0 +1,115 @@
+"""``headrace status`` against a real coordinator in this process."""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.core.ids import TaskName
+from headrace.metadata.store import MemoryMetadata
+from headrace.runners.coordination.address import publish
+from headrace.runners.coordination.client import CoordinatorClient
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.messages import Heartbeat, Register, TaskStatus
+from headrace.runners.coordination.server import Coordinator
+
+Cli = Callable[..., Any]
+Spawn = Callable[..., "subprocess.Popen[bytes]"]
+TASKS = [TaskName("views", 0), TaskName("views", 1)]
+
+
+@pytest.fixture
+def running(home: Path) -> Iterator[CoordinatorClient]:
+    """An app with a container that has reported once."""
+    ledger = Ledger("page-views", {"views": TASKS}, 1, started_at=1_700_000_000_000, guarantee="at_least_once")
+    with Coordinator(ledger, MemoryMetadata()) as coordinator:
+        published = publish(
+            home,
+            "page-views",
+            coordinator.url,
+            coordinator.token,
+            stages=["views"],
+            all_stages=True,
+            started_at=1_700_000_000_000,
+        )
+        client = CoordinatorClient(coordinator.url, coordinator.token)
+        client.register(Register(container=0, attempt=1, host="worker-a", pid=4711, incarnation="one"))
+        tasks = [TaskStatus(name=str(name), state="running", lag=7) for name in TASKS]
+        client.heartbeat(Heartbeat(container=0, incarnation="one", sent_ms=1.0, tasks=tasks))
+        try:
+            yield client
+        finally:
+            client.close()
+            published.close()
+
+
+def test_nothing_runs(cli: Cli, home: Path) -> None:
+    nothing = cli("status")
+    assert (nothing.code, nothing.out, nothing.err) == (0, "", f"no app runs on {home}\n")
+    assert cli("status", "--json").json() == []
+    named = cli("status", "page-views")
+    assert named.code == 1
+    assert "app 'page-views' isn't running" in named.err
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize("name", [(), ("page-views",)])
+def test_a_running_app_is_shown(cli: Cli, name: tuple[str, ...]) -> None:
+    shown = cli("status", *name)
+    assert shown.code == 0, shown.err
+    assert shown.out.startswith("page-views  running  since 2023-11-14 22:13:20 UTC")
+    assert "worker-a" in shown.out
+    assert "4711" in shown.out
+
+
+@pytest.mark.usefixtures("running")
+def test_as_json_it_is_the_coordinators_own_status(cli: Cli) -> None:
+    (status,) = cli("status", "--json").json()
+    assert (status["app"], status["state"]) == ("page-views", "running")
+    assert status["stages"] == [
+        {"name": "views", "tasks": 2, "finished": 0, "watermark": None, "rowsPerSecond": 0.0, "lag": 14}
+    ]
+    (container,) = status["containers"]
+    assert (container["host"], container["pid"], container["tasks"]) == ("worker-a", 4711, ["views/0", "views/1"])
+
+
+@pytest.mark.usefixtures("running")
+def test_another_app_is_not_there(cli: Cli) -> None:
+    missing = cli("status", "page-view")
+    assert missing.code == 1
+    assert "running there: page-views" in missing.err
+
+
+def watched(process: subprocess.Popen[bytes]) -> Any:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], 30)
+    assert ready, "nothing came"
+    return json.loads(process.stdout.readline())
+
+
+@pytest.mark.usefixtures("running")
+def test_watching_ends_with_ctrl_c(spawn: Spawn) -> None:
+    watch = spawn("status", "page-views", "--watch", "--json")
+    assert watched(watch)[0]["state"] == "running"
+    assert watched(watch)[0]["state"] == "running"
+    watch.send_signal(signal.SIGINT)
+    assert watch.wait(30) == 0
+    assert watch.stderr is not None
+    assert watch.stderr.read() == b""
+
+
+def test_watching_ends_with_the_app(spawn: Spawn, running: CoordinatorClient, home: Path) -> None:
+    watch = spawn("status", "page-views", "--watch", "--json")
+    assert watched(watch)[0]["state"] == "running"
+    (file,) = (home / "apps" / "page-views").glob("*.json")
+    file.unlink()
+    assert watch.wait(30) == 0
+    assert watch.stderr is not None
+    assert watch.stderr.read() == b"it has ended\n"

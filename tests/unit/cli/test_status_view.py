@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+
+from headrace.cli.status_view import age, held_up, to_text, warnings
+from headrace.runners.coordination.messages import (
+    AppStatus,
+    CheckpointStatus,
+    ContainerStatus,
+    ErrorReport,
+    InputStatus,
+    StageStatus,
+    TaskStatus,
+)
+
+NOON = 12 * 3600 * 1000
+
+
+def whole(**known: object) -> AppStatus:
+    values: dict[str, object] = {
+        "app": "page-views",
+        "state": "running",
+        "started_at": NOON - 90_000,
+        "guarantee": "at_least_once",
+        "stages": [
+            StageStatus(name="views", tasks=2, finished=0, watermark=NOON - 3000, rows_per_second=51234.5, lag=1024),
+            StageStatus(name="late", tasks=4, finished=1, watermark=None, rows_per_second=0, lag=None),
+            StageStatus(name="over", tasks=1, finished=1, watermark=NOON, rows_per_second=0, lag=0),
+        ],
+        "tasks": [],
+        "containers": [
+            ContainerStatus(
+                id=0,
+                state="running",
+                host="worker-a",
+                pid=4711,
+                attempt=1,
+                last_seen_ms=200,
+                tasks=["views/0"],
+                rss_bytes=120_000_000,
+            ),
+            ContainerStatus(id=1, state="waiting"),
+        ],
+    }
+    return AppStatus(**(values | known))  # type: ignore[arg-type]
+
+
+def shown(status: AppStatus, *, coloured: bool = False) -> list[str]:
+    return to_text(status, NOON, 120, coloured).splitlines()
+
+
+def row(lines: list[str], first: str) -> list[str]:
+    (found,) = [line.split() for line in lines if line.split()[:1] == [first]]
+    return found
+
+
+def test_stages_show_rate_watermark_with_its_age_and_lag() -> None:
+    lines = shown(whole())
+    assert lines[0] == "page-views  running  since 1970-01-01 11:58:30 UTC (90 s)  at_least_once"
+    assert row(lines, "views") == ["views", "2", "51,234", "11:59:57", "(3.0", "s", "ago)", "1,024"]
+    assert row(lines, "late") == ["late", "3", "of", "4", "0", "-", "?"]
+    assert row(lines, "over") == ["over", "done", "0", "12:00:00", "0"]
+
+
+def test_containers_show_where_they_are() -> None:
+    lines = shown(whole())
+    assert row(lines, "0") == ["0", "running", "worker-a", "4711", "1", "1", "120.0", "MB", "0.2", "s", "ago"]
+    assert row(lines, "1") == ["1", "waiting", "-", "-", "-", "0", "-", "-"]
+
+
+def test_a_calm_app_has_nothing_to_complain_of() -> None:
+    text = "\n".join(shown(whole()))
+    assert "held up" not in text
+    assert "warnings" not in text
+    assert "\x1b" not in text
+
+
+def test_colours_are_for_terminals() -> None:
+    assert "\x1b[" in "\n".join(shown(whole(), coloured=True))
+
+
+def test_what_holds_a_task_up_is_named() -> None:
+    missing = {"log.a[0]": InputStatus(missing="waiting for a/1"), "log.b[0]": InputStatus(missing="x", ended=True)}
+    tasks = [
+        TaskStatus(name="views/0", state="blocked", blocked_by="log.by-member[1]: 80 MB ahead of its reader"),
+        TaskStatus(name="late/2", state="running", inputs=missing),
+        TaskStatus(name="over/0", state="finished", inputs=missing),
+    ]
+    assert list(held_up(whole(tasks=tasks))) == [
+        "views/0 waits for log.by-member[1]: 80 MB ahead of its reader",
+        "late/2 has no watermark of log.a[0]: waiting for a/1",
+    ]
+    assert "  late/2 has no watermark of log.a[0]: waiting for a/1" in shown(whole(tasks=tasks))
+
+
+def test_warnings_name_losses_and_rows_without_effect() -> None:
+    error = ErrorReport(type="DataError", message="column 'ts' is missing")
+    status = whole(
+        state="failed",
+        error=error,
+        containers=[
+            ContainerStatus(id=0, state="lost", host="worker-a", last_seen_ms=300_000),
+            ContainerStatus(id=1, state="failed", error=error),
+        ],
+        tasks=[
+            TaskStatus(name="a/0", state="running", counters={"late": 2, "batches": 9}),
+            TaskStatus(name="a/1", state="running", counters={"late": 1, "skipped": 0}),
+            TaskStatus(
+                name="a/2", state="running", checkpoint=CheckpointStatus(version=1, age_ms=600_000, duration_ms=1)
+            ),
+            TaskStatus(
+                name="a/3", state="finished", checkpoint=CheckpointStatus(version=1, age_ms=600_000, duration_ms=1)
+            ),
+        ],
+    )
+    assert list(warnings(status)) == [
+        "the app failed: column 'ts' is missing",
+        "container 0 on worker-a was last heard of 5 min ago",
+        "container 1 on no host yet failed: column 'ts' is missing",
+        "came too late for their window: 3 rows",
+        "a/2 committed its last checkpoint 10 min ago",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (None, "?"),
+        (0, "0.0 s"),
+        (450, "0.5 s"),
+        (12_300, "12 s"),
+        (119_000, "119 s"),
+        (180_000, "3 min"),
+        (10**9, "12 d"),
+    ],
+)
+def test_ages(ms: int | None, text: str) -> None:
+    assert age(ms) == text

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from headrace.runners.coordination.messages import AppState, AppStatus, StageStatus
+from headrace.runners.progress import ProgressLine, describe
+
+NOON = 12 * 3600 * 1000
+
+
+def stage(name: str = "views", **known: object) -> StageStatus:
+    values: dict[str, object] = {
+        "name": name,
+        "tasks": 2,
+        "finished": 0,
+        "watermark": NOON,
+        "rows_per_second": 1000.4,
+        "lag": 1024,
+    }
+    return StageStatus(**(values | known))  # type: ignore[arg-type]
+
+
+def status(*stages: StageStatus, state: AppState = "running") -> AppStatus:
+    return AppStatus(
+        app="page-views",
+        state=state,
+        started_at=0,
+        guarantee="at_least_once",
+        stages=list(stages),
+        tasks=[],
+        containers=[],
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class GoneTerminal(Terminal):
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+class Seconds:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_line_says_rate_watermark_and_lag_of_each_stage() -> None:
+    line = describe(status(stage(), stage("per-10s", watermark=NOON - 2000, rows_per_second=51310, lag=0)))
+    assert line == "page-views running  52,310 msg/s  views 12:00:00 lag 1,024  per-10s 11:59:58 lag 0"
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        ({"watermark": None}, "views - lag 1,024"),
+        ({"lag": None}, "views 12:00:00 lag ?"),
+        ({"finished": 2, "watermark": None}, "views done"),
+        ({"watermark": 2**63 - 1}, "views end lag 1,024"),
+        ({"watermark": -(2**63)}, "views - lag 1,024"),
+    ],
+)
+def test_what_is_not_known(known: dict[str, object], text: str) -> None:
+    assert describe(status(stage(**known))).endswith(text)
+
+
+def test_without_a_terminal_a_line_comes_now_and_then() -> None:
+    out, clock = io.StringIO(), Seconds()
+    line = ProgressLine(out, clock=clock)
+    for _ in range(12):
+        line(status(stage()))
+        clock.now += 1
+    assert out.getvalue().count("\n") == 3
+    assert "\r" not in out.getvalue()
+
+
+def test_a_change_of_state_is_told_at_once() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out, clock=Seconds())
+    line(status(stage()))
+    line(status(stage(), state="draining"))
+    line(status(stage(), state="draining"))
+    assert [text.split()[1] for text in out.getvalue().splitlines()] == ["running", "draining"]
+
+
+def test_closing_prints_the_last_state_once() -> None:
+    out = io.StringIO()
+    line = ProgressLine(out, clock=Seconds())
+    line(status(stage()))
+    line(status(stage(lag=7)))
+    line.close()
+    assert [text.split()[-1] for text in out.getvalue().splitlines()] == ["1,024", "7"]
+    line.close()
+    assert out.getvalue().count("\n") == 2
+
+
+def test_on_a_terminal_one_line_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out, clock = Terminal(), Seconds()
+    line = ProgressLine(out, clock=clock)
+    for _ in range(3):
+        line(status(stage()))
+        clock.now += 0.25
+    line.close()
+    assert out.getvalue().count("\r\x1b[K") == 3
+    assert out.getvalue().count("\n") == 1
+    assert all(len(text.rstrip("\n")) <= 39 for text in out.getvalue().split("\r\x1b[K"))
+
+
+def test_nothing_is_printed_when_nothing_came() -> None:
+    out = Terminal()
+    ProgressLine(out).close()
+    assert out.getvalue() == ""
+
+
+def test_an_app_outlives_its_terminal() -> None:
+    line = ProgressLine(GoneTerminal(), clock=Seconds())
+    line(status(stage()))
+    line(status(stage(), state="finished"))
+    line.close()
