@@ -1,0 +1,186 @@
+"""Bad input meets the input's policy: an error with its place, a counter, or a dead letter; never silence."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.api.specs import DEAD_LETTER_COLUMNS
+from headrace.core.frame import Header, Kind, Watermark, encode, encode_control
+from headrace.core.ids import SSP, StreamId
+from headrace.runtime.intake import Intake
+from headrace.runtime.metrics import TaskMetrics
+from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.systems.base import BadRecord
+
+GOOD = pl.DataFrame({"member": ["a", "b"], "ts": [1, 2]})
+POLICIES: dict[str, dict[str, Any]] = {
+    "fail": {},
+    "skip": {"on_error": "skip"},
+    "dead_letter": {"on_error": "dead_letter", "dead_letter": "bad"},
+}
+
+
+def frame(rows: pl.DataFrame) -> bytes:
+    return encode(Header(Kind.USER), encode_rows(rows))
+
+
+def app(policy: str) -> hr.App:
+    app = hr.App("page-views")
+    views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts", **POLICIES[policy])
+    views.send_to(app.output("out"))
+    return app
+
+
+def times(*values: object) -> bytes:
+    """A frame like the good one, with other times."""
+    return frame(GOOD.with_columns(ts=pl.Series(values)))
+
+
+BAD = [
+    # what comes, how many messages of it are refused, how many stay, why
+    pytest.param(b"", 1, 0, "a frame has at least 25 bytes, this has 0", id="nothing at all"),
+    pytest.param(b"\x63" + bytes(30), 1, 0, "unknown frame kind 99", id="an unknown kind"),
+    pytest.param(encode(Header(Kind.CHANGE), b"x"), 1, 0, "a frame of kind CHANGE", id="a changelog"),
+    pytest.param(frame(GOOD)[:-40], 1, 0, "a body of", id="a torn body"),
+    pytest.param(encode(Header(Kind.USER), b"hello"), 1, 0, "a body of 5 bytes", id="no Arrow"),
+    pytest.param(frame(GOOD.drop("ts")), 2, 0, "column 'ts' (Int64) is missing", id="a missing column"),
+    pytest.param(times([1], [2]), 2, 0, "column 'ts'", id="a wrong type"),
+    pytest.param(times("1", "x"), 1, 1, "1 rows don't fit; the first is row 1", id="values that don't fit"),
+    pytest.param(times(3, None), 1, 1, "1 rows have no event time; the first is row 1", id="a null time"),
+]
+bad_input = pytest.mark.parametrize(("record", "refused", "stay", "says"), BAD)
+
+
+@bad_input
+def test_fail_stops_at_the_message_and_says_where(record: bytes, refused: int, stay: int, says: str) -> None:
+    with app("fail").test(2) as t:
+        t.feed("views", GOOD, partition=1)
+        with pytest.raises(hr.DataError, match=r"views\[1\] at offset 1: .*" + re.escape(says)):
+            t.feed_bytes("views", record, partition=1)
+
+
+@bad_input
+def test_skip_counts_what_it_leaves_out(record: bytes, refused: int, stay: int, says: str) -> None:
+    with app("skip").test() as t:
+        for bytes_ in (frame(GOOD), record, frame(GOOD)):
+            t.feed_bytes("views", bytes_, settle=False)
+        t.settle()
+        assert (t.counter("skipped"), t.read("out").height) == (refused, 4 + stay)
+
+
+@bad_input
+def test_dead_letters_keep_the_message_its_place_and_the_reason(
+    record: bytes, refused: int, stay: int, says: str
+) -> None:
+    with app("dead_letter").test() as t:
+        t.feed("views", GOOD)
+        t.feed_bytes("views", record)
+        t.feed("views", GOOD)
+        letters = t.read("bad")
+        assert (letters.schema, letters.height) == (pl.Schema(DEAD_LETTER_COLUMNS), 1)
+        stream, partition, offset, reason, raw = letters.row(0)
+        assert (stream.endswith(".views"), partition, offset) == (True, 0, 1)
+        assert says in reason
+        assert raw == record or decode_rows(raw).height == refused
+        assert (t.counter("dead_lettered"), t.read("out").height) == (refused, 4 + stay)
+
+
+def test_an_app_goes_on_behind_what_it_skipped() -> None:
+    with app("skip").test() as t:
+        t.feed_bytes("views", b"?")
+        t.feed("views", GOOD)
+        t.end()
+        assert (t.ended, t.read("out").height) == (True, 2)
+
+
+def test_the_remedy_is_named() -> None:
+    with app("fail").test() as t, pytest.raises(hr.DataError) as info:
+        t.feed("views", [{"member": "a", "ts": None}])
+    assert "give input 'views' on_error=\"skip\"" in str(info.value)
+
+
+def test_control_messages_of_another_app_are_no_data() -> None:
+    with app("fail").test() as t:
+        foreign = Watermark(task_name="other/0", task_count=1, timestamp=10**6)
+        t.feed_bytes("views", encode_control(Header(Kind.WATERMARK), foreign))
+        t.feed("views", GOOD)
+        assert (t.read("out").height, t.watermark) == (2, 2)
+
+
+def test_columns_that_nobody_named_are_dropped_and_types_widened() -> None:
+    with app("fail").test() as t:
+        t.feed("views", GOOD.with_columns(pl.col("ts").cast(pl.Int32), extra=pl.lit(1)).select("extra", "ts", "member"))
+        assert t.read("out").equals(GOOD)
+
+
+def test_bytes_without_a_schema() -> None:
+    app = hr.App("raw")
+    app.input("raw").send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("raw", [{"key": b"k", "value": b"\xff"}, {"key": None, "value": b""}])
+        assert t.read("out").rows() == [(b"k", b"\xff"), (None, b"")]
+
+
+def test_a_time_beyond_64_bits_is_no_time() -> None:
+    app = hr.App("unsigned")
+    views = app.input("views", {"ts": pl.UInt64}, event_time="ts", on_error="skip")
+    views.send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("views", [{"ts": 7}, {"ts": 2**63}])
+        assert (t.read("out")["ts"].to_list(), t.counter("skipped"), t.watermark) == ([7], 1, 7)
+
+
+def test_what_an_intermediate_stream_holds_is_never_skipped() -> None:
+    """It was written by the app itself, so what doesn't fit is another version's, not a sender's mistake."""
+    app = hr.App("page-views")
+    views = app.input("views", {"member": pl.String, "ts": pl.Int64}, on_error="skip")
+    views.partition_by("member", id="by-member").send_to(app.output("out"))
+    spec = app.graph().streams["by-member"]
+    intake = Intake(spec, TaskMetrics(), _no_letters)
+    ssp = SSP(spec.stream, 0)
+    assert intake.decode(ssp, [5], [frame(GOOD)]).equals(GOOD)
+    with pytest.raises(hr.DataError, match=r"by-member\[0\] at offset 5: column 'ts' .* is missing") as info:
+        intake.decode(ssp, [5], [frame(GOOD.drop("ts"))])
+    assert "drain the app before" in str(info.value)
+
+
+# -- rows of row systems
+
+
+def rows_intake(
+    letters: Callable[[str, pl.DataFrame], None], policy: str = "dead_letter"
+) -> tuple[Intake, TaskMetrics]:
+    metrics = TaskMetrics()
+    return Intake(app(policy).graph().streams["views"], metrics, letters), metrics
+
+
+def _no_letters(stream: str, rows: pl.DataFrame) -> None:
+    raise AssertionError(f"a dead letter to {stream}: {rows}")
+
+
+FILE = SSP(StreamId("files", "views"), 3)
+
+
+def test_lines_that_could_not_be_read_meet_the_policy_too() -> None:
+    letters: list[tuple[str, pl.DataFrame]] = []
+    intake, metrics = rows_intake(lambda stream, rows: letters.append((stream, rows)))
+    accepted = intake.accept(FILE, GOOD, 10, [BadRecord(FILE, 12, "no JSON", b"{oops")])
+    assert accepted.equals(GOOD)
+    ((stream, rows),) = letters
+    assert (stream, rows.rows()) == ("bad", [("files.views", 3, 12, "no JSON", b"{oops")])
+    assert metrics.counters["dead_lettered"] == 1
+
+
+def test_rows_that_no_frame_can_hold_can_still_be_skipped() -> None:
+    intake, metrics = rows_intake(_no_letters, "skip")
+    wide = pl.DataFrame({"member": ["a"], "ts": [2**100]}, {"member": pl.String, "ts": pl.Int128})
+    assert (intake.accept(FILE, wide, 0).height, metrics.counters["skipped"]) == (0, 1)
+
+
+def test_no_rows_are_no_trouble() -> None:
+    intake, _ = rows_intake(_no_letters, "fail")
+    assert intake.accept(FILE, GOOD.clear(), 0).height == 0
