@@ -12,10 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.api.app import Declarations
+from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.plan.model import Plan
     from headrace.testing.harness import TestApp
+
+_LOADED = "__headrace_app__"
+"""The module name under which commands load a user's file."""
 
 
 class App(Declarations):
@@ -64,6 +68,11 @@ class App(Declarations):
         from headrace.metadata.sqlite import SqliteMetadata
         from headrace.runners.progress import ProgressLine
 
+        if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
+            raise UsageError(
+                f"the file of app {self.name!r} runs it while it is only being read",
+                hint='put app.run() under `if __name__ == "__main__":`',
+            )
         graph = self.graph()
         home = Path(graph.settings.home)
         home.mkdir(parents=True, exist_ok=True)

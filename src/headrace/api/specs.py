@@ -293,6 +293,7 @@ class Settings:
     ahead_bytes_max: int = 64 << 20
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
+    state_on_disk: bool = True
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs live: the embedded log under ``home`` unless stated."""

@@ -1,16 +1,14 @@
 """One task's changelog partition as I/O: append, flush, read. What counts in it the protocol decides.
 
-Trimming cuts at a commit frame whose successor rebuilds all state, so the first record of a trimmed changelog is a
-commit; ``base`` finds it, and a restart without local state begins there. Blocking: ``flush`` and ``read``.
+Trimming cuts at the commit frame that a snapshot holds. Blocking: ``flush`` and ``read``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.errors import CorruptLogError
-from headrace.core.frame import Header, Kind, body_of, decode_header, encode
+from headrace.core.frame import Header, body_of, decode_header, encode
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Edge, Records
@@ -51,17 +49,8 @@ class ChangelogPartition:
                         return
                     yield offset, decode_header(payload), body_of(payload)
 
-    def base(self) -> LocalCheckpoint | None:
-        """The commit that a trimmed changelog begins with; None when it was never trimmed (or is empty)."""
-        extent = self._admin.extents(self.ssp.stream.name)[self.ssp.partition]
-        for offset, header, _ in self.read(None, extent.upcoming):
-            if header.kind is Kind.COMMIT:
-                return LocalCheckpoint(offset, header.generation, header.version)
-            return None
-        return None
-
     def trim(self, commit: Offset) -> None:
-        """Give up what lies before a commit; the one after it has to rebuild all state."""
+        """Give up what lies before a commit of which there is a snapshot."""
         self._admin.trim(self.ssp, commit)
 
     def close(self) -> None:

@@ -28,6 +28,8 @@ POLL_WITHOUT_FD_MS = 5.0
 OBSERVE_MS = 250.0
 DRAIN_MS_MAX = 1000.0
 
+Observe = Callable[[Sequence[TaskHost]], None]
+
 
 class Wakeup:
     """Wakes a container's run loop from another thread."""
@@ -65,12 +67,23 @@ class Container:
         self.wakeup = Wakeup()
         self._draining = False
         self._stopping = False
+        self._observe: Observe | None = None
+        self._observed = 0.0
         now = clock.monotonic_ms()
         self.hosts: list[TaskHost] = []
         for stage in plan.stages:
             pressure = Backpressure(plan, stage, self.connections, now)
             self.hosts += [
-                TaskHost(plan, stage, task, partial(next_generation, task.name), self.connections, pressure, clock)
+                TaskHost(
+                    plan,
+                    stage,
+                    task,
+                    partial(next_generation, task.name),
+                    self.connections,
+                    pressure,
+                    clock,
+                    self._pulse,
+                )
                 for task in stage.tasks
                 if task.name in tasks
             ]
@@ -95,11 +108,12 @@ class Container:
         """It was told to stop: what it did since its last checkpoint is for others to do again."""
         return self._stopping
 
-    def run(self, observe: Callable[[Sequence[TaskHost]], None] | None = None) -> None:
+    def run(self, observe: Observe | None = None) -> None:
         """The run loop. Returns when all tasks have finished, or after ``drain`` or ``stop``.
 
         ``observe`` is called a few times a second, on this thread, to publish what the tasks are doing.
         """
+        self._observe = observe
         selector = selectors.DefaultSelector()
         try:
             selector.register(self.wakeup.reader, selectors.EVENT_READ)
@@ -107,7 +121,7 @@ class Container:
                 host.start()
                 for number in host.inputs.filenos():
                     selector.register(number, selectors.EVENT_READ)
-            self._loop(selector, observe)
+            self._loop(selector)
         finally:
             selector.close()
             for host in self.hosts:
@@ -139,24 +153,27 @@ class Container:
             return min(due, POLL_WITHOUT_FD_MS)
         return due
 
-    def _loop(self, selector: selectors.BaseSelector, observe: Callable[[Sequence[TaskHost]], None] | None) -> None:
-        observed = 0.0
+    def _loop(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
             sleep = self.turn()
-            now = self._clock.monotonic_ms()
-            if observe is not None and now - observed >= OBSERVE_MS:
-                observed = now
-                observe(self.hosts)
+            self._pulse()
             if all(host.finished for host in self.hosts):
                 break
             if self._draining:
                 self._drain()
                 break
             if sleep > 0:
-                selector.select(min(sleep, OBSERVE_MS if observe is not None else sleep) / 1000)
+                selector.select(min(sleep, OBSERVE_MS) / 1000)
                 self.wakeup.clear()
-        if observe is not None:
-            observe(self.hosts)
+        if self._observe is not None:
+            self._observe(self.hosts)
+
+    def _pulse(self) -> None:
+        """Publish what the tasks are doing, if it is time."""
+        now = self._clock.monotonic_ms()
+        if self._observe is not None and now - self._observed >= OBSERVE_MS:
+            self._observed = now
+            self._observe(self.hosts)
 
     def _drain(self) -> None:
         """Commit once more, and give tasks that follow others a moment to commit that version too.

@@ -40,7 +40,7 @@ from headrace.checkpoint.node import Node
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import CommitRecord, SourceEntry, encode_record
 from headrace.core.clock import Clock
-from headrace.core.errors import DataError, FencedError, FrameError, TrimmedOffsetError
+from headrace.core.errors import DataError, FencedError, FrameError, SurroundingsError, TrimmedOffsetError
 from headrace.core.frame import (
     ControlMessage,
     EndOfStream,
@@ -64,7 +64,7 @@ from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table
 from headrace.runtime.inputs import Inputs
 from headrace.runtime.intake import Intake
 from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.naming import changelog_ssp
+from headrace.runtime.naming import changelog_ssp, state_folders
 from headrace.runtime.nodes import node_config
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.state import TaskState
@@ -96,7 +96,9 @@ class TaskHost:
         connections: Connections,
         backpressure: Backpressure,
         clock: Clock,
+        pulse: Callable[[], None],
     ) -> None:
+        """``pulse`` is called now and then while restoring takes its time."""
         now_ms = clock.monotonic_ms()
         self.plan = plan
         self.stage = stage
@@ -112,9 +114,12 @@ class TaskHost:
         self._next_generation = next_generation
         self._connections = connections
         self._clock = clock
+        self._pulse = pulse
+        self.restoring: tuple[int, int] | None = None
         self._outlet = Outlet(plan, task.name, connections, self.node.stamp, self.metrics)
         changelog, system = changelog_ssp(plan, task.name)
         self._changelog = ChangelogPartition(changelog, system, connections)
+        self.state = TaskState(changelog, state_folders(plan, task.name))
         self._early = MessageBuffer()
         self._downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
         self._sent_watermark: tuple[int, bool] = (NEVER, False)
@@ -127,16 +132,11 @@ class TaskHost:
         self._watermark_every = Every(WATERMARK_INTERVAL_MS, now_ms)
         self._report_every = Every(REPORT_INTERVAL_MS, now_ms)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
-        self._commit_bytes = 0
-        self._commit_full = False
         self._commit_began = 0.0
-        self._last_commit_at: Offset | None = None
-        self._commit_behind: Offset | None = None
 
     def _begin(self) -> None:
         """Start over: drop everything uncommitted."""
         self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics)
-        self.state = TaskState(self._changelog.ssp, self.task.chain.stores())
         self.chooser = Chooser(self.task.specs)
         self._early.clear()
         self._sent_watermark = (NEVER, False)
@@ -153,6 +153,7 @@ class TaskHost:
         self.inputs.close()
         self._changelog.close()
         self._early.clear()
+        self.state.close()
 
     @property
     def generation(self) -> int:
@@ -213,14 +214,13 @@ class TaskHost:
 
     def on_time(self, now_ms: float) -> float:
         """Do what is due; returns how long (ms) nothing will be."""
-        if self.finished:
-            return 1000.0
-        if self._tick_every.due(now_ms):
-            self.node.tick(self._clock.now_ms())
-        if self.node.due:
+        if not self.finished:
+            if self._tick_every.due(now_ms):
+                self.node.tick(self._clock.now_ms())
             self.perform()
-            if self.finished:
-                return 1000.0
+        return 1000.0 if self.finished else self._do_due(now_ms)
+
+    def _do_due(self, now_ms: float) -> float:
         self._notice_silence(now_ms)
         self._advance()
         if self._watermark_news() and self._watermark_every.due(now_ms):
@@ -330,14 +330,18 @@ class TaskHost:
         match instruction:
             case TakeGeneration():
                 self._begin()
-                self.node.start(self._next_generation(), self._changelog.base())
+                generation = self._next_generation()
+                self.node.start(generation, self.state.begin(self.task.chain.stores()))
                 return
             case AppendAbort(header=header, record=abort):
                 self._changelog.append(header, encode_record(abort))
                 self.node.performed(self._changelog.flush())
                 return
             case ReadChangelog(start=start, end=end):
-                self._read_changelog(start, end)
+                if self.node.phase is not Phase.REPLAYING:
+                    self._check_changelog(start, end)
+                elif not self._replay(start, end):
+                    return
             case Resume(record=record, inputs=positions):
                 self._resume(record, dict(positions))
             case SendControl(frames=frames):
@@ -358,8 +362,11 @@ class TaskHost:
             case AppendCommit():
                 self._append_commit()
                 return
-            case WriteLocal():
-                self.state.wrote(self._commit_bytes, full=self._commit_full)
+            case WriteLocal(local=local):
+                self.state.persist(local)
+                trim = self.state.snapshot_if_due(local)
+                if trim is not None:
+                    self._changelog.trim(trim)
             case Report(inputs=needed):
                 self._committed(dict(needed))
             case End():
@@ -371,31 +378,51 @@ class TaskHost:
                 assert_never(instruction)
         self.node.performed()
 
-    def _read_changelog(self, start: Offset | None, end: Offset) -> None:
-        replaying = self.node.phase is Phase.REPLAYING
+    def _check_changelog(self, start: Offset | None, end: Offset) -> None:
         for offset, header, body in self._changelog.read(start, end):
-            entry = self.node.changelog(offset, header, body)
-            if header.kind is Kind.COMMIT and entry is Entry.APPLY:
-                self._last_commit_at = offset
-            if not replaying:
-                continue
-            match entry:
-                case Entry.HOLD:
-                    self.state.hold(body)
-                case Entry.APPLY:
-                    self.state.apply()
-                case Entry.FORGET:
-                    self.state.forget()
-                case Entry.SKIP:
-                    continue
-                case Entry.MISFIT:
-                    raise DataError(
-                        f"{self._changelog.ssp} at offset {offset}: the changelog doesn't begin with the commit "
-                        "that it was trimmed to",
-                        hint="the changelog was damaged; start the app under another name to begin anew",
-                    )
-                case _:
-                    assert_never(entry)
+            self.node.changelog(offset, header, body)
+
+    def _replay(self, start: Offset | None, end: Offset) -> bool:
+        """Rebuild the state from the changelog; False when it has to begin again from another base."""
+        self.restoring = (0, end - (start or 0))
+        try:
+            for offset, header, body in self._changelog.read(start, end):
+                if not self._replay_record(offset, header, body):
+                    return False
+                self.restoring = (offset - (start or 0), end - (start or 0))
+                self._pulse()
+        except TrimmedOffsetError as error:
+            if start is None:
+                raise SurroundingsError(
+                    f"the state of task {self.name} is lost: {error.message}, and there is no snapshot to begin from",
+                    hint="restore the folder of snapshots, or start the app under another name to begin anew",
+                ) from error
+            self._rebase()
+            return False
+        finally:
+            self.restoring = None
+        self.state.read_to(self.node.local)
+        return True
+
+    def _replay_record(self, offset: Offset, header: Header, body: memoryview) -> bool:
+        match self.node.changelog(offset, header, body):
+            case Entry.HOLD:
+                self.state.hold(body)
+            case Entry.APPLY:
+                self.state.apply(self.node.local)
+            case Entry.FORGET:
+                self.state.forget()
+            case Entry.SKIP:
+                return True
+            case Entry.MISFIT:
+                self._rebase()
+                return False
+        return True
+
+    def _rebase(self) -> None:
+        """Begin the replay again from another base, with empty stores."""
+        self._begin()
+        self.node.rebase(self.state.misfit(self.task.chain.stores()))
 
     def _system_of(self, stream: StreamId) -> SystemSpec:
         return next(s.spec.system for s in self.plan.streams.values() if s.spec.stream == stream)
@@ -461,10 +488,8 @@ class TaskHost:
             self._outlet.control(stream, EndOfStream(task_name=name, task_count=count, stream_id=stream))
 
     def _append_changes(self) -> None:
-        self._commit_full = self.state.full_due() and self._last_commit_at is not None
-        self._commit_bytes = 0
-        for change in self.state.changes(full=self._commit_full):
-            self._commit_bytes += self._changelog.append(self.node.stamp_change(), change.encode())
+        for change in self.state.changes():
+            self._changelog.append(self.node.stamp_change(), change.encode())
 
     def _append_commit(self) -> None:
         sources = tuple(
@@ -473,14 +498,10 @@ class TaskHost:
             if spec.role is not Role.INTERMEDIATE
         )
         header, record = self.node.seal(sources=sources, bookkeeping=msgspec.json.encode(self.task.save()))
-        self._commit_behind = self._last_commit_at
         self._changelog.append(header, encode_record(record))
         self.node.performed(self._changelog.flush())
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
-        if self._commit_full and self._commit_behind is not None:
-            self._changelog.trim(self._commit_behind)
-            self._commit_full = False
         now = self._clock.monotonic_ms()
         self.committed_ms = now
         self.commit_took_ms = now - self._commit_began

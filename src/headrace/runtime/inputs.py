@@ -24,6 +24,7 @@ class Inputs:
         self._consumers: dict[str, Consumer] = {}
         self._ssps: dict[str, list[SSP]] = {}
         self._hungry: dict[str, bool] = {}
+        self._begun = False
         for ssp, spec in specs.items():
             name = spec.system.name
             if name not in self._consumers:
@@ -40,6 +41,7 @@ class Inputs:
                 consumer.register(ssp, positions[ssp])
                 begun[ssp] = consumer.position(ssp)
             self._hungry[name] = True
+        self._begun = True
         return begun
 
     def poll(self, chooser: Chooser) -> None:
@@ -72,7 +74,7 @@ class Inputs:
     def lag(self, ssp: SSP) -> int | None:
         """How far polling is behind the end of the partition; None when unknown."""
         consumer = self._consumers.get(self._specs[ssp].system.name)
-        return None if consumer is None else consumer.lag(ssp)
+        return consumer.lag(ssp) if consumer is not None and self._begun else None
 
     def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
         """All records from these offsets to the present ends, without moving any position."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.plan.model import Plan
 from headrace.systems.registry import SystemSpec
@@ -17,3 +20,20 @@ def changelog_ssp(plan: Plan, task: TaskName) -> tuple[SSP, SystemSpec]:
     system = plan.graph.settings.internal_system()
     stream = StreamId(system.name, changelog_name(plan.graph.app, task.stage))
     return SSP(stream, task.number), system
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolders:
+    """Where a task keeps its local state, and the snapshots that bound its changelog."""
+
+    local: Path
+    snapshots: Path
+
+
+def state_folders(plan: Plan, task: TaskName) -> StateFolders | None:
+    """The folders of a task; None for an app that keeps no state on disk."""
+    settings = plan.graph.settings
+    if not settings.state_on_disk:
+        return None
+    home, name = Path(settings.home), f"{task.stage}-{task.number}"
+    return StateFolders(home / "state" / plan.graph.app / name, home / "snapshots" / plan.graph.app / name)

@@ -1,56 +1,172 @@
-"""The state of one task between commits: which store changed, what waits for its commit, when to write it all.
+"""The state of one task: its stores, the database that caches them, the snapshots that bound the changelog.
 
-Every so often a commit is *full*: it begins with a reset and its changes rebuild all stores from nothing, so
-the changelog before it can be trimmed. Restoring reads a few times the size of the state at most, and an
-ordinary commit writes just what has changed.
+The changelog says what is true. The local database corresponds to one commit in it and outlives the process, so
+a restart reads just what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
+snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
+changelog has grown enough; what lies before the last but one is trimmed.
+
+All on the run-loop thread; ``persist`` and ``snapshot`` wait for the disk.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-from headrace.checkpoint.record import Change
+from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
 from headrace.core.errors import CorruptLogError
-from headrace.core.ids import SSP
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.naming import StateFolders
 from headrace.stores.base import StateStore
+from headrace.stores.database import (
+    Batch,
+    Database,
+    Part,
+    PartOfBatch,
+    StateCorruptError,
+    StateLockedError,
+    discard,
+    restore_snapshot,
+)
 
-RESET = Change("", b"\x01")
-"""The first change of a full commit: all stores are empty now. No store has an empty id."""
+SNAPSHOT_AFTER_BYTES = 64 << 20
+SNAPSHOTS_KEPT = 2
+_PERSIST_AFTER_BYTES = 64 << 20
 
-FULL_AFTER_BYTES_MIN = 8 << 20
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot's folder, named after the commit that it holds."""
+
+    folder: Path
+    local: LocalCheckpoint
+
+    @staticmethod
+    def name(local: LocalCheckpoint) -> str:
+        """Folder names sort by offset."""
+        return f"{local.offset:020}-{local.generation}-{local.version}"
+
+    @classmethod
+    def all(cls, folder: Path) -> list[Snapshot]:
+        """The snapshots in a folder, oldest first."""
+        found = []
+        for path in sorted(folder.glob("[0-9]*-*-*")):
+            offset, generation, version = path.name.split("-", 2)
+            found.append(cls(path, LocalCheckpoint(int(offset), int(generation), int(version))))
+        return found
 
 
 class TaskState:
-    """All stores of a task, and the changes that are read back but not known to count yet."""
+    """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog."""
 
-    def __init__(self, changelog: SSP, stores: Mapping[str, StateStore]) -> None:
+    def __init__(self, changelog: SSP, folders: StateFolders | None) -> None:
         self._changelog = changelog
-        self._stores = stores
+        self._folders = folders
+        self._database: Database | None = None
+        self._stores: Mapping[str, StateStore] = {}
         self._held: list[Change] = []
-        self._since_full = 0
-        self._full_size = 0
+        self._applied_bytes = 0
+        self._since_snapshot = 0
+        self._borrowed: Path | None = None
+        self.warnings: list[str] = []
+
+    # -- beginning
+
+    def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
+        """Fill new, empty stores from the local state; returns the commit that they correspond to."""
+        self._stores = stores
+        self._held.clear()
+        if self._folders is None:
+            return None
+        if self._database is None:
+            self._database = self._open(self._folders)
+        local = self._read_local()
+        if local is None:
+            local = self._from_snapshot()
+        for id_, store in stores.items():
+            store.attach(Part(self._database, id_))
+        return local
+
+    def misfit(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
+        """The local state isn't this changelog's: begin again from the snapshot, or from nothing."""
+        self._warn("local state doesn't fit the changelog; rebuilding it")
+        self._throw_away()
+        return self.begin(stores)
+
+    def _open(self, folders: StateFolders) -> Database:
+        try:
+            return Database(folders.local)
+        except StateLockedError as error:
+            # Whoever holds it is fenced off already; waiting for it to die could take for ever.
+            self._warn(f"{error.message}; using a folder of its own for this life")
+            self._borrowed = folders.local.with_name(f"{folders.local.name}.{uuid.uuid4().hex[:8]}")
+            return Database(self._borrowed)
+        except StateCorruptError as error:
+            self._warn(f"{error.message}; rebuilding it")
+            discard(folders.local)
+            return Database(folders.local)
+
+    def _from_snapshot(self) -> LocalCheckpoint | None:
+        if self._folders is None or self._database is None:
+            return None
+        for snapshot in reversed(Snapshot.all(self._folders.snapshots)):
+            folder = self._database.folder
+            self._database.close()
+            restore_snapshot(snapshot.folder, folder)
+            try:
+                self._database = Database(folder)
+            except StateCorruptError as error:
+                self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
+                discard(folder)
+                self._database = Database(folder)
+                continue
+            local = self._read_local()
+            if local == snapshot.local:
+                return local
+        return None
+
+    def _throw_away(self) -> None:
+        if self._database is not None:
+            folder = self._database.folder
+            self._database.close()
+            discard(folder)
+            self._database = Database(folder)
+
+    def _read_local(self) -> LocalCheckpoint | None:
+        data = self._database.get(LOCAL_KEY) if self._database is not None else None
+        return None if data is None else LocalCheckpoint.decode(data)
 
     # -- a commit being written
 
-    def full_due(self) -> bool:
-        """The changelog has grown to a few times the state: the next commit should be full."""
-        return self._since_full > max(FULL_AFTER_BYTES_MIN, 2 * self._full_size)
-
-    def changes(self, *, full: bool) -> Iterator[Change]:
+    def changes(self) -> Iterator[Change]:
         """What the next commit has to say."""
-        if full:
-            yield RESET
         for id_, store in self._stores.items():
-            changes = store.take_changes()
-            for change in store.snapshot() if full else changes:
+            for change in store.take_changes():
+                self._since_snapshot += len(change)
                 yield Change(id_, change)
 
-    def wrote(self, size: int, *, full: bool) -> None:
-        """A commit with changes of so many bytes counts."""
-        if full:
-            self._full_size, self._since_full = size, 0
-        else:
-            self._since_full += size
+    def persist(self, local: LocalCheckpoint) -> None:
+        """Write what is committed into the local database, with the commit that it corresponds to."""
+        if self._database is None:
+            return
+        batch = Batch()
+        for id_, store in self._stores.items():
+            store.persist(PartOfBatch(batch, id_))
+        batch.put(LOCAL_KEY, local.encode())
+        self._database.write(batch)
+
+    def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
+        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to."""
+        if self._database is None or self._folders is None or self._since_snapshot < SNAPSHOT_AFTER_BYTES:
+            return None
+        self._database.snapshot(self._folders.snapshots / Snapshot.name(local))
+        self._since_snapshot = 0
+        snapshots = Snapshot.all(self._folders.snapshots)
+        for old in snapshots[:-SNAPSHOTS_KEPT]:
+            discard(old.folder)
+        return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
 
     # -- a changelog being read
 
@@ -62,14 +178,9 @@ class TaskState:
         """What is held never happened."""
         self._held.clear()
 
-    def apply(self) -> None:
-        """What is held counts."""
-        size = sum(len(change.change) for change in self._held)
-        full = bool(self._held) and not self._held[0].store
+    def apply(self, local: LocalCheckpoint | None) -> None:
+        """What is held counts: ``local`` is its commit."""
         for change in self._held:
-            if not change.store:
-                self.clear()
-                continue
             store = self._stores.get(change.store)
             if store is None:
                 raise CorruptLogError(
@@ -77,10 +188,31 @@ class TaskState:
                     hint="give the step its id back, or start the app under another name (its state begins anew)",
                 )
             store.apply(bytes(change.change))
+            self._applied_bytes += len(change.change)
         self._held.clear()
-        self.wrote(size, full=full)
+        if self._applied_bytes > _PERSIST_AFTER_BYTES and local is not None:
+            self.read_to(local)
 
-    def clear(self) -> None:
-        """Make all stores empty."""
-        for store in self._stores.values():
-            store.clear()
+    def read_to(self, local: LocalCheckpoint | None) -> None:
+        """The changelog has been read up to this commit: what it said is local state now."""
+        if local is not None and self._applied_bytes:
+            self.persist(local)
+        self._since_snapshot += self._applied_bytes
+        self._applied_bytes = 0
+
+    # -- for status
+
+    def entries(self) -> int:
+        """How many entries all stores hold, roughly."""
+        return sum(store.entries() for store in self._stores.values())
+
+    def close(self) -> None:
+        """Release the folder."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._borrowed is not None:
+            discard(self._borrowed)
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)

@@ -1,14 +1,39 @@
-"""What keeps a task's state: a store that can say what changed, be told it again, and give its whole self.
+"""What keeps a task's state: a store that can say what changed, be told it again, and keep itself on disk.
 
 The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the
-store reads. Applied in order to an empty store they give the same contents; ``snapshot`` is a shorter series
-with the same effect. Changes start with a format byte.
+store reads. Applied in order to an empty store they give the same contents. Changes start with a format byte.
+The local database is a cache of that: ``persist`` writes what has changed since the last time, and ``attach`` is
+where a restart goes on. A store without a database keeps everything in memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Protocol
+
+
+class View(Protocol):
+    """The part of the local database that is one store's own."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        ...
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys beginning with ``prefix`` and their values, in order."""
+        ...
+
+
+class Writes(Protocol):
+    """Writes to the same part, which become visible together with those of all other stores."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        ...
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, if it is there."""
+        ...
 
 
 class StateStore(Protocol):
@@ -27,8 +52,12 @@ class StateStore(Protocol):
         """Do again what a change says; never shows up in ``take_changes``."""
         ...
 
-    def snapshot(self) -> Iterator[bytes]:
-        """A series of changes that rebuilds everything, uncommitted parts included."""
+    def attach(self, view: View) -> None:
+        """Take up what ``persist`` wrote. Called once, while the store is empty."""
+        ...
+
+    def persist(self, writes: Writes) -> None:
+        """Write what was committed since the last call. The database is written when this has returned."""
         ...
 
     def clear(self) -> None:

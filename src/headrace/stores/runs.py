@@ -7,25 +7,67 @@ columnar: adding a batch of 10,000 keys costs no Python per key, and a checkpoin
 that changed since the last one.
 
 Two operations change it: ``add`` a run, ``take`` all rows with ``time <= bound`` out of it. Both are logged.
+
+On disk a run is a few values of the local database, and a manifest names the runs. A restart reads the manifest
+alone; a run is loaded when it is merged or taken from, and let go again when too many are in memory.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import msgspec
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.ipc import decode_rows, encode_rows
+from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.stores.base import View, Writes
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
 _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
-_CHANGE_ROWS_MAX = 1 << 18  # a change is one record of the changelog, and records have a greatest size
+_PIECE_ROWS_MAX = 1 << 18  # one record of the changelog, one value of the database: both have a greatest size
+_MERGED_ROWS_MAX = 1 << 21
+"""Runs are not merged beyond this size: a merge must stay short, however large the state is."""
+_CACHED_ROWS_MAX = 1 << 21
+
+_MANIFEST = b"manifest"
+_MANIFEST_FORMAT = 1
+_PIECE = struct.Struct(">cQI")
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
+
+
+class _RunEntry(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    rows: int
+    low: int
+    high: int
+    pieces: int
+
+
+class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = _MANIFEST_FORMAT
+    runs: list[_RunEntry]
+
+
+_MANIFEST_DECODER = msgspec.json.Decoder(_Manifest)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """A run: in memory (``frame``), on disk (``stored``), or both. ``low`` and ``high`` bound its times."""
+
+    number: int
+    rows: int
+    low: int
+    high: int
+    pieces: int
+    frame: pl.DataFrame | None
+    stored: bool = False
 
 
 class Runs:
@@ -35,12 +77,16 @@ class Runs:
         self._id = id_
         self._time = time
         self._merge = merge
-        self._tiers: list[pl.DataFrame] = []
+        self._view: View | None = None
+        self._runs: list[_Run] = []
+        self._next_number = 0
+        self._gone: list[_Run] = []
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
         self._fresh_merged = 0
         self._log: list[bytes] = []
         self._earliest: int | None = None
+        self._changed = False
 
     @property
     def id(self) -> str:
@@ -56,7 +102,8 @@ class Runs:
         """Take in partial results; they count from now on."""
         if not run.height:
             return
-        self._notice(run)
+        low, _ = self._bounds(run)
+        self._earliest = low if self._earliest is None else min(low, self._earliest)
         self._fresh.append(run)
         self._fresh_rows += run.height
         if self._fresh_rows > max(_FRESH_ROWS_MAX, 2 * self._fresh_merged):
@@ -68,7 +115,27 @@ class Runs:
             return None
         self._settle()
         self._log.append(_TAKE + _BOUND.pack(bound))
-        return self._remove(bound)
+        taken = self._remove(bound)
+        return self._merge(concat_rows(taken)) if taken else None
+
+    def scan(self) -> pl.DataFrame | None:
+        """Everything held, merged; for inspection."""
+        frames = [*(self._load(run) for run in self._runs), *self._fresh]
+        return self._merge(concat_rows(frames)) if frames else None
+
+    def entries(self) -> int:
+        """See ``StateStore``."""
+        return sum(run.rows for run in self._runs) + self._fresh_rows
+
+    def clear(self) -> None:
+        """See ``StateStore``."""
+        self._gone += [run for run in self._runs if run.stored]
+        self._runs, self._fresh, self._log = [], [], []
+        self._fresh_rows = self._fresh_merged = 0
+        self._earliest = None
+        self._changed = True
+
+    # -- the changelog
 
     def take_changes(self) -> list[bytes]:
         """See ``StateStore``."""
@@ -80,9 +147,7 @@ class Runs:
         """See ``StateStore``."""
         operation, body = change[:1], change[1:]
         if operation == _ADD:
-            run = decode_rows(body)
-            self._notice(run)
-            self._push(run)
+            self._push(decode_rows(body))
         elif operation == _TAKE:
             self._remove(_BOUND.unpack(body)[0])
         else:
@@ -91,71 +156,123 @@ class Runs:
                 hint="the changelog was written by a newer Headrace; upgrade this one",
             )
 
-    def snapshot(self) -> Iterator[bytes]:
-        """See ``StateStore``."""
-        self._merge_fresh()
-        for run in [*self._tiers, *self._fresh]:
-            yield from _added(run)
+    # -- the local database
 
-    def clear(self) -> None:
+    def attach(self, view: View) -> None:
         """See ``StateStore``."""
-        self._tiers, self._fresh, self._log = [], [], []
-        self._fresh_rows = self._fresh_merged = 0
-        self._earliest = None
+        self._view = view
+        data = view.get(_MANIFEST)
+        if data is None:
+            return
+        manifest = _MANIFEST_DECODER.decode(data)
+        if manifest.format != _MANIFEST_FORMAT:
+            raise CorruptLogError(
+                f"store {self._id!r}: local state of format {manifest.format}; this Headrace reads {_MANIFEST_FORMAT}",
+                hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
+            )
+        self._runs = [_Run(e.number, e.rows, e.low, e.high, e.pieces, frame=None, stored=True) for e in manifest.runs]
+        self._next_number = max((run.number + 1 for run in self._runs), default=0)
+        self._earliest = min((run.low for run in self._runs), default=None)
 
-    def entries(self) -> int:
+    def persist(self, writes: Writes) -> None:
         """See ``StateStore``."""
-        return sum(run.height for run in self._tiers) + self._fresh_rows
+        if not self._changed:
+            return
+        for run in self._gone:
+            for piece in range(run.pieces):
+                writes.delete(_PIECE.pack(b"r", run.number, piece))
+        for run in self._runs:
+            if not run.stored and run.frame is not None:
+                for piece, part in enumerate(run.frame.iter_slices(_PIECE_ROWS_MAX)):
+                    writes.put(_PIECE.pack(b"r", run.number, piece), encode_rows(part))
+                run.stored = True
+        entries = [_RunEntry(number=r.number, rows=r.rows, low=r.low, high=r.high, pieces=r.pieces) for r in self._runs]
+        writes.put(_MANIFEST, msgspec.json.encode(_Manifest(runs=entries)))
+        self._gone = []
+        self._changed = False
+        if self._view is not None:
+            self._let_go()
 
-    def scan(self) -> pl.DataFrame | None:
-        """Everything held, merged; for inspection."""
-        runs = [*self._tiers, *self._fresh]
-        return self._merge(pl.concat(runs)) if runs else None
+    def _load(self, run: _Run) -> pl.DataFrame:
+        if run.frame is not None:
+            return run.frame
+        pieces = []
+        for piece in range(run.pieces):
+            data = self._view.get(_PIECE.pack(b"r", run.number, piece)) if self._view is not None else None
+            if data is None:
+                raise CorruptLogError(
+                    f"store {self._id!r}: piece {piece} of run {run.number} is missing in the local state",
+                    hint="delete the task's local state: it is rebuilt from the changelog",
+                )
+            pieces.append(decode_rows(data, checked=True))
+        return concat_rows(pieces)
+
+    def _let_go(self) -> None:
+        """Keep the newest runs in memory: they are merged soonest."""
+        cached = 0
+        for run in reversed(self._runs):
+            cached += run.rows
+            if cached > _CACHED_ROWS_MAX and run.stored:
+                run.frame = None
 
     # -- inside
 
-    def _notice(self, run: pl.DataFrame) -> None:
-        low = run[self._time].min()
-        if isinstance(low, int) and (self._earliest is None or low < self._earliest):
-            self._earliest = low
+    def _bounds(self, run: pl.DataFrame) -> tuple[int, int]:
+        times = run.get_column(self._time)
+        low, high = times.min(), times.max()
+        if not isinstance(low, int) or not isinstance(high, int):
+            raise TypeError(f"store {self._id!r}: rows without a time")
+        return low, high
 
     def _merge_fresh(self) -> None:
         if len(self._fresh) > 1:
-            self._fresh = [self._merge(pl.concat(self._fresh))]
+            self._fresh = [self._merge(concat_rows(self._fresh))]
             self._fresh_rows = self._fresh[0].height
         self._fresh_merged = self._fresh_rows
 
     def _settle(self) -> None:
-        """Log what is fresh and make it a tier: from here on it is the past."""
+        """Log what is fresh and make it a run of the past."""
         if not self._fresh:
             return
         self._merge_fresh()
-        run = self._fresh[0]
+        frame = self._fresh[0]
         self._fresh, self._fresh_rows, self._fresh_merged = [], 0, 0
-        self._log += _added(run)
-        self._push(run)
+        self._log += [_ADD + encode_rows(part) for part in frame.iter_slices(_PIECE_ROWS_MAX)]
+        self._push(frame)
 
-    def _push(self, run: pl.DataFrame) -> None:
-        self._tiers.append(run)
-        while len(self._tiers) > 1 and self._tiers[-2].height < 2 * self._tiers[-1].height:
-            self._tiers[-2:] = [self._merge(pl.concat(self._tiers[-2:]))]
+    def _push(self, frame: pl.DataFrame) -> None:
+        self._runs.append(self._run(frame))
+        while len(self._runs) > 1:
+            older, newer = self._runs[-2:]
+            if older.rows >= 2 * newer.rows or older.rows + newer.rows > _MERGED_ROWS_MAX:
+                break
+            merged = self._merge(concat_rows([self._load(older), self._load(newer)]))
+            self._gone += [run for run in (older, newer) if run.stored]
+            self._runs[-2:] = [self._run(merged)]
+        self._earliest = min(run.low for run in self._runs)
 
-    def _remove(self, bound: int) -> pl.DataFrame | None:
-        out, kept = [], []
-        for run in self._tiers:
-            taken = run.filter(pl.col(self._time) <= bound)
-            if taken.height:
-                out.append(taken)
-            if taken.height < run.height:
-                kept.append(run.filter(pl.col(self._time) > bound) if taken.height else run)
-        self._tiers = kept
-        self._earliest = None
-        for run in kept:
-            self._notice(run)
-        return self._merge(pl.concat(out)) if out else None
+    def _run(self, frame: pl.DataFrame) -> _Run:
+        low, high = self._bounds(frame)
+        number = self._next_number
+        self._next_number += 1
+        self._changed = True
+        return _Run(number, frame.height, low, high, -(-frame.height // _PIECE_ROWS_MAX), frame)
 
-
-def _added(run: pl.DataFrame) -> Iterator[bytes]:
-    """The changes that add a run."""
-    for part in run.iter_slices(_CHANGE_ROWS_MAX):
-        yield _ADD + encode_rows(part)
+    def _remove(self, bound: int) -> list[pl.DataFrame]:
+        """Take rows with ``time <= bound`` out of all runs. Runs that begin later aren't touched, or even loaded."""
+        taken, kept = [], []
+        for run in self._runs:
+            if run.low > bound:
+                kept.append(run)
+                continue
+            frame = self._load(run)
+            self._gone += [run] if run.stored else []
+            self._changed = True
+            if run.high <= bound:
+                taken.append(frame)
+                continue
+            taken.append(frame.filter(pl.col(self._time) <= bound))
+            kept.append(self._run(frame.filter(pl.col(self._time) > bound)))
+        self._runs = kept
+        self._earliest = min((run.low for run in kept), default=None)
+        return taken

@@ -48,19 +48,16 @@ class TestApp:
     def __init__(self, graph: Graph, partitions: int | Mapping[str, int] = 1) -> None:
         """``partitions`` says how many partitions inputs have: one number for all, or one each by name."""
         self._memory = SystemSpec(f"test-{uuid.uuid4().hex[:12]}", "memory")
-        graph = _in_memory(graph, self._memory)
         self._connections = Connections()
-        admin = self._connections.admin(self._memory)
-        facts = {}
-        for spec in graph.streams.values():
-            if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
-                count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
-                facts[spec.id] = admin.create(spec.stream.name, count)
-        self.plan: Plan = plan(graph, facts)
-        self.clock = ManualClock()
-        prepare_streams(self.plan)
         self._generations: dict[TaskName, int] = {}
-        self._container = self._start()
+        self.clock = ManualClock()
+        try:
+            self.plan = self._planned(_in_memory(graph, self._memory), partitions)
+            prepare_streams(self.plan)
+            self._container = self._start()
+        except BaseException:
+            self._release()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -161,10 +158,22 @@ class TestApp:
     def close(self) -> None:
         """Give everything back."""
         self._stop()
-        self._connections.close()
-        MemorySystem.forget(self._memory.name)
+        self._release()
 
     # -- inside
+
+    def _planned(self, graph: Graph, partitions: int | Mapping[str, int]) -> Plan:
+        admin = self._connections.admin(self._memory)
+        facts = {}
+        for spec in graph.streams.values():
+            if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
+                count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
+                facts[spec.id] = admin.create(spec.stream.name, count)
+        return plan(graph, facts)
+
+    def _release(self) -> None:
+        self._connections.close()
+        MemorySystem.forget(self._memory.name)
 
     def _start(self) -> Container:
         tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
@@ -208,4 +217,4 @@ def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
         id_: replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
         for id_, spec in graph.streams.items()
     }
-    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory))
+    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))

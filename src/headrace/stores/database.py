@@ -1,0 +1,178 @@
+"""A task's local state on disk: one RocksDB, a cache of what the changelog says, that outlives the process.
+
+Everything of one commit is written as one batch, together with the pointer to the changelog that it corresponds
+to, so the folder is never between two commits. It can be verified against the changelog and thrown away.
+The only file that knows RocksDB. One thread uses it; ``write`` and ``snapshot`` may block on the disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from rocksdict import Checkpoint, Options, Rdict, WriteBatch
+
+from headrace.core.errors import StorageError, SurroundingsError
+
+_NO_COMPRESSION_BELOW = 4096
+
+
+class StateLockedError(SurroundingsError):
+    """Another process has the folder open: an incarnation that was replaced, but still lives."""
+
+
+class StateCorruptError(SurroundingsError):
+    """The folder can't be read. What was in it can be rebuilt from snapshot and changelog."""
+
+
+class Batch:
+    """Writes that become visible together."""
+
+    def __init__(self) -> None:
+        self.writes = WriteBatch(raw_mode=True)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Set a key."""
+        self.writes.put(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, if it is there."""
+        self.writes.delete(key)
+
+
+class Part:
+    """One store's part of a database (or of a batch): its keys stand below its id."""
+
+    def __init__(self, whole: Database, store: str) -> None:
+        self._whole = whole
+        self._below = store.encode() + b"\x00"
+
+    def get(self, key: bytes) -> bytes | None:
+        """See ``View``."""
+        return self._whole.get(self._below + key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See ``View``."""
+        for key, value in self._whole.scan(self._below + prefix):
+            yield key[len(self._below) :], value
+
+
+class PartOfBatch:
+    """One store's writes in a batch."""
+
+    def __init__(self, whole: Batch, store: str) -> None:
+        self._whole = whole
+        self._below = store.encode() + b"\x00"
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """See ``Writes``."""
+        self._whole.put(self._below + key, value)
+
+    def delete(self, key: bytes) -> None:
+        """See ``Writes``."""
+        self._whole.delete(self._below + key)
+
+
+class Database:
+    """An open folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``."""
+        self.folder = folder
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(folder), _options())
+        except Exception as error:
+            raise _classified(folder, error) from error
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        value: bytes | None = self._db.get(key)
+        return value
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys beginning with ``prefix`` and their values, in order."""
+        items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix))
+        for key, value in items:
+            if not key.startswith(prefix):
+                return
+            yield key, value
+
+    def write(self, batch: Batch) -> None:
+        """Make a batch durable against the death of the process; all of it or nothing."""
+        try:
+            self._db.write(batch.writes)
+        except Exception as error:
+            raise StorageError(
+                f"state folder {self.folder}: {error}", hint="make room on the disk; nothing has been lost"
+            ) from error
+
+    def snapshot(self, folder: Path) -> None:
+        """A copy of the present state in ``folder`` (hard links where it can), there wholly or not at all."""
+        draft = folder.with_name(f".{folder.name}.draft")
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Checkpoint(self._db).create_checkpoint(str(draft))
+            draft.rename(folder)
+        except Exception as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise StorageError(f"snapshot {folder}: {error}", hint="make room on the disk") from error
+
+    def size_bytes(self) -> int:
+        """What the folder takes on disk, roughly."""
+        return sum(path.stat().st_size for path in self.folder.glob("*") if path.is_file())
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._db.close()
+
+
+def restore_snapshot(snapshot: Path, folder: Path) -> None:
+    """Put a snapshot in the place of the local state; hard links where it can. The snapshot stays."""
+    draft = folder.with_name(f".{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(snapshot, draft, copy_function=_link_table_else_copy)
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+
+
+def discard(folder: Path) -> None:
+    """Throw local state away."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link_table_else_copy(source: str, target: str) -> str:
+    """Tables and blobs never change once written, so both sides may share them; logs and manifests do."""
+    if Path(source).suffix in (".sst", ".blob"):
+        try:
+            Path(target).hardlink_to(source)
+        except OSError:
+            shutil.copy2(source, target)
+    else:
+        shutil.copy2(source, target)
+    return target
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(_NO_COMPRESSION_BELOW)
+    options.set_enable_blob_gc(True)
+    options.set_keep_log_file_num(1)
+    options.set_max_log_file_size(1 << 20)
+    options.set_max_background_jobs(1)
+    return options
+
+
+def _classified(folder: Path, error: Exception) -> SurroundingsError:
+    text = str(error)
+    if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
+        return StateLockedError(f"state folder {folder} is open elsewhere: {text}")
+    if "No space" in text or "Read-only" in text or "Permission" in text or isinstance(error, PermissionError):
+        return StorageError(f"state folder {folder}: {text}", hint="check the disk's room and the folder's owner")
+    return StateCorruptError(f"state folder {folder} can't be read: {text}")
