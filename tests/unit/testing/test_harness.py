@@ -1,0 +1,115 @@
+"""app.test(): what users' own tests stand on."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.systems.memory import MemorySystem
+
+VIEW = {"member": pl.String, "ts": pl.Int64}
+
+
+def counting(name: str = "counting") -> hr.App:
+    app = hr.App(name)
+    views = app.input("views", VIEW, event_time="ts")
+    by_member = views.partition_by("member", id="by-member", partitions=2)
+    by_member.window(hr.tumbling("10ms"), key="member", agg={"n": hr.count()}, id="w").send_to(app.output("out"))
+    return app
+
+
+def test_results_are_there_when_feed_returns() -> None:
+    """Through both stages: the watermark that frees a window has been sent, read and acted upon."""
+    with counting().test() as t:
+        t.feed("views", [{"member": "a", "ts": 1}, {"member": "a", "ts": 12}])
+        assert t.read("out")["n"].to_list() == [1]
+
+
+def test_nothing_happens_before_it_is_asked_for() -> None:
+    with counting().test() as t:
+        t.feed("views", [{"member": "a", "ts": 1}], settle=False)
+        assert (t.read("by-member").height, t.watermark) == (0, None)
+        t.settle()
+        assert (t.read("by-member").height, t.watermark) == (1, 1)
+
+
+def test_an_app_can_be_tested_again_and_beside_others() -> None:
+    app = counting()
+    with app.test() as one, app.test() as other, counting("another").test() as third:
+        one.feed("views", [{"member": "a", "ts": 1}])
+        third.feed("views", [{"member": "b", "ts": 1}])
+        for t in (one, other, third):
+            t.end()
+        assert [t.read("out")["member"].to_list() for t in (one, other, third)] == [["a"], [], ["b"]]
+
+
+def test_inputs_may_have_different_partition_counts() -> None:
+    app = hr.App("merged")
+    one, two = app.input("one", VIEW), app.input("two", VIEW)
+    one.send_to(app.output("out-1"))
+    two.send_to(app.output("out-2"))
+    with app.test({"one": 3}) as t:
+        t.feed("one", [{"member": "a", "ts": 1}], partition=2)
+        t.feed("two", [{"member": "b", "ts": 1}], partition=0)
+        with pytest.raises(hr.StreamNotFoundError, match="'two' has partitions 0 to 0, not 1"):
+            t.feed("two", [{"member": "b", "ts": 1}], partition=1)
+
+
+def test_a_stream_that_is_not_the_apps_is_refused_with_those_that_are() -> None:
+    with counting().test() as t:
+        with pytest.raises(hr.UsageError, match="no such stream: 'view'") as info:
+            t.feed("view", [])
+        assert "there are views" in str(info.value)
+        with pytest.raises(hr.UsageError, match="no such stream: 'out'"):
+            t.feed("out", [])
+
+
+def test_records_that_do_not_fit_the_input_are_the_tests_mistake() -> None:
+    with counting().test() as t, pytest.raises(hr.DataError, match="record 1 has no 'member'"):
+        t.feed("views", [{"member": "a", "ts": 1}, {"membre": "a", "ts": 1}])
+
+
+def test_inputs_end_one_by_one_or_all_together() -> None:
+    app = hr.App("two")
+    one, two = app.input("one", VIEW), app.input("two", VIEW)
+    one.merge(two).send_to(app.output("out"))
+    with app.test() as t:
+        t.end("one")
+        assert not t.ended
+        t.end()
+        assert t.ended
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_restart_loses_nothing_and_time_goes_on(checkpoint: bool) -> None:
+    with counting().test(2) as t:
+        t.feed("views", [{"member": "a", "ts": 5}], partition=0)
+        t.feed("views", [{"member": "b", "ts": 7}], partition=1)
+        t.restart(checkpoint=checkpoint)
+        assert t.watermark == 5
+        t.end()
+        assert set(t.read("out").select("member", "n").rows()) == {("a", 1), ("b", 1)}
+
+
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(MemorySystem._named)
+    with counting().test() as t:
+        t.feed("views", [{"member": "a", "ts": 1}])
+        t.restart(checkpoint=True)
+    assert set(MemorySystem._named) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_app_that_can_not_be_planned_leaves_nothing_behind_either() -> None:
+    app = hr.App("looping")
+    views = app.input("views", VIEW)
+    views.partition_by("member", id="by-member", partitions=3).send_to(app.output("out", partitions=2), key="member")
+    other = app.input("other", VIEW, event_time="ts")
+    orders = app.input("orders", VIEW, event_time="ts")
+    other.join(orders, on="member", within="1s", id="joined").send_to(app.output("joined-out"))
+    before = set(MemorySystem._named)
+    with pytest.raises(hr.PlanError):
+        app.test({"other": 2, "orders": 3})
+    assert set(MemorySystem._named) == before
