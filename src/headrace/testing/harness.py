@@ -217,4 +217,4 @@ def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
         id_: replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
         for id_, spec in graph.streams.items()
     }
-    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory))
+    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))
