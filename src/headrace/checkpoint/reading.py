@@ -18,11 +18,12 @@ Within a producer the order is kept. The durable position is the offset of the f
 producer, what has been dealt with; held frames don't survive, they are read again. Whoever stores results and
 position in one transaction has them exactly once.
 
-A reader may begin in mid-stream: it is *not anchored* for a producer until it has seen one of its restores. Then
-two things need care. A frame of a higher generation may come without its restore, which must lie before the
-beginning: what is held of older generations are late copies, and dropped. And a restore names the generation that
-made the commit it goes back to: held frames of an older one are late copies too (their first ones lie before that
-generation's own restore, which this reader never saw), perhaps of frames that were void.
+A reader that is not *whole* begins in mid-stream, and then two things need care. A frame of a higher generation
+may come without its restore, which lies before the beginning: what is held of older generations are late copies,
+and dropped. And a restore names the generation that made the commit it goes back to: held frames of an older one
+are late copies too (their first ones lie before that generation's own restore, which this reader never saw),
+perhaps of frames that were void. A reader doesn't become whole by seeing a restore: it may be a late one as well,
+of a generation that was replaced before the beginning.
 """
 
 from __future__ import annotations
@@ -53,24 +54,23 @@ class Held(Generic[T]):
 class Writer(Generic[T]):
     """One producer as seen by the reader."""
 
-    generation: int
-    seq: int
-    anchored: bool
+    generation: int = 0
+    seq: int = 0
     held: deque[Held[T]] = field(default_factory=deque)
 
 
 class ReadCommitted(Generic[T]):
     """Reads from ``position``; None: from where its caller begins.
 
-    ``whole`` says that this is the very beginning of the stream, so that every producer must introduce itself.
+    ``whole`` says that this is the very beginning of the stream: every producer must introduce itself, and what is
+    missing is an error. It is part of the position.
     """
 
     def __init__(self, position: ReaderPosition | None = None, *, whole: bool = False) -> None:
-        self._whole = whole
+        self._whole = position.whole if position else whole
         self._after = position.offset if position else None
         self._writers: dict[int, Writer[T]] = {
-            known.producer: Writer(known.generation, known.seq, known.anchored)
-            for known in (position.covered if position else ())
+            known.producer: Writer(known.generation, known.seq) for known in (position.covered if position else ())
         }
 
     @property
@@ -83,7 +83,7 @@ class ReadCommitted(Generic[T]):
         first = [writer.held[0].offset for writer in self._writers.values() if writer.held]
         offset = min(first) if first else self._after
         covered = [_covered(producer, writer) for producer, writer in self._writers.items()]
-        return ReaderPosition(offset=offset, covered=tuple(covered))
+        return ReaderPosition(offset=offset, whole=self._whole, covered=tuple(covered))
 
     def receive(
         self, offset: Offset, after: Offset, header: Header, control: ControlMessage | None, frame: T
@@ -97,7 +97,7 @@ class ReadCommitted(Generic[T]):
             return (Held(offset, header, frame),)
         writer = self._writers.get(header.producer)
         if writer is None:
-            writer = self._writers[header.producer] = Writer(0, 0, anchored=self._whole)
+            writer = self._writers[header.producer] = Writer()
         if (header.generation, header.seq) <= (writer.generation, writer.seq):
             return ()
         if isinstance(control, Restore):
@@ -113,18 +113,18 @@ class ReadCommitted(Generic[T]):
         return ()
 
     def _restore(self, offset: Offset, writer: Writer[T], header: Header, restore: Restore) -> Sequence[Held[T]]:
-        if writer.anchored and restore.seq > writer.seq:
+        if self._whole and restore.seq > writer.seq:
             self._refuse(offset, writer, header, f", committed through #{restore.seq}")
         held = _take(writer)
         late_copies = writer.generation < restore.committed_by
-        writer.generation, writer.seq, writer.anchored = header.generation, header.seq, True
+        writer.generation, writer.seq = header.generation, header.seq
         return [] if late_copies else [each for each in held if each.header.seq <= restore.seq]
 
     def _in_turn(self, offset: Offset, writer: Writer[T], header: Header) -> None:
         if header.generation == writer.generation:
             if header.seq != writer.seq + 1:
                 self._refuse(offset, writer, header, "")
-        elif writer.anchored:
+        elif self._whole:
             self._refuse(offset, writer, header, " without the restore frame that begins a generation")
         else:
             writer.held.clear()
@@ -145,6 +145,6 @@ def _take(writer: Writer[T]) -> list[Held[T]]:
 
 def _covered(producer: int, writer: Writer[T]) -> Covered:
     if not writer.held:
-        return Covered(producer=producer, generation=writer.generation, seq=writer.seq, anchored=writer.anchored)
+        return Covered(producer=producer, generation=writer.generation, seq=writer.seq)
     first = writer.held[0].header
-    return Covered(producer=producer, generation=first.generation, seq=first.seq - 1, anchored=writer.anchored)
+    return Covered(producer=producer, generation=first.generation, seq=first.seq - 1)

@@ -89,22 +89,22 @@ class InputEntry(_Body, frozen=True, kw_only=True):
 
 
 class Covered(_Body, frozen=True, kw_only=True):
-    """What a read_committed reader has dealt with of one producer.
-
-    ``anchored``: the reader has seen how the producer's generation began (see ``reading``).
-    """
+    """What a read_committed reader has dealt with of one producer."""
 
     producer: int
     generation: int
     seq: int
-    anchored: bool = True
 
 
 class ReaderPosition(_Body, frozen=True, kw_only=True):
-    """Where a read_committed reader begins again: for whoever keeps it in one transaction with the results."""
+    """Where a read_committed reader begins again: for whoever keeps it in one transaction with the results.
+
+    ``whole``: it began at the very beginning of the stream (see ``reading``).
+    """
 
     format: int = READER_FORMAT
     offset: Offset | None
+    whole: bool = False
     covered: tuple[Covered, ...] = ()
 
     def encode(self) -> bytes:
@@ -123,11 +123,12 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
-    """The position in one source partition; ``covered`` is set when the source is read committed."""
+    """The position in one source partition; ``whole`` and ``covered`` are a ``ReaderPosition``'s."""
 
     stream: str
     partition: int
     offset: Offset | None
+    whole: bool = False
     covered: tuple[Covered, ...] = ()
 
 

@@ -74,7 +74,7 @@ def test_a_position_without_held_frames_is_behind_the_last():
     reader = ReadCommitted()
     read(reader, [checkpoint(1, 9)])
     assert reader.position().encode() == (
-        b'{"format":1,"offset":10,"covered":[{"producer":1,"generation":1,"seq":9,"anchored":false}]}'
+        b'{"format":1,"offset":10,"whole":false,"covered":[{"producer":1,"generation":1,"seq":9}]}'
     )
 
 
@@ -90,6 +90,11 @@ def test_in_mid_stream_a_restore_tells_committed_frames_from_late_copies():
     # beginning: the held frame is a late copy of one that was void.
     void = [user(1, 7), restore(3, 8, committed_by=2)]
     assert read(ReadCommitted(), void) == []
+
+
+def test_in_mid_stream_a_restore_may_be_a_late_one():
+    # The restore of generation 3 lies before the beginning; generation 2 wakes up and sends its own.
+    assert read(ReadCommitted(), [restore(2, 0), user(2, 2), user(3, 2), checkpoint(3, 3)]) == [(3, 2)]
 
 
 @pytest.mark.parametrize(

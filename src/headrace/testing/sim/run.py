@@ -1,0 +1,151 @@
+"""One run: a seed in, an outcome out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headrace.checkpoint.reading import ReadCommitted
+from headrace.core.errors import HeadraceError
+from headrace.core.ids import SSP
+from headrace.testing.sim.cluster import Cluster, Placing, Settings
+from headrace.testing.sim.faults import Faults
+from headrace.testing.sim.oracle import Oracle
+from headrace.testing.sim.readers import MakeReader, Publisher
+from headrace.testing.sim.shapes import SHAPES, Shape, stream_id, tasks_of
+from headrace.testing.sim.task import SimTask
+from headrace.testing.sim.world import SimFailure, World
+
+GRACE_INTERVALS = 80
+"""How long after the last fault everything has to be done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a seed came to. ``failure`` is None when it passed."""
+
+    seed: int
+    shape: str
+    failure: str | None
+    steps: int
+    commits: int
+    rollbacks: int
+    incarnations: int
+    ended_at_ms: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of: the seam for mutants, and for real operators."""
+
+    task: Placing = SimTask
+    cluster: type[Cluster] = Cluster
+    reader: MakeReader = lambda position, whole: ReadCommitted(position, whole=whole)
+
+
+def simulate(
+    seed: int, shapes: Sequence[str] = (), parts: Parts | None = None, story: list[str] | None = None
+) -> Outcome:
+    """Run one seed over one of ``shapes`` (none: of all); ``story`` is filled with what happened."""
+    run = Run(seed, shapes or tuple(SHAPES), parts or Parts(), story)
+    failure = None
+    try:
+        run.run()
+    except (SimFailure, HeadraceError, AssertionError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    oracle = run.oracle
+    return Outcome(
+        seed,
+        run.shape_name,
+        failure,
+        run.world.steps,
+        sum(len(ledger.commits) for ledger in oracle.ledgers.values()),
+        oracle.rollbacks,
+        len(run.cluster.incarnations),
+        run.world.now,
+    )
+
+
+class Run:
+    """The world of one seed."""
+
+    def __init__(self, seed: int, shapes: Sequence[str], parts: Parts, story: list[str] | None) -> None:
+        self.world = world = World(seed, story)
+        self.shape_name = world.chance.choice(list(shapes))
+        self.shape: Shape = SHAPES[self.shape_name]
+        self.settings = _draw_settings(world)
+        self.oracle = Oracle(world, self.shape, tasks_of(self.shape), self.settings.exactly_once)
+        self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
+        self.publishers: list[Publisher] = []
+        self._make_reader = parts.reader
+        self.faults = Faults(world, self.cluster, self.publishers)
+        world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
+
+    def run(self) -> None:
+        """From the first start to the verdict."""
+        world, settings = self.world, self.settings
+        self.cluster.start()
+        for ssp in self._output_partitions():
+            self._publish(ssp, 0)
+            if world.chance.random() < 0.6:
+                begin_later = partial(self._publish, ssp, None)
+                world.after(world.chance.random() * settings.faults_until, begin_later)
+        world.spawn("faults", self.faults.run())
+        deadline = settings.faults_until + GRACE_INTERVALS * settings.interval_ms
+        if not world.run(deadline, self._done):
+            self.oracle.fail("run", f"no end by {deadline:.0f} ms: {self._hanging()}")
+        self._judge()
+
+    def _publish(self, ssp: SSP, start: int | None) -> None:
+        log = self.cluster.logs[ssp]
+        publisher = Publisher(self.world, ssp, log, log.end if start is None else start, self._make_reader)
+        self.publishers.append(publisher)
+        publisher.begin()
+
+    def _output_partitions(self) -> list[SSP]:
+        streams = self.shape.streams
+        return [SSP(stream_id(name), p) for name in self.shape.outputs for p in range(streams[name])]
+
+    def _done(self) -> bool:
+        if not self.faults.over:
+            return False
+        if self.settings.sealed:
+            return self.cluster.all_over and all(publisher.drained for publisher in self.publishers)
+        return (
+            self.oracle.missing() is None
+            and all(set(p.target.rows) >= self.oracle.expected_rows(p.ssp, p.start) for p in self.publishers)
+            and self.cluster.sources_read
+        )
+
+    def _hanging(self) -> str:
+        lines = [self.oracle.missing() or "nothing is missing"]
+        for task in self.cluster.tasks:
+            if not self.cluster.metadata.read(task.name).over:
+                lines.append(f"{task.name}: {self.cluster.current[task.name].status()}")
+        return "; ".join(lines)
+
+    def _judge(self) -> None:
+        missing = self.oracle.missing()
+        if missing:
+            self.oracle.fail("run", missing)
+        self.oracle.check_state()
+        self.cluster.check_copies()
+        for publisher in self.publishers:
+            self.oracle.judge_rows(publisher.ssp, publisher.target, publisher.start)
+
+
+def _draw_settings(world: World) -> Settings:
+    chance = world.chance
+    interval = 30
+    return Settings(
+        interval_ms=interval,
+        exactly_once=chance.random() < 0.93,
+        sealed=chance.random() < 0.75,
+        retry=chance.choice((0.0, 0.05, 0.2)),
+        skew_ms=chance.choice((0, interval // 2, interval * 3)),
+        hosts=chance.choice((1, 2, 3)),
+        faults=chance.choice((0, 2, 5, 10, 15, 30)),
+        faults_until=float(chance.choice((150, 250, 400, 400, 900))),
+        trims=chance.random() < 0.7,
+    )
