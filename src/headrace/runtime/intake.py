@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from headrace.api.specs import DEAD_LETTER_COLUMNS, EventTime, Role, StreamSpec
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Role, StreamSpec
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
@@ -34,8 +34,7 @@ class Intake:
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
         self._dead_letters = dead_letters
-        source = spec.role is not Role.INTERMEDIATE
-        self._time = _time_column(spec.event_time, self._schema) if source and spec.event_time else None
+        self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
         """The rows of user frames; each payload is a whole frame."""
@@ -59,15 +58,18 @@ class Intake:
             self._refuse_rows(ssp, offset, reason.message, rows[mismatch.rows], reason.hint)
         return fitting if self._time is None else self._timed(ssp, fitting, offset, self._time)
 
-    def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, time: pl.Expr) -> pl.DataFrame:
-        """The rows that have an event time; the others meet the policy."""
-        missing = rows.select(time.is_null()).to_series()
-        if not missing.any():
+    def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
+        """The rows that have an event time of 64 bits; the others meet the policy."""
+        times = rows.get_column(column)
+        if times.dtype == pl.UInt64:
+            times = times.cast(pl.Int64, strict=False)
+        if not times.null_count():
             return rows
+        missing = times.is_null()
         timeless = rows.filter(missing)
         reason = (
             f"{timeless.height} rows have no event time; the first is row {missing.arg_max()}: "
-            f"{time.meta.root_names()[0]!r} is {timeless[0, time.meta.root_names()[0]]}"
+            f"{column!r} is {timeless[0, column]}"
         )
         self._refuse_rows(ssp, offset, reason, timeless, None)
         return rows.filter(~missing)
@@ -132,10 +134,3 @@ class Intake:
                     or f'mend the data, or give input {self._spec.id!r} on_error="skip" (counts such messages) '
                     'or on_error="dead_letter" (sets them aside in a stream)',
                 )
-
-
-def _time_column(event_time: EventTime, schema: Schema) -> pl.Expr:
-    """The event time of a source's rows; null also where it is beyond 64 bits of milliseconds."""
-    column = pl.col(event_time.column)
-    unsigned = schema.columns[event_time.column] == pl.UInt64
-    return column.cast(pl.Int64, strict=False) if unsigned else column
