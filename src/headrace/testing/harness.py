@@ -13,7 +13,7 @@ processes, and speed: a live run measures that.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -21,9 +21,10 @@ from typing import Any, Self
 import polars as pl
 
 from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.checkpoint.reading import ReadCommitted
 from headrace.core.clock import ManualClock
 from headrace.core.errors import UsageError
-from headrace.core.frame import Header, Kind, body_of, decode_header, encode
+from headrace.core.frame import Header, Kind, body_of, decode_control, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
@@ -127,15 +128,14 @@ class TestApp:
 
     # -- what a test looks at
 
-    def read(self, output: str) -> pl.DataFrame:
-        """Everything that an output (or any stream of the app) holds, in the order of partitions and offsets."""
+    def read(self, output: str, *, committed: bool = False) -> pl.DataFrame:
+        """Everything that an output (or any stream of the app) holds, in the order of partitions and offsets.
+
+        ``committed`` leaves out what no checkpoint covers yet, and what a restart has taken back: what is left is
+        what readers outside of an exactly-once app get to see.
+        """
         spec = self._spec(output, *Role)
-        frames = [
-            decode_rows(body_of(payload))
-            for records in self._records(spec)
-            for payload in records.payloads
-            if decode_header(payload).kind is Kind.USER
-        ]
+        frames = [decode_rows(body_of(payload)) for payload in self._user_frames(spec, committed=committed)]
         if not frames and spec.schema is not None:
             return spec.schema.empty()
         return concat_rows(frames)
@@ -198,17 +198,33 @@ class TestApp:
             raise UsageError(f"the app has no such stream: {id_!r}", hint=f"there are {', '.join(sorted(known))}")
         return spec
 
-    def _records(self, spec: StreamSpec) -> Sequence[Records]:
+    def _user_frames(self, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
+        readers: dict[SSP, ReadCommitted[bytes]] = {}
+        for records in self._records(spec):
+            reader = readers.setdefault(records.ssp, ReadCommitted(whole=True))
+            behind = [*records.offsets[1:], records.next]
+            for offset, after, payload in zip(records.offsets, behind, records.payloads, strict=True):
+                header = decode_header(payload)
+                if not committed:
+                    if header.kind is Kind.USER:
+                        yield payload
+                    continue
+                control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
+                released = reader.receive(offset, after, header, control, payload)
+                yield from (held.frame for held in released if held.header.kind is Kind.USER)
+
+    def _records(self, spec: StreamSpec) -> Iterator[Records]:
+        """What a stream holds, partition by partition."""
         consumer = self._connections.consumer(self._memory)
         admin = self._connections.admin(self._memory)
-        found: list[Records] = []
-        for partition, extent in enumerate(admin.extents(spec.stream.name)):
-            ssp = SSP(spec.stream, partition)
-            consumer.register(ssp, Edge.OLDEST)
-            while consumer.position(ssp) < extent.upcoming:
-                found += [polled for polled in consumer.poll([ssp], 1 << 30) if isinstance(polled, Records)]
-        consumer.close()
-        return found
+        try:
+            for partition, extent in enumerate(admin.extents(spec.stream.name)):
+                ssp = SSP(spec.stream, partition)
+                consumer.register(ssp, Edge.OLDEST)
+                while consumer.position(ssp) < extent.upcoming:
+                    yield from (polled for polled in consumer.poll([ssp], 1 << 30) if isinstance(polled, Records))
+        finally:
+            consumer.close()
 
 
 def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:

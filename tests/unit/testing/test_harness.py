@@ -113,3 +113,18 @@ def test_an_app_that_can_not_be_planned_leaves_nothing_behind_either() -> None:
     with pytest.raises(hr.PlanError):
         app.test({"other": 2, "orders": 3})
     assert set(MemorySystem._named) == before
+
+
+def test_committed_results_are_those_that_a_crash_can_no_longer_take_back() -> None:
+    app = hr.App("forwarding", checkpoint_interval="1s")
+    app.input("views", VIEW).send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("views", [{"member": "a", "ts": 1}])
+        assert (t.read("out").height, t.read("out", committed=True).height) == (1, 0)
+        t.advance(1000)
+        assert t.read("out", committed=True)["member"].to_list() == ["a"]
+        t.feed("views", [{"member": "b", "ts": 2}])
+        t.restart()
+        assert t.read("out")["member"].to_list() == ["a", "b", "b"]
+        t.advance(1000)
+        assert t.read("out", committed=True)["member"].to_list() == ["a", "b"]

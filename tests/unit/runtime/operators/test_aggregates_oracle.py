@@ -53,6 +53,7 @@ rows = st.lists(
     min_size=1,
     max_size=6,
 )
+guarantees = st.sampled_from(["exactly_once", "at_least_once"])
 feeds = st.builds(Feed, st.integers(0, 2), rows)
 
 
@@ -80,9 +81,9 @@ class Oracle:
         return {at: {name: of(values) for name, (_, of) in AGGREGATES.items()} for at, values in self.windows.items()}
 
 
-def counting(lateness: int = LATENESS) -> hr.App:
+def counting(lateness: int = LATENESS, guarantee: Any = "exactly_once") -> hr.App:
     """Two stages: a shuffle by key, then windows."""
-    app = hr.App("counting", intermediate_partitions=2)
+    app = hr.App("counting", intermediate_partitions=2, guarantee=guarantee)
     schema = {"member": pl.String, "ts": pl.Int64, "value": pl.Int64}
     views = app.input("views", schema, event_time="ts", lateness=lateness)
     counts = views.partition_by("member", id="by-member").window(
@@ -125,11 +126,11 @@ def test_every_aggregate_exactly_over_disorder_and_clean_restarts(history: list[
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(feeds, feeds, st.builds(Restart, st.booleans())), max_size=25))
-def test_at_least_once_over_any_restarts(history: list[Feed | Restart]) -> None:
-    """Nothing is missing, whatever was done again since the last checkpoint; nothing is late here."""
+@given(st.lists(st.one_of(feeds, feeds, st.builds(Restart, st.booleans())), max_size=25), guarantees)
+def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
+    """Crashes at any moment, with work since the last checkpoint to be done again. Nothing is late here."""
     expected: dict[tuple[str | None, int], list[Value]] = {}
-    with counting(lateness=10_000).test(3) as t:
+    with counting(lateness=10_000, guarantee=guarantee).test(3) as t:
         for step in history:
             if isinstance(step, Restart):
                 t.restart(checkpoint=step.checkpoint)
@@ -138,9 +139,12 @@ def test_at_least_once_over_any_restarts(history: list[Feed | Restart]) -> None:
             for member, ts, value in step.rows:
                 expected.setdefault((member, ts // SIZE * SIZE), []).append(value)
         t.end()
-        found = results(t.read("counts-out"))
+        found = results(t.read("counts-out", committed=True))
     assert found.keys() == expected.keys()
     for at, values in expected.items():
+        if guarantee == "exactly_once":
+            assert [row["rows"] for row in found[at]] == [len(values)]
+            assert sorted(map(repr, found[at][0]["all"])) == sorted(map(repr, values))
         for row in found[at]:
             assert row["rows"] >= len(values)
             assert row["min"] == min(known(values), default=None)
