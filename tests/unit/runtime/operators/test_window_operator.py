@@ -157,7 +157,6 @@ def test_an_idle_partition_holds_no_window_back(app: hr.App, out: hr.Output) -> 
         assert starts(t) == [("a", 0, 1)]
 
 
-@pytest.mark.xfail(reason="a host with an ended input and an idle timeout never sleeps", raises=hr.UsageError)
 def test_an_input_that_is_idle_when_another_ends_waits_quietly(app: hr.App, out: hr.Output) -> None:
     columns = {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}
     quiet = app.input("quiet", columns, event_time="ts", idle_timeout="2s")
