@@ -37,7 +37,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
 def _state(host: TaskHost) -> TaskState:
     if host.finished:
         return "finished"
-    if host.restoring is not None:
+    if host.replay.progress is not None:
         return "restoring"
     return "blocked" if host.backpressure.blocked_by is not None else "running"
 

@@ -33,6 +33,15 @@ from headrace.runners.coordination.stages import Rate, stage_status
 
 _UNDER_WAY = {"running", "blocked", "finished"}
 
+FAILURES_MAX = 5
+"""So often in a row may a container fail of what isn't the surroundings' passing trouble; then the app fails."""
+
+STEADY_MS = 60_000
+"""A container that lived for so long begins a new row of failures."""
+
+PAUSES_MS = (0, 500, 1000, 2000, 5000)
+"""How long a container waits before it makes room for its next attempt, by its failures in a row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -53,6 +62,8 @@ class _Container:
     grants: dict[TaskName, int] = field(default_factory=dict)
     heartbeat: Heartbeat | None = None
     error: ErrorReport | None = None
+    born_ms: float = 0.0
+    failures: int = 0
 
     @property
     def alive(self) -> bool:
@@ -103,7 +114,7 @@ class Ledger:
             raise self._fenced(message.container, f"attempt {message.attempt}")
         container.superseded = current.incarnation if current else None
         container.registered = message
-        container.seen_ms = now_ms
+        container.seen_ms = container.born_ms = now_ms
         container.grants = {}
         container.heartbeat = None
         for task in self._left(container):
@@ -163,15 +174,26 @@ class Ledger:
         return self.orders
 
     def failed(self, message: Failure, now_ms: float) -> Orders:
-        """The container dies. If a restart would only repeat it, the app fails; else its next incarnation goes on."""
+        """The container dies. If a restart would only repeat it, the app fails; else its next incarnation goes on.
+
+        Trouble around the app that may pass (a full disk, a server that is away) is waited out for as long as it
+        takes; everything else is believed to last when it has come ``FAILURES_MAX`` times in a row.
+        """
         container = self._current(message.container, message.incarnation)
+        error = message.error
+        if container.state != "failed":  # else the answer to this message got lost
+            container.failures = 1 if now_ms - container.born_ms >= STEADY_MS else container.failures + 1
         container.seen_ms = now_ms
         container.state = "failed"
-        container.error = message.error
+        container.error = error
         self.revision += 1
-        if message.error.fatal:
-            self.fail(message.error)
-        return Orders(stop=True)
+        if error.fatal:
+            self.fail(error)
+        elif container.failures >= FAILURES_MAX and not (error.retry and error.fault == "environment"):
+            times = f"container {message.container} failed {container.failures} times in a row, at last with"
+            self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
+        pause = 0 if self._over else PAUSES_MS[min(container.failures, len(PAUSES_MS)) - 1]
+        return Orders(stop=True, pause_ms=pause)
 
     # -- what the driver says ----------------------------------------------------------------------
 

@@ -169,10 +169,14 @@ class TaskGrant(Message, frozen=True, kw_only=True):
 
 
 class Orders(Message, frozen=True, kw_only=True):
-    """``drain``: read no new input, finish and commit what is there, end. ``stop``: end at once, commit nothing."""
+    """``drain``: read no new input, finish and commit what is there, end. ``stop``: end at once, commit nothing.
+
+    ``pause_ms`` is for a container that failed: how long it waits before it makes room for its next attempt.
+    """
 
     drain: bool = False
     stop: bool = False
+    pause_ms: int = 0
 
 
 class Assignment(Message, frozen=True, kw_only=True):

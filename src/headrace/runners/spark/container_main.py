@@ -13,6 +13,7 @@ import resource
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,11 +70,15 @@ def container_main(args: ContainerArgs) -> dict[str, Any]:
     try:
         return _run(args, payload, client, assignment, incarnation)
     except (FencedError, UnavailableError):
-        return {"container": args.container, "superseded": True}
+        # Another one has this seat, or the driver can't be reached from here. Raised, because Spark would take an
+        # orderly end for the container's last word, and never start another one.
+        raise
     except Exception as error:
-        client.failure(Failure(container=args.container, incarnation=incarnation, error=ErrorReport.of(error)))
-        if isinstance(error, HeadraceError) and ErrorReport.of(error).fatal:
+        report = ErrorReport.of(error)
+        orders = client.failure(Failure(container=args.container, incarnation=incarnation, error=report))
+        if isinstance(error, HeadraceError) and report.fatal:
             return {"container": args.container, "failed": True}  # the coordinator knows; Spark need not retry
+        time.sleep(orders.pause_ms / 1000)  # nothing else runs here any more; Spark starts the next attempt at once
         raise
 
 
@@ -95,19 +100,27 @@ def _run(
         request = GenerationRequest(container=args.container, incarnation=incarnation, task=str(task))
         return client.generation(request).generation
 
+    def lose(error: Exception) -> None:
+        """Nobody asks for this container any more: stop, and say why when the run loop has returned."""
+        lost.append(error)
+        container.stop()
+
+    lost: list[Exception] = []
     container = Container(payload.plan, names, next_generation, clock)
     board = _Board(args.container, incarnation, clock)
     heartbeats = HeartbeatThread(
         client,
         board.heartbeat,
         on_orders=lambda orders: _obey(container, orders),
-        on_lost=lambda error: container.stop(),
+        on_lost=lose,
         interval_s=assignment.heartbeat_ms / 1000,
     )
     _obey(container, assignment.orders)
     heartbeats.start()
     try:
         container.run(board.publish)
+        if lost:
+            raise lost[0]
         drained = [str(host.name) for host in container.hosts if host.finished or container.drained]
         heartbeats.poke()
         if drained and not container.stopped:

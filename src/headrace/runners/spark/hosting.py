@@ -34,6 +34,7 @@ from headrace.core.errors import HeadraceError, SurroundingsError, UsageError
 _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_SECONDS = 1.0
 _MESSAGE_LINES_MAX = 40
+_ATTEMPTS_LISTED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,15 @@ class ContainerArgs:
     container: int
     attempt: int
     payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailure:
+    """What Spark says of an attempt at a container that failed."""
+
+    container: int
+    attempt: int
+    message: str
 
 
 Report = Mapping[str, Any]
@@ -93,24 +103,44 @@ class ContainerJob:
         """What each container returned, by container, once the job has ended well."""
         return list(self._reports)
 
+    def kill(self, container: int, attempt: int, why: str) -> bool:
+        """Have Spark kill this attempt and start the next; False when it isn't running (any more).
+
+        An executor that is there kills the process within about a second, even if that is frozen. An executor that
+        doesn't answer is given up by Spark itself, after ``spark.network.timeout``.
+        """
+        jsc: Any = self._context._jsc
+        for task in self._tasks():
+            if (task.index(), task.attempt(), task.status()) == (container, attempt, "RUNNING"):
+                return bool(jsc.sc().killTaskAttempt(task.taskId(), True, why))
+        return False
+
     def failure_count(self) -> int:
         """How many attempts of containers have failed so far."""
         tracker = self._context.statusTracker()
         stages = (tracker.getStageInfo(stage) for stage in self._stages())
         return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
+    def failures(self) -> list[AttemptFailure]:
+        """The attempts that have failed, in the order in which they were begun."""
+        failed = [task for task in self._tasks() if task.errorMessage().isDefined()]
+        failed.sort(key=lambda task: int(task.taskId()))
+        return [AttemptFailure(t.index(), t.attempt(), _readable(t.errorMessage().get())) for t in failed]
+
     def last_failure(self) -> str | None:
         """What the attempt that failed last said: a Python traceback, a lost executor, a missing module."""
+        failures = self.failures()
+        return failures[-1].message if failures else None
+
+    def _tasks(self) -> list[Any]:
+        """Spark's own record of each attempt."""
         jsc: Any = self._context._jsc
         store = jsc.sc().statusStore()
-        latest: tuple[int, str] | None = None
+        found: list[Any] = []
         for stage in self._stages():
-            tasks = store.taskList(stage, 0, 10_000)
-            for task in (tasks.apply(i) for i in range(tasks.size())):
-                message = task.errorMessage()
-                if message.isDefined() and (latest is None or task.taskId() > latest[0]):
-                    latest = (task.taskId(), _readable(message.get()))
-        return latest[1] if latest else None
+            tasks = store.taskList(stage, 0, _ATTEMPTS_LISTED)
+            found += [tasks.apply(i) for i in range(tasks.size())]
+        return found
 
     def _stages(self) -> list[int]:
         tracker = self._context.statusTracker()

@@ -34,6 +34,7 @@ from headrace.runners.spark.container_main import ContainerPayload, container_ma
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.slots import check_slots, count_slots
+from headrace.runners.spark.supervision import Supervisor
 
 WATCH_S = 0.25
 END_GRACE_S = 10.0
@@ -145,9 +146,12 @@ class _Run:
             self._coordinator.close()
 
     def _watch(self, job: ContainerJob) -> AppStatus:
+        supervisor = Supervisor(job, self._coordinator.fail)
         while True:
             self._coordinator.wait(WATCH_S)
             status = self._coordinator.status()
+            if not job.wait(0):
+                supervisor.look(status, time.monotonic() * 1000)
             if self._options.progress is not None:
                 self._options.progress(status)
             if status.state in ("finished", "failed"):

@@ -8,7 +8,7 @@ from conversation import Process, new_ledger, task
 from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages as m
-from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.ledger import FAILURES_MAX, STEADY_MS, Ledger
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
 
@@ -232,6 +232,42 @@ def test_a_failure_that_would_repeat_fails_the_app(fault):
     # Spark tries again; the next attempt ends at once, and the driver tells the error above.
     assert ledger.register(Process(0, "u0b", attempt=1).register(), 3).tasks == ()
     assert container(ledger, 0).error.message == "first"
+
+
+def fail_repeatedly(times, apart_ms, **error):
+    """Container 0 registers and fails so often; the ledger, and the pauses it was told."""
+    ledger = new_ledger()
+    pauses = []
+    for n in range(times):
+        process = Process(0, f"u{n}", attempt=n)
+        ledger.register(process.register(), n * apart_ms)
+        pauses.append(ledger.failed(process.failure(message="odd", **error), (n + 1) * apart_ms - 1).pause_ms)
+    return ledger, pauses
+
+
+def test_failures_in_a_row_fail_the_app_and_are_pauses_apart():
+    ledger, pauses = fail_repeatedly(FAILURES_MAX, 100)
+    assert (ledger.state, ledger.error.message) == ("failed", "container 0 failed 5 times in a row, at last with: odd")
+    assert pauses == [0, 500, 1000, 2000, 0]
+    assert fail_repeatedly(FAILURES_MAX - 1, 100)[0].state == "starting"
+
+
+def test_a_failure_after_a_long_life_begins_a_new_row():
+    ledger, pauses = fail_repeatedly(3 * FAILURES_MAX, STEADY_MS + 1)
+    assert (ledger.state, set(pauses)) == ("starting", {0})
+
+
+def test_passing_trouble_around_the_app_is_waited_out():
+    ledger, pauses = fail_repeatedly(50, 100, fault="environment", retry=True)
+    assert (ledger.state, pauses[-1]) == ("starting", 5000)
+    assert fail_repeatedly(50, 100, fault="environment", retry=False)[0].state == "failed"
+
+
+def test_a_repeated_report_is_one_failure():
+    ledger, zero, _ = started()
+    for _ in range(2 * FAILURES_MAX):
+        ledger.failed(zero.failure(), 1)
+    assert ledger.state == "running"
 
 
 def test_a_finished_app_doesnt_fail_any_more():

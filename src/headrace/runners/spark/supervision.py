@@ -1,0 +1,90 @@
+"""What the driver does about containers that can't speak for themselves: the frozen, and those that never arrive.
+
+A container that was not heard of for long is lost, but as long as Spark's own task runs, Spark starts no other: so the
+attempt is killed. And a container that fails before it registers (a module is missing, the interpreter is another
+one) has nobody to report to: Spark knows the reason, and would try again for ever.
+
+Called from the watching thread, with every status; asks Spark only when there is something to ask.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from headrace.core.errors import SurroundingsError
+from headrace.runners.coordination.messages import AppStatus
+from headrace.runners.spark.hosting import AttemptFailure
+
+LOST_GRACE_MS = 1000.0
+"""How long the driver looks at a lost container itself: it may be that only the driver was asleep."""
+
+EXPLAINED_MAX = 3
+UNEXPLAINED_MAX = 30
+"""How many attempts in a row may end before they register: with a reason (a traceback), or by loss or kill."""
+
+_LOSS = re.compile(r"ExecutorLostFailure|Python worker exited unexpectedly|TaskKilled|killed|FetchFailed")
+_TRACEBACK = "Traceback (most recent call last)"
+
+Seat = tuple[int, int]
+"""A container's number and its attempt."""
+
+
+class Job(Protocol):
+    """What is asked of the Spark job."""
+
+    def kill(self, container: int, attempt: int, why: str) -> bool:
+        """Kill an attempt; Spark starts the next one."""
+        ...
+
+    def failure_count(self) -> int:
+        """How many attempts have failed."""
+        ...
+
+    def failures(self) -> list[AttemptFailure]:
+        """The attempts that have failed, in order."""
+        ...
+
+
+class Supervisor:
+    """Looks after one job. ``give_up`` ends the app with an error."""
+
+    def __init__(self, job: Job, give_up: Callable[[Exception], None]) -> None:
+        self._job = job
+        self._give_up = give_up
+        self._lost: dict[Seat, float] = {}
+        self._failures_seen = 0
+
+    def look(self, status: AppStatus, now_ms: float) -> None:
+        """Act on how things are now."""
+        self._kill_lost(status, now_ms)
+        count = self._job.failure_count()
+        if count != self._failures_seen:
+            self._failures_seen = count
+            registered = {c.id: -1 if c.attempt is None else c.attempt for c in status.containers}
+            if error := why_hopeless(self._job.failures(), registered):
+                self._give_up(error)
+
+    def _kill_lost(self, status: AppStatus, now_ms: float) -> None:
+        lost = {(c.id, c.attempt) for c in status.containers if c.state == "lost" and c.attempt is not None}
+        self._lost = {seat: self._lost.get(seat, now_ms) for seat in lost}
+        for (container, attempt), since_ms in self._lost.items():
+            if now_ms - since_ms >= LOST_GRACE_MS:
+                self._job.kill(container, attempt, f"container {container} was not heard of for too long")
+                self._lost[container, attempt] = now_ms  # if that doesn't help, again after another while
+
+
+def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> SurroundingsError | None:
+    """The error to end with, when a container's last attempts all failed before they could register."""
+    for container, attempt in registered.items():
+        silent = [f for f in failures if f.container == container and f.attempt > attempt]
+        explained = [f for f in silent if _TRACEBACK in f.message or not _LOSS.search(f.message)]
+        if len(explained) >= EXPLAINED_MAX or len(silent) >= UNEXPLAINED_MAX:
+            last = (explained or silent)[-1]
+            return SurroundingsError(
+                f"container {container} failed {len(silent)} times in a row before it could register:\n{last.message}",
+                hint="every executor needs the same Python, Headrace and your app's own modules (the folder of the "
+                "script is on the path of local containers; on a cluster use spark.submit.pyFiles or an image)",
+            )
+    return None
