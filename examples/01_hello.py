@@ -1,0 +1,36 @@
+"""1. Hello: declare an app that keeps slow requests, run it in this process, read what came out.
+
+Declaring runs nothing; ``run`` does. The input is sealed, so it has an end, and so has the app.
+
+It prints::
+
+    {'path': '/report', 'ms': 2300}
+    {'path': '/search', 'ms': 1200}
+"""
+
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+import headrace as hr
+
+SCHEMA = {"path": pl.String, "ms": pl.Int64}
+
+
+def declare(home: str) -> hr.App:
+    app = hr.App("hello", home=home)
+    requests = app.input("requests", SCHEMA)
+    requests.filter(pl.col("ms") > 1000).send_to(app.output("slow"))
+    return app
+
+
+with TemporaryDirectory() as home:
+    hr.create_stream("requests", partitions=1, schema=SCHEMA, home=home)
+    with hr.StreamWriter("requests", home=home) as writer:
+        writer.write([{"path": "/", "ms": 12}, {"path": "/report", "ms": 2300}, {"path": "/search", "ms": 1200}])
+        writer.seal()
+
+    declare(home).run(local=True, progress=False)
+
+    for row in hr.read_stream("slow", home=home).to_dicts():
+        print(row)

@@ -1,0 +1,54 @@
+"""9. Split deployment: each stage as a program of its own, over the stream between them.
+
+Both programs declare the whole app and run one stage of it. They may start in any order, on either side of a deploy,
+and one may be stopped and started again while the other goes on.
+
+It prints::
+
+    stage views: exit code 0
+    stage by-member: exit code 0
+    [('ann', 2), ('bob', 1)]
+"""
+
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+import headrace as hr
+
+SCHEMA = {"member": pl.String, "ts": pl.Int64}
+
+
+def declare(home: str) -> hr.App:
+    app = hr.App("split", home=home)
+    views = app.input("views", SCHEMA, event_time="ts")
+    counts = views.partition_by("member", id="by-member").window(
+        hr.tumbling("1m"), key="member", agg={"views": hr.count()}, id="per-minute"
+    )
+    counts.send_to(app.output("views-per-member"))
+    return app
+
+
+def main() -> None:
+    with TemporaryDirectory() as home:
+        hr.create_stream("views", partitions=2, schema=SCHEMA, home=home)
+        stages = [stage.name for stage in declare(home).plan().stages]
+        programs = {stage: subprocess.Popen([sys.executable, __file__, home, stage]) for stage in stages}
+
+        with hr.StreamWriter("views", home=home) as writer:
+            writer.write([{"member": "ann", "ts": 1_000}, {"member": "bob", "ts": 2_000}])
+            writer.write([{"member": "ann", "ts": 3_000}])
+            writer.seal()
+
+        for stage, program in programs.items():
+            print(f"stage {stage}: exit code {program.wait(timeout=60)}")
+        print(hr.read_stream("views-per-member", home=home).select("member", "views").sort("member").rows())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        declare(sys.argv[1]).run(local=True, stages=[sys.argv[2]], progress=False)
+    else:
+        main()

@@ -1,0 +1,43 @@
+"""11. Streams from Python: create, write with a key, read, seal, and what the errors say.
+
+For generators, notebooks and tests; no app is needed. The command line does the same: ``headrace stream --help``.
+
+It prints::
+
+    wrote 4 rows to partitions [0, 1]
+    read 4 rows
+    DataError: nothing of a batch is written when a row of it doesn't fit
+    StreamNotFoundError: there is no stream 'order'; there are orders
+    StreamSealedError: a sealed stream takes no more
+"""
+
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+import headrace as hr
+
+with TemporaryDirectory() as home:
+    hr.create_stream("orders", partitions=2, schema={"member": pl.String, "euros": pl.Float64}, home=home)
+
+    with hr.StreamWriter("orders", key="member", home=home) as writer:
+        upcoming = writer.write(pl.DataFrame({"member": ["ann", "bob", "eve", "ann"], "euros": [5.0, 7.5, 1.0, 2.0]}))
+        print("wrote 4 rows to partitions", sorted(upcoming))
+        print("read", hr.read_stream("orders", home=home).height, "rows")
+
+        try:
+            writer.write([{"member": "ann", "euros": 3.0}, {"member": "bob", "euros": "three"}])
+        except hr.DataError:
+            assert hr.read_stream("orders", home=home).height == 4
+            print("DataError: nothing of a batch is written when a row of it doesn't fit")
+
+        try:
+            hr.read_stream("order", home=home)
+        except hr.StreamNotFoundError as error:
+            print("StreamNotFoundError:", error.message)
+
+        writer.seal()
+        try:
+            writer.write([{"member": "ann", "euros": 1.0}])
+        except hr.HeadraceError as error:
+            print(f"{type(error).__name__}: a sealed stream takes no more")
