@@ -15,7 +15,6 @@ import msgspec
 import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
-from headrace.checkpoint.changelog import Entry
 from headrace.checkpoint.instructions import (
     AppendAbort,
     AppendChanges,
@@ -40,14 +39,12 @@ from headrace.checkpoint.node import Node
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import CommitRecord, SourceEntry, encode_record
 from headrace.core.clock import Clock
-from headrace.core.errors import DataError, FencedError, FrameError, SurroundingsError, TrimmedOffsetError
+from headrace.core.errors import DataError, FencedError, FrameError, TrimmedOffsetError
 from headrace.core.frame import (
     ControlMessage,
-    EndOfStream,
     Header,
     Kind,
     Restore,
-    Watermark,
     body_of,
     decode_control,
     decode_header,
@@ -55,9 +52,11 @@ from headrace.core.frame import (
 )
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.plan.model import Plan, StagePlan, TaskPlan
+from headrace.runtime.announcing import Announcer
 from headrace.runtime.backpressure import Backpressure
 from headrace.runtime.changelog import ChangelogPartition
 from headrace.runtime.chooser import Chooser
+from headrace.runtime.committed import CommittedSource
 from headrace.runtime.connections import Connections
 from headrace.runtime.early import EarlyFrame, MessageBuffer
 from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table
@@ -67,15 +66,15 @@ from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.naming import changelog_ssp, state_folders
 from headrace.runtime.nodes import node_config
 from headrace.runtime.outlet import Outlet
+from headrace.runtime.progress import Progress
+from headrace.runtime.replay import Replay
 from headrace.runtime.state import TaskState
 from headrace.runtime.task import Task
 from headrace.runtime.timing import Every
-from headrace.runtime.watermark import NEVER, TimesCheckpoint
+from headrace.runtime.watermark import TimesCheckpoint
 from headrace.systems.base import Edge, Position
 from headrace.systems.registry import SystemSpec
 
-WATERMARK_INTERVAL_MS = 10
-REPORT_INTERVAL_MS = 20
 TICK_INTERVAL_MS = 10
 
 NextGeneration = Callable[[], int]
@@ -114,23 +113,21 @@ class TaskHost:
         self._next_generation = next_generation
         self._connections = connections
         self._clock = clock
-        self._pulse = pulse
-        self.restoring: tuple[int, int] | None = None
         self._outlet = Outlet(plan, task.name, connections, self.node.stamp, self.metrics)
         changelog, system = changelog_ssp(plan, task.name)
         self._changelog = ChangelogPartition(changelog, system, connections)
         self.state = TaskState(changelog, state_folders(plan, task.name))
+        self.replay = Replay(str(task.name), self._changelog, self.state, pulse)
         self._early = MessageBuffer()
-        self._downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
-        self._sent_watermark: tuple[int, bool] = (NEVER, False)
+        downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
+        self._announcer = Announcer(self._outlet, task.name, len(stage.tasks), downstream, now_ms)
         self._begin()
+        self._progress = Progress(plan.graph.app, self.task.specs, connections, now_ms)
         self._intakes = {ssp: Intake(spec, self.metrics, self._outlet.write) for ssp, spec in self.task.specs.items()}
         self.inputs = Inputs(self.task.specs, connections)
         self.positions: dict[SSP, Offset] = {}
-        self._reported: dict[SSP, Offset] = {}
+        self._committed_sources: dict[SSP, CommittedSource] = {}
         self._heard_ms: dict[SSP, float] = dict.fromkeys(self.task.specs, now_ms)
-        self._watermark_every = Every(WATERMARK_INTERVAL_MS, now_ms)
-        self._report_every = Every(REPORT_INTERVAL_MS, now_ms)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._commit_began = 0.0
 
@@ -139,7 +136,7 @@ class TaskHost:
         self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics)
         self.chooser = Chooser(self.task.specs)
         self._early.clear()
-        self._sent_watermark = (NEVER, False)
+        self._announcer.reset()
 
     # -- life
 
@@ -182,7 +179,7 @@ class TaskHost:
     @property
     def owes(self) -> bool:
         """Something done has not been told downstream yet: a watermark waits for its interval."""
-        return not self.finished and (self._watermark_news() or self.task.ended)
+        return not self.finished and (self._has_news() or self.task.ended)
 
     def step(self, now_ms: float) -> bool:
         """Process one envelope; False when there is none, or the stage has to wait for its readers."""
@@ -223,10 +220,9 @@ class TaskHost:
     def _do_due(self, now_ms: float) -> float:
         self._notice_silence(now_ms)
         self._advance()
-        if self._watermark_news() and self._watermark_every.due(now_ms):
-            self._send_watermark()
-        if self._report_every.due(now_ms):
-            self._report_positions()
+        if not self.task.finished:
+            self._announcer.tell(self.task.watermark, idle=self.task.times.idle, now_ms=now_ms)
+        self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
     def commit_now(self) -> None:
@@ -240,8 +236,7 @@ class TaskHost:
         """Process user frames: all of a source's, or as many as the protocol lets through at once."""
         ssp = frames.ssp
         if self.task.specs[ssp].role is not Role.INTERMEDIATE:
-            rows = self._intakes[ssp].decode(ssp, frames.offsets, frames.payloads)
-            self._rows(ssp, rows, frames.offsets[0], frames.next)
+            self._source_frames(ssp, frames.offsets, frames.payloads, frames.next)
             return
         behind = [*frames.offsets[1:], frames.next]
         turn: list[int] = []
@@ -264,6 +259,13 @@ class TaskHost:
             rows = self._intakes[ssp].decode(ssp, offsets, [frames.payloads[i] for i in turn])
             self._rows(ssp, rows, offsets[0], behind[turn[-1]])
 
+    def _source_frames(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
+        released = self._committed_sources[ssp].receive(offsets, payloads, after)
+        if released.payloads:
+            rows = self._intakes[ssp].decode(ssp, released.offsets, released.payloads)
+            self.task.rows(ssp, rows, released.offsets[0], after)
+        self.positions[ssp] = after
+
     def _put_back(self, frames: Frames, start: int) -> None:
         payloads = frames.payloads[start:]
         rest = Frames(frames.ssp, frames.offsets[start:], payloads, frames.next, sum(map(len, payloads)))
@@ -272,8 +274,7 @@ class TaskHost:
     def _control(self, frame: ControlFrame) -> None:
         ssp = frame.ssp
         if self.task.specs[ssp].role is not Role.INTERMEDIATE:
-            rows = self._intakes[ssp].decode(ssp, [frame.offset], [frame.payload])
-            self._rows(ssp, rows, frame.offset, frame.next)
+            self._source_frames(ssp, [frame.offset], [frame.payload], frame.next)
             return
         header = self._header(ssp, frame.offset, frame.payload)
         message = self._message(ssp, frame.offset, header, frame.payload)
@@ -340,7 +341,8 @@ class TaskHost:
             case ReadChangelog(start=start, end=end):
                 if self.node.phase is not Phase.REPLAYING:
                     self._check_changelog(start, end)
-                elif not self._replay(start, end):
+                elif not self.replay.run(self.node, start, end):
+                    self._rebase()
                     return
             case Resume(record=record, inputs=positions):
                 self._resume(record, dict(positions))
@@ -382,43 +384,6 @@ class TaskHost:
         for offset, header, body in self._changelog.read(start, end):
             self.node.changelog(offset, header, body)
 
-    def _replay(self, start: Offset | None, end: Offset) -> bool:
-        """Rebuild the state from the changelog; False when it has to begin again from another base."""
-        self.restoring = (0, end - (start or 0))
-        try:
-            for offset, header, body in self._changelog.read(start, end):
-                if not self._replay_record(offset, header, body):
-                    return False
-                self.restoring = (offset - (start or 0), end - (start or 0))
-                self._pulse()
-        except TrimmedOffsetError as error:
-            if start is None:
-                raise SurroundingsError(
-                    f"the state of task {self.name} is lost: {error.message}, and there is no snapshot to begin from",
-                    hint="restore the folder of snapshots, or start the app under another name to begin anew",
-                ) from error
-            self._rebase()
-            return False
-        finally:
-            self.restoring = None
-        self.state.read_to(self.node.local)
-        return True
-
-    def _replay_record(self, offset: Offset, header: Header, body: memoryview) -> bool:
-        match self.node.changelog(offset, header, body):
-            case Entry.HOLD:
-                self.state.hold(body)
-            case Entry.APPLY:
-                self.state.apply(self.node.local)
-            case Entry.FORGET:
-                self.state.forget()
-            case Entry.SKIP:
-                return True
-            case Entry.MISFIT:
-                self._rebase()
-                return False
-        return True
-
     def _rebase(self) -> None:
         """Begin the replay again from another base, with empty stores."""
         self._begin()
@@ -435,12 +400,12 @@ class TaskHost:
                 positions[ssp] = Edge.OLDEST if offset is None else offset
             else:
                 positions[ssp] = _first_position(spec)
+        saved: dict[SSP, SourceEntry] = {}
         if record is not None:
             self.task.load(_TIMES.decode(record.bookkeeping))
             self.task.finished = record.end_of_stream_sent
-            for entry in record.sources:
-                if entry.offset is not None:
-                    positions[SSP.of(entry.stream, entry.partition)] = entry.offset
+            saved = {SSP.of(entry.stream, entry.partition): entry for entry in record.sources}
+            positions |= {ssp: entry.offset for ssp, entry in saved.items() if entry.offset is not None}
         try:
             self.positions = self.inputs.begin(positions)
         except TrimmedOffsetError as error:
@@ -448,6 +413,11 @@ class TaskHost:
                 f"task {self.name} would have to read what was given up: {error.message}",
                 hint="this is a stale copy of the task; its replacement has read further",
             ) from error
+        self._committed_sources = {
+            ssp: CommittedSource(ssp, self.positions[ssp], saved.get(ssp))
+            for ssp, spec in self.task.specs.items()
+            if spec.role is not Role.INTERMEDIATE
+        }
 
     def _scan(self, positions: Mapping[SSP, Offset | None]) -> None:
         for polled in self.inputs.scan(positions):
@@ -483,26 +453,27 @@ class TaskHost:
     def _finish(self) -> None:
         self.task.advance()
         self.task.finish()
-        for stream in self._downstream:
-            name, count = str(self.name), len(self.stage.tasks)
-            self._outlet.control(stream, EndOfStream(task_name=name, task_count=count, stream_id=stream))
+        self._announcer.end()
 
     def _append_changes(self) -> None:
         for change in self.state.changes():
             self._changelog.append(self.node.stamp_change(), change.encode())
 
     def _append_commit(self) -> None:
-        sources = tuple(
-            SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=self.positions[ssp])
-            for ssp, spec in self.task.specs.items()
-            if spec.role is not Role.INTERMEDIATE
-        )
+        sources = tuple(self._source_entry(ssp, source) for ssp, source in self._committed_sources.items())
         header, record = self.node.seal(sources=sources, bookkeeping=msgspec.json.encode(self.task.save()))
         self._changelog.append(header, encode_record(record))
         self.node.performed(self._changelog.flush())
 
+    def _source_entry(self, ssp: SSP, source: CommittedSource) -> SourceEntry:
+        entry = source.entry()
+        if source.held:
+            return entry
+        return msgspec.structs.replace(entry, offset=self.positions[ssp])  # rows and ends move it too
+
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
         now = self._clock.monotonic_ms()
+        self._progress.trim(needed)
         self.committed_ms = now
         self.commit_took_ms = now - self._commit_began
 
@@ -516,36 +487,21 @@ class TaskHost:
             if now_ms - self._heard_ms[ssp] >= timeout:
                 self.task.idle(ssp)
 
-    def _watermark_news(self) -> bool:
-        return bool(self._downstream) and not self.task.finished and self._watermark_now() != self._sent_watermark
-
-    def _watermark_now(self) -> tuple[int, bool]:
-        return self.task.watermark, self.task.times.idle
-
-    def _send_watermark(self) -> None:
-        timestamp, idle = self._sent_watermark = self._watermark_now()
-        for stream in self._downstream:
-            name, count = str(self.name), len(self.stage.tasks)
-            self._outlet.control(stream, Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle))
-
-    def _report_positions(self) -> None:
-        for ssp, position in self.positions.items():
-            if self._reported.get(ssp) != position:
-                self._reported[ssp] = position
-                admin = self._connections.admin(self.task.specs[ssp].system)
-                admin.report_position(ssp, self.plan.graph.app, position)
+    def _has_news(self) -> bool:
+        return not self.task.finished and self._announcer.news(self.task.watermark, idle=self.task.times.idle)
 
     def _until_due(self, now_ms: float) -> float:
         interval = self.plan.graph.settings.checkpoint_interval_ms
         due = [now_ms + interval - self._clock.now_ms() % interval]
-        if self._watermark_news():
-            due.append(self._watermark_every.next_ms)
-        if self.positions != self._reported:
-            due.append(self._report_every.next_ms)
+        if self._has_news():
+            due.append(self._announcer.next_ms)
+        if self._progress.news(self.positions):
+            due.append(self._progress.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)
         for ssp, spec in self.task.specs.items():
-            if spec.idle_timeout_ms is not None and not self.task.times[ssp].idle:
+            times = self.task.times[ssp]
+            if spec.idle_timeout_ms is not None and not times.idle and not times.closed:
                 due.append(self._heard_ms[ssp] + spec.idle_timeout_ms)
         return max(0.0, min(due) - now_ms)
 

@@ -1,0 +1,66 @@
+"""Rebuilding a task's state from its changelog, at its start and at a rollback.
+
+Which records count the protocol's node decides; here they are read and their changes applied. Blocking: it reads
+to the end, and calls ``pulse`` on the way so that others see how far it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.checkpoint.changelog import Entry
+from headrace.checkpoint.node import Node
+from headrace.core.errors import SurroundingsError, TrimmedOffsetError
+from headrace.core.frame import Header
+from headrace.core.ids import Offset
+from headrace.runtime.changelog import ChangelogPartition
+from headrace.runtime.state import TaskState
+
+
+class Replay:
+    """Reads one task's changelog into its state."""
+
+    def __init__(self, task: str, changelog: ChangelogPartition, state: TaskState, pulse: Callable[[], None]) -> None:
+        self._task = task
+        self._changelog = changelog
+        self._state = state
+        self._pulse = pulse
+        self.progress: tuple[int, int] | None = None
+        """While it runs: how much has been read, of how much."""
+        self.records = 0
+
+    def run(self, node: Node, start: Offset | None, end: Offset) -> bool:
+        """Read from ``start`` (None: the oldest) to ``end``; False when another base is needed."""
+        begin = start or 0
+        try:
+            for offset, header, body in self._changelog.read(start, end):
+                self.progress = (offset - begin, end - begin)
+                self.records += 1
+                if not self._take(node, offset, header, body):
+                    return False
+                self._pulse()
+        except TrimmedOffsetError as error:
+            if start is None:
+                raise SurroundingsError(
+                    f"the state of task {self._task} is lost: {error.message}, and there is no snapshot to begin from",
+                    hint="restore the folder of snapshots, or start the app under another name to begin anew",
+                ) from error
+            return False
+        finally:
+            self.progress = None
+        self._state.read_to(node.local)
+        return True
+
+    def _take(self, node: Node, offset: Offset, header: Header, body: memoryview) -> bool:
+        match node.changelog(offset, header, body):
+            case Entry.HOLD:
+                self._state.hold(body)
+            case Entry.APPLY:
+                self._state.apply(node.local)
+            case Entry.FORGET:
+                self._state.forget()
+            case Entry.MISFIT:
+                return False
+            case Entry.SKIP:
+                return True
+        return True
