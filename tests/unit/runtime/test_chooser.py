@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.ids import SSP, StreamId
@@ -34,6 +34,7 @@ def offered(*envelopes: Envelope, bootstrap: tuple[SSP, ...] = ()) -> Chooser:
     return chooser
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.booleans())), st.lists(st.booleans(), max_size=20))
 def test_the_order_of_a_partition_is_kept_and_nothing_is_lost(
     arrivals: list[tuple[SSP, bool]], takes: list[bool]

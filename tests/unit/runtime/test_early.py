@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.frame import Header, Kind, encode
@@ -50,6 +50,7 @@ takes = st.tuples(st.just("take"), st.integers(5, 8), st.just(0), st.just(0))
 forgets = st.tuples(st.just("forget"), st.integers(0, 30), st.integers(0, 1), st.integers(1, 2))
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(puts, puts, puts, takes, forgets), max_size=40), st.sampled_from([0, 100, 200, 1 << 20]))
 def test_it_is_a_dict_of_lists(steps: list[tuple[str, int, int, int]], memory: int) -> None:
     buffer, model = MessageBuffer(memory), defaultdict[int, list[EarlyFrame]](list)

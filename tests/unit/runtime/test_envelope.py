@@ -1,7 +1,7 @@
 """What is polled is cut into runs of user frames and single others; nothing moves, nothing is lost."""
 
 import polars as pl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.frame import Header, Kind, encode
@@ -18,6 +18,7 @@ payloads = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(payloads, st.integers(1, 9))), st.integers(0, 1 << 40))
 def test_order_offsets_and_bytes_are_kept(records: list[tuple[bytes, int]], first: Offset) -> None:
     offsets = [first + sum(size for _, size in records[:i]) for i in range(len(records) + 1)]
@@ -42,6 +43,7 @@ def test_order_offsets_and_bytes_are_kept(records: list[tuple[bytes, int]], firs
     assert at == polled.next
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans()))
 def test_neighbouring_user_frames_stay_together(users: list[bool]) -> None:
     frames = [encode(Header(Kind.USER if user else Kind.WATERMARK)) for user in users]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.ids import SSP, StreamId
@@ -81,6 +81,7 @@ def after(saved: TimesCheckpoint) -> InputTimes:
     return restored
 
 
+@settings(deadline=None)
 @given(events)
 def test_a_restart_at_any_moment_changes_nothing(sequence: list[Event]) -> None:
     living = times()
@@ -124,6 +125,7 @@ class Naive:
             self.highest = FOREVER
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(says, says, ends), max_size=40))
 def test_reconciliation_is_the_naive_rule(sequence: list[Says]) -> None:
     task = times()
@@ -135,6 +137,7 @@ def test_reconciliation_is_the_naive_rule(sequence: list[Says]) -> None:
             assert (task[ssp].watermark, task[ssp].closed) == (model.highest, model.closed)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), times_of_day)), max_size=40))
 def test_a_tasks_watermark_is_the_naive_minimum(sequence: list[tuple[int, int | None]]) -> None:
     partitions = [PartitionTime(SSP(StreamId("log", "views"), n)) for n in range(4)]

@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
@@ -14,6 +14,7 @@ def view(member: str | None, ts: int = 0) -> dict[str, Any]:
     return {"member": member, "ms": 1, "ts": ts}
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.text(max_size=3))), max_size=30))
 def test_messages_of_one_key_meet_in_one_task(messages: list[tuple[int, str | None]]) -> None:
     """Each task counts for itself; a key that had been split would be counted in pieces."""
