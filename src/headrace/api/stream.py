@@ -258,7 +258,8 @@ class Stream:
         """Aggregate per key and window of event time; a result leaves when the watermark passes its window.
 
         The columns are the key, ``window_start``, ``window_end`` (exclusive; of the event time's type) and
-        the aggregates. Counting is per task: for one result a key, ``partition_by`` it first.
+        the aggregates. A null key is a key of its own. Counting is per task: for one result a key, ``partition_by``
+        it first.
 
         >>> counts = views.partition_by("member", id="members").window(
         ...     hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s"

@@ -43,6 +43,12 @@ def window_step(
         )
     for name, aggregate in agg.items():
         _check_aggregate(name, aggregate, keys)
+    for column in (*schema.columns, *agg):
+        if column.startswith("__"):
+            raise DeclarationError(
+                f"the column {column!r} may not enter a window: names that begin with '__' are Headrace's own",
+                hint="rename it before the window",
+            )
     for bound in (START, END):
         if bound in keys:
             raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.core.errors import CorruptLogError
+from headrace.core.errors import CorruptLogError, FrameError
 from headrace.core.frame import Header, body_of, decode_header, encode
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
@@ -47,7 +47,13 @@ class ChangelogPartition:
                 for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
                     if offset >= end:
                         return
-                    yield offset, decode_header(payload), body_of(payload)
+                    yield offset, self._header(offset, payload), body_of(payload)
+
+    def _header(self, offset: Offset, payload: bytes) -> Header:
+        try:
+            return decode_header(payload)
+        except FrameError as error:
+            raise CorruptLogError(f"{self.ssp} at offset {offset}: {error.message}", hint=error.hint) from error
 
     def trim(self, commit: Offset) -> None:
         """Give up what lies before a commit of which there is a snapshot."""

@@ -102,3 +102,9 @@ def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: 
         step(views)
     assert "\n  at " in caught.value.message
     assert "test_windowing.py" in caught.value.message
+
+
+def test_names_of_headraces_own_may_not_enter(views: hr.Stream) -> None:
+    ours = views.with_columns(__start=pl.col("ts"))
+    with pytest.raises(hr.DeclarationError, match="'__start' may not enter a window"):
+        ours.window(hr.tumbling("1s"), key="member", agg=COUNT, id="w")
