@@ -28,7 +28,7 @@ from headrace.checkpoint.instructions import (
     Verdict,
     WriteLocal,
 )
-from headrace.checkpoint.protocol import DECISIONS, STEPS, Decision, Phase, Step
+from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase, Step
 from headrace.checkpoint.receiving import Receiving
 from headrace.checkpoint.record import AbortRecord, CommitRecord, InputEntry, LocalCheckpoint, SourceEntry
 from headrace.checkpoint.sending import Sending
@@ -55,7 +55,16 @@ class NodeConfig:
 
 
 class Node:
-    """One incarnation of a task. ``version`` is C; ``label`` what outgoing frames carry."""
+    """One incarnation of a task. ``version`` is C; ``label`` what outgoing frames carry.
+
+    The classes of its parts and the tables are attributes, so that a test can run a broken protocol.
+    """
+
+    receiving_class = Receiving
+    sending_class = Sending
+    changelog_class = Changelog
+    steps = STEPS
+    decisions = DECISIONS
 
     def __init__(self, config: NodeConfig, writer: str) -> None:
         self.config = config
@@ -66,9 +75,11 @@ class Node:
         self.end_of_stream_sent = False
         self.rollbacks = 0
         self._writer = writer
-        self._receiving = Receiving(config.inputs, config.exactly_once)
-        self._sending = Sending(config.task, config.task_count, config.producer, config.outputs, config.exactly_once)
-        self._changelog = Changelog(config.producer, writer, None)
+        self._receiving = self.receiving_class(config.inputs, config.exactly_once)
+        self._sending = self.sending_class(
+            config.task, config.task_count, config.producer, config.outputs, config.exactly_once
+        )
+        self._changelog = self.changelog_class(config.producer, writer, None)
         self._clock = 0
         self._inputs_ended = False
         self._woken = False
@@ -80,18 +91,7 @@ class Node:
         self._target = -1
         self._next = 0
         self._sealed: tuple[Header, CommitRecord] | None = None
-        self._steps = {step.phase: step for step in self.steps()}
-        self._decisions = self.decisions()
-
-    # -- the tables, as methods so that a test can run the protocol with another one ------------------------
-
-    def steps(self) -> tuple[Step, ...]:
-        """The phases that wait for the host."""
-        return STEPS
-
-    def decisions(self) -> tuple[Decision, ...]:
-        """What a running task does next."""
-        return DECISIONS
+        self._steps = {step.phase: step for step in self.steps}
 
     # -- events -------------------------------------------------------------------------------------------
 
@@ -438,7 +438,7 @@ class Node:
         self._receiving.commit(self.version)
 
     def _decide(self) -> None:
-        for decision in self._decisions:
+        for decision in self.decisions:
             if getattr(self, decision.when)():
                 getattr(self, decision.then)()
                 self.phase, self._current = decision.phase, None
@@ -455,7 +455,7 @@ class Node:
         return max(self.version + 1, self._clock) if self._timer_driven else self.version + 1
 
     def _begin_replay(self, base: LocalCheckpoint | None) -> None:
-        self._changelog = Changelog(self.config.producer, self._writer, base)
+        self._changelog = self.changelog_class(self.config.producer, self._writer, base)
         self._changelog.owned_by(self.generation)
         self._read_from = base.offset if base else None
 

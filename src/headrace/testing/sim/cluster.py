@@ -22,11 +22,11 @@ from headrace.testing.sim.world import Actor, Steps, World
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run is like; drawn from its seed."""
+    """What a run is like; drawn from its seed. ``sealed`` names the stages whose sources end."""
 
     interval_ms: int = 30
     exactly_once: bool = True
-    sealed: bool = True
+    sealed: frozenset[str] = frozenset()
     retry: float = 0.05
     skew_ms: int = 0
     hosts: int = 2
@@ -158,7 +158,7 @@ class Cluster:
         """There is a message now; or its end, which counts as one."""
         messages = self.sources[ssp]
         if position >= len(messages):
-            return position == len(messages) and self.settings.sealed
+            return position == len(messages) and ssp.stream.name in self.settings.sealed
         return messages[position][3] <= self.world.now
 
     @property
@@ -244,7 +244,10 @@ class Cluster:
         return new.generation if self.metadata.swap(task, known, new) else None
 
     def crash_coordinator(self, ms: float) -> None:
-        """Lose the coordinator; another one begins after a while, and what was asked of the first has no answer."""
+        """Lose the coordinator; another one begins after a while, and what was asked of the first has no answer.
+
+        Sometimes the first lives on, as a second driver would, and places a task once more.
+        """
         self.coordinator_up = False
         self.coordinator_term += 1
         self._suspected.clear()
@@ -252,6 +255,9 @@ class Cluster:
 
         def back() -> None:
             self.coordinator_up = True
+            task = self.world.chance.choice(self.tasks)
+            if self.world.chance.random() < 0.4 and not self.metadata.read(task.name).over:
+                self.place(task)
 
         self.world.after(ms, back)
 

@@ -29,6 +29,7 @@ class Faults:
             (2, self._slow),
             (2, self._kill_several),
             (1, self._coordinator),
+            (1, self._clock),
             (1, self._folder),
             (2, self._hold),
             (2, self._disk),
@@ -118,6 +119,14 @@ class Faults:
         if victim is not None:
             self.world.tell(victim.name, "becomes slow")
             victim.actor.slowness = self.world.chance.choice((3.0, 10.0))
+
+    def _clock(self) -> None:
+        """A clock jumps, either way."""
+        victim = self._one()
+        if victim is not None:
+            jump = self.world.chance.uniform(-3, 3) * self.cluster.settings.interval_ms
+            self.world.tell(victim.name, f"its clock jumps by {jump:+.0f} ms")
+            victim.skew += jump
 
     def _coordinator(self) -> None:
         self.cluster.crash_coordinator(self.world.chance.random() * 100)

@@ -47,6 +47,20 @@ class Publisher:
         offset = position.offset if position else None
         return (self.start if offset is None else offset) >= self.log.end
 
+    def read_alone(self, start: Offset) -> list[int]:
+        """What a reader that begins at ``start`` gets from the log as it is now."""
+        reader, rows = self._make(None, start == 0), []
+        for offset in range(start, self.log.end, STEP):
+            rows += self._take(reader, offset)
+        return rows
+
+    def _take(self, reader: ReadCommitted[bytes], offset: Offset) -> list[int]:
+        payload = self.log.read(offset)
+        header = decode_header(payload)
+        control = decode_control(header.kind, body_of(payload)) if header.kind in _CONTROLS else None
+        released = reader.receive(offset, offset + STEP, header, control, payload)
+        return [decode_message(body_of(held.frame))[0] for held in released if held.header.kind is Kind.USER]
+
     def _read(self, name: str) -> Steps:
         chance = self.world.chance
         while True:
@@ -57,12 +71,7 @@ class Publisher:
             while True:
                 count = 1 + int(chance.random() * 8)
                 while count and offset < self.log.end:
-                    payload = self.log.read(offset)
-                    header = decode_header(payload)
-                    control = decode_control(header.kind, body_of(payload)) if header.kind in _CONTROLS else None
-                    for held in reader.receive(offset, offset + STEP, header, control, payload):
-                        if held.header.kind is Kind.USER:
-                            rows.append(decode_message(body_of(held.frame))[0])
+                    rows += self._take(reader, offset)
                     offset += STEP
                     count -= 1
                 yield 2 + chance.random() * 20

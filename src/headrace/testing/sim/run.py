@@ -14,6 +14,7 @@ from headrace.testing.sim.faults import Faults
 from headrace.testing.sim.oracle import Oracle
 from headrace.testing.sim.readers import MakeReader, Publisher
 from headrace.testing.sim.shapes import SHAPES, Shape, stream_id, tasks_of
+from headrace.testing.sim.storage import STEP
 from headrace.testing.sim.task import SimTask
 from headrace.testing.sim.world import SimFailure, World
 
@@ -74,7 +75,7 @@ class Run:
         self.world = world = World(seed, story)
         self.shape_name = world.chance.choice(list(shapes))
         self.shape: Shape = SHAPES[self.shape_name]
-        self.settings = _draw_settings(world)
+        self.settings = _draw_settings(world, self.shape)
         self.oracle = Oracle(world, self.shape, tasks_of(self.shape), self.settings.exactly_once)
         self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
         self.publishers: list[Publisher] = []
@@ -110,7 +111,7 @@ class Run:
     def _done(self) -> bool:
         if not self.faults.over:
             return False
-        if self.settings.sealed:
+        if all(stage.name in self.settings.sealed for stage in self.shape.stages if stage.sources):
             return self.cluster.all_over and all(publisher.drained for publisher in self.publishers)
         return (
             self.oracle.missing() is None
@@ -132,16 +133,21 @@ class Run:
         self.oracle.check_state()
         self.cluster.check_copies()
         for publisher in self.publishers:
-            self.oracle.judge_rows(publisher.ssp, publisher.target, publisher.start)
+            self.oracle.judge_rows(publisher.ssp, publisher.target.rows, publisher.start)
+        for publisher in self.publishers[: len(self._output_partitions())]:
+            for _ in range(6):
+                start = int(self.world.chance.random() * publisher.log.end / STEP) * STEP
+                self.oracle.judge_rows(publisher.ssp, publisher.read_alone(start), start)
 
 
-def _draw_settings(world: World) -> Settings:
+def _draw_settings(world: World, shape: Shape) -> Settings:
     chance = world.chance
     interval = 30
+    stages = sorted(stage.name for stage in shape.stages if stage.sources)
     return Settings(
         interval_ms=interval,
         exactly_once=chance.random() < 0.93,
-        sealed=chance.random() < 0.75,
+        sealed=frozenset(stages if chance.random() < 0.7 else {s for s in stages if chance.random() < 0.5}),
         retry=chance.choice((0.0, 0.05, 0.2)),
         skew_ms=chance.choice((0, interval // 2, interval * 3)),
         hosts=chance.choice((1, 2, 3)),

@@ -55,6 +55,8 @@ class SimTask(Worker):
         try:
             yield from self._live()
         except FencedError as error:
+            if self.cluster.metadata.read(self.shape.name).incarnation == self.number:
+                self.cluster.oracle.fail(self.name, f"the current incarnation was stopped: {error.message}")
             self._retire(error.message)
         except TrimmedOffsetError as error:
             if self.cluster.metadata.read(self.shape.name).incarnation == self.number:
@@ -266,6 +268,7 @@ class SimTask(Worker):
 
     def finish(self) -> None:
         """Fire what is open, send end-of-stream."""
+        self.finished = True
         self.processor.end()
         for stream, count in self.shape.outputs.items():
             message = EndOfStream(
@@ -293,11 +296,7 @@ class SimTask(Worker):
 
     def append_commit(self) -> Steps:
         """Seal, append, wait; a failing disk leaves it open whether the commit was written."""
-        sources = tuple(
-            SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=position)
-            for ssp, position in self.source_positions.items()
-        )
-        header, record = self.node.seal(sources=sources, bookkeeping=self.bookkeeping())
+        header, record = self.node.seal(sources=self.source_entries(), bookkeeping=self.bookkeeping())
         self._append(header, encode_record(record))
         if self.disk_fails:
             self.disk_fails = False
@@ -307,9 +306,16 @@ class SimTask(Worker):
         end = yield from self._acknowledged()
         self.node.performed(end)
 
+    def source_entries(self) -> tuple[SourceEntry, ...]:
+        """Where the sources are."""
+        return tuple(
+            SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=position)
+            for ssp, position in self.source_positions.items()
+        )
+
     def bookkeeping(self) -> bytes:
         """The host's part of the record."""
-        account = Account(self.times.save(), tuple(self.consumed), tuple(self.emitted), self.label)
+        account = Account(self.times.save(), tuple(self.consumed), tuple(self.emitted), self.label, self.finished)
         return msgspec.json.encode(account)
 
     def write_local(self, local: LocalCheckpoint, changes: dict[str, int | None] | None = None) -> None:
@@ -320,7 +326,8 @@ class SimTask(Worker):
         self.cluster.oracle.stored(self.shape, local)
         if own:
             self.overlay = {}
-            self.consumed, self.emitted, self.label = [], [], -1
+            self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
+            self.done.clear()
 
     def _snapshot(self) -> Steps:
         if self.world.chance.random() > 0.12 or self.folder is None or self.folder.local is None:

@@ -8,9 +8,11 @@ from headrace.checkpoint import instructions as do
 from headrace.checkpoint.node import Node, NodeConfig
 from headrace.core.frame import (
     UNVERSIONED,
+    ControlMessage,
     EndOfStream,
     Header,
     Kind,
+    Restore,
     Watermark,
     body_of,
     decode_control,
@@ -36,6 +38,8 @@ Early = tuple[SSP, Offset, Header, bytes]
 class Worker(Incarnation):
     """An incarnation with a protocol, inputs, a processor and uncommitted state."""
 
+    node_class = Node
+
     def __init__(self, cluster: Cluster, shape: TaskShape, number: int, host: int) -> None:
         super().__init__(cluster, shape, number, host)
         self.node = self.make_node()
@@ -43,6 +47,7 @@ class Worker(Incarnation):
         self.positions: dict[SSP, Offset] = {}
         self.source_positions: dict[SSP, int] = {}
         self.scanned: dict[SSP, Offset] = {}
+        self.done: dict[tuple[SSP, int], int] = {}
         self.drop_uncommitted()
 
     def make_node(self) -> Node:
@@ -57,7 +62,7 @@ class Worker(Incarnation):
             interval_ms=settings.interval_ms,
             exactly_once=settings.exactly_once,
         )
-        return Node(config, f"w{self.number}")
+        return self.node_class(config, f"w{self.number}")
 
     def drop_uncommitted(self) -> None:
         """Forget everything since the last commit."""
@@ -68,6 +73,8 @@ class Worker(Incarnation):
         self.consumed: list[int] = []
         self.emitted: list[int] = []
         self.label = -1
+        self.finished = False
+        self.done.clear()
         self.times = self.new_times()
 
     def new_times(self) -> InputTimes:
@@ -111,10 +118,16 @@ class Worker(Incarnation):
         elif verdict is do.Verdict.BUFFER:
             self.early[header.version].append((ssp, offset, header, payload))
         elif verdict is do.Verdict.ROLLBACK:
-            key = (header.producer, header.generation)
-            self.cluster.oracle.rolled_back(self.shape, self.number, ssp, key, self.scanned.get(ssp, 0))
+            self._rolled_back(ssp, header, control)
         elif isinstance(verdict, do.Forget):
             self.forget(verdict)
+
+    def _rolled_back(self, ssp: SSP, header: Header, control: ControlMessage | None) -> None:
+        assert isinstance(control, Restore)
+        if self.done.get((ssp, header.producer), 0) <= control.seq:
+            self.cluster.oracle.fail(self.name, f"rolls back for {frame(header, control)}, which undoes nothing")
+        key = (header.producer, header.generation)
+        self.cluster.oracle.rolled_back(self.shape, self.number, ssp, key, self.scanned.get(ssp, 0))
 
     def forget(self, what: do.Forget) -> None:
         """Drop buffered frames that are void."""
@@ -128,6 +141,7 @@ class Worker(Incarnation):
     def process(self, ssp: SSP, header: Header, payload: bytes) -> None:
         """A frame whose turn it is, received or fed."""
         self.label = max(self.label, header.version)
+        self.done[ssp, header.producer] = max(header.seq, self.done.get((ssp, header.producer), 0))
         times = self.times[ssp]
         if header.kind is Kind.USER:
             message, key, time = decode_message(body_of(payload))
