@@ -359,8 +359,8 @@ class TaskHost:
             case FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
                 self._connections.flush_all()
-            case AppendChanges():
-                self._append_changes()
+            case AppendChanges(version=version):
+                self._append_changes(version)
             case AppendCommit():
                 self._append_commit()
                 return
@@ -455,8 +455,8 @@ class TaskHost:
         self.task.finish()
         self._announcer.end()
 
-    def _append_changes(self) -> None:
-        for change in self.state.changes():
+    def _append_changes(self, version: int) -> None:
+        for change in self.state.changes(version):
             self._changelog.append(self.node.stamp_change(), change.encode())
 
     def _append_commit(self) -> None:

@@ -140,10 +140,10 @@ class TaskState:
 
     # -- a commit being written
 
-    def changes(self) -> Iterator[Change]:
-        """What the next commit has to say."""
+    def changes(self, version: int) -> Iterator[Change]:
+        """What the commit of this version has to say."""
         for id_, store in self._stores.items():
-            for change in store.take_changes():
+            for change in store.take_changes(version):
                 self._since_snapshot += len(change)
                 yield Change(id_, change)
 

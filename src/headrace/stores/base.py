@@ -44,8 +44,8 @@ class StateStore(Protocol):
         """Its durable name, unique in the task: the id that the user gave the step."""
         ...
 
-    def take_changes(self) -> list[bytes]:
-        """What has changed since the last call (or the start)."""
+    def take_changes(self, version: int) -> list[bytes]:
+        """What has changed since the last call (or the start): it becomes part of commit ``version``."""
         ...
 
     def apply(self, change: bytes) -> None:

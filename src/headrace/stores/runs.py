@@ -137,8 +137,9 @@ class Runs:
 
     # -- the changelog
 
-    def take_changes(self) -> list[bytes]:
+    def take_changes(self, version: int) -> list[bytes]:
         """See ``StateStore``."""
+        del version  # a run is the same in whichever commit it becomes true
         self._settle()
         changes, self._log = self._log, []
         return changes

@@ -55,22 +55,22 @@ def test_an_empty_store_gives_nothing() -> None:
     windows = store()
     windows.add(run())
     assert (windows.take(10**9), windows.scan(), windows.earliest, windows.entries()) == (None, None, None, 0)
-    assert windows.take_changes() == []
+    assert windows.take_changes(1) == []
 
 
 def test_a_change_is_told_once() -> None:
     windows = store()
     windows.add(run((10, 1, 1)))
-    assert len(windows.take_changes()) == 1
-    assert windows.take_changes() == []
+    assert len(windows.take_changes(1)) == 1
+    assert windows.take_changes(1) == []
 
 
 def test_what_was_applied_is_no_change() -> None:
     windows, copy = store(), store()
     windows.add(run((10, 1, 1)))
-    for change in windows.take_changes():
+    for change in windows.take_changes(1):
         copy.apply(change)
-    assert copy.take_changes() == []
+    assert copy.take_changes(1) == []
 
 
 def test_a_large_run_is_told_in_several_changes() -> None:
@@ -78,7 +78,7 @@ def test_a_large_run_is_told_in_several_changes() -> None:
     windows, copy = store(), store()
     rows = (1 << 18) + 1
     windows.add(pl.DataFrame({"time": [10] * rows, "key": range(rows), "n": [1] * rows}))
-    changes = windows.take_changes()
+    changes = windows.take_changes(1)
     assert len(changes) == 2
     for change in changes:
         copy.apply(change)
@@ -117,7 +117,7 @@ class RunsMachine(RuleBasedStateMachine):
 
     @rule()
     def tell_changes(self) -> None:
-        for change in self.store.take_changes():
+        for change in self.store.take_changes(1):
             self.copy.apply(change)
         assert contents(self.copy.scan()) == self.model
 
@@ -132,7 +132,7 @@ class RunsMachine(RuleBasedStateMachine):
         rows = self.store.scan()
         if rows is not None:
             self.copy.add(rows.select(*SCHEMA))
-            self.copy.take_changes()
+            self.copy.take_changes(1)
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
