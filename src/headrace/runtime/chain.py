@@ -6,7 +6,7 @@ what a window emits at a watermark reaches the operators behind it before they h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
@@ -35,6 +35,7 @@ from headrace.runtime.operators.expression import FilterOperator, ProjectOperato
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.window import WindowOperator
+from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
 
@@ -75,8 +76,12 @@ class Chain:
             node = graph.nodes[id_]
             if isinstance(node.operator, Input):
                 self._inputs.setdefault(node.operator.stream, []).append(self._operators[id_])
-            for before in node.inputs:
-                self._operators[before].after.append(self._operators[id_])
+            for number, before in enumerate(node.inputs):
+                self._operators[before].after.append(self._operators[id_].side(number))
+        self._behind = _delays(graph, stage, self._operators)
+        sending = [self._behind[id_] for id_ in stage.nodes if not self._operators[id_].after]
+        self.delay_ms = max(sending, default=0)
+        """How far below the task's watermark the event time of what leaves the stage can be."""
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._operators.values())
@@ -88,8 +93,19 @@ class Chain:
 
     def watermark(self, watermark: int) -> None:
         """Event time has come this far."""
+        for id_, operator in self._operators.items():
+            operator.on_watermark(max(NEVER, watermark - self._behind[id_]))
+
+    def on_time(self, now_ms: int) -> None:
+        """Let operators do what is due by the wall clock."""
         for operator in self._operators.values():
-            operator.on_watermark(watermark)
+            due = operator.due_ms()
+            if due is not None and due <= now_ms:
+                operator.on_time(now_ms)
+
+    def due_ms(self) -> int | None:
+        """When (wall clock) something is due; None: nothing is."""
+        return min((due for op in self._operators.values() if (due := op.due_ms()) is not None), default=None)
 
     def end(self) -> None:
         """All inputs have ended."""
@@ -98,9 +114,18 @@ class Chain:
 
     def resume(self, watermark: int) -> None:
         """Tell the operators the watermark that their restored state belongs to."""
-        for operator in self._operators.values():
-            operator.resume(watermark)
+        for id_, operator in self._operators.items():
+            operator.resume(max(NEVER, watermark - self._behind[id_]))
 
     def stores(self) -> dict[str, StateStore]:
         """The state of all operators, by durable id."""
         return {store.id: store for operator in self._operators.values() for store in operator.stores()}
+
+
+def _delays(graph: Graph, stage: StagePlan, operators: Mapping[str, Operator]) -> dict[str, int]:
+    """For each operator how far its watermark is behind the task's: the most that those before it delay."""
+    behind: dict[str, int] = {}
+    for id_ in stage.nodes:  # in topological order
+        before = [behind[b] + operators[b].delay_ms for b in graph.nodes[id_].inputs]
+        behind[id_] = max(before, default=0)
+    return behind

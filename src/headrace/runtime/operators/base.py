@@ -34,7 +34,13 @@ class Counters(Protocol):
 
 
 class Operator:
-    """An operator in its place; subclasses override what concerns them."""
+    """An operator in its place; subclasses override what concerns them.
+
+    ``delay_ms``: how far below the watermark the event time of what it emits can be. Operators behind it, in this task
+    and downstream, get their watermarks later by so much, and nothing of it is late.
+    """
+
+    delay_ms = 0
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -55,11 +61,22 @@ class Operator:
     def on_watermark(self, watermark: int) -> None:
         """Event time has come to ``watermark``: nothing older will come."""
 
+    def on_time(self, now_ms: int) -> None:
+        """The wall clock shows ``now_ms``; called when ``due_ms`` has come, or somewhat later."""
+
+    def due_ms(self) -> int | None:
+        """When (wall clock) ``on_time`` has something to do; None: never."""
+        return None
+
     def on_end(self) -> None:
         """Nothing will come any more. What is open has to leave now."""
 
     def resume(self, watermark: int) -> None:
         """The stores have been filled from a checkpoint; event time had come to ``watermark`` then."""
+
+    def side(self, number: int) -> Operator:
+        """Who takes the rows of the n-th input: the operator itself, unless it has to tell its inputs apart."""
+        return self
 
     def stores(self) -> Sequence[StateStore]:
         """The state this operator keeps, for checkpoints."""
