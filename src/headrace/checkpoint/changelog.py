@@ -18,9 +18,9 @@ from __future__ import annotations
 from enum import Enum
 
 from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, decode_abort, decode_commit
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import FencedError, HeadraceError, ProtocolError
 from headrace.core.frame import Bytes, Header, Kind
-from headrace.core.ids import Offset
+from headrace.core.ids import Offset, TaskName
 
 
 class Entry(Enum):
@@ -85,6 +85,24 @@ class Changelog:
                 return Entry.APPLY
             case _:
                 raise ProtocolError(f"changelog record at offset {offset} is a {header.kind.name} frame")
+
+    @property
+    def lost(self) -> bool:
+        """The owner has lost its right: a newer generation counts, or a second writer has the own one."""
+        return self.generation > self._own_generation or self.duplicate is not None
+
+    def verdict(self, task: TaskName) -> HeadraceError:
+        """Why the owner stops."""
+        own = self._own_generation
+        if self.duplicate is not None:
+            return ProtocolError(
+                f"task {task}: generation {own} was given twice, also to writer {self.duplicate}",
+                hint="the metadata store must issue generations by compare-and-set",
+            )
+        return FencedError(
+            f"task {task}: generation {own} was replaced by generation {self.generation}",
+            hint="nothing to do: the newer one has taken over",
+        )
 
     def own(self, offset: Offset, header: Header, record: CommitRecord) -> None:
         """The reader's own commit, which stands at ``offset`` with nothing but its own changes before it."""

@@ -32,7 +32,7 @@ from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase, Step
 from headrace.checkpoint.receiving import Receiving
 from headrace.checkpoint.record import AbortRecord, CommitRecord, InputEntry, LocalCheckpoint, SourceEntry
 from headrace.checkpoint.sending import Sending
-from headrace.core.errors import FencedError, ProtocolError
+from headrace.core.errors import ProtocolError
 from headrace.core.frame import END_VERSION, Bytes, ControlMessage, Header, Kind, Restore
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 
@@ -319,21 +319,7 @@ class Node:
 
     def stop(self) -> Instruction:
         """Another incarnation has the right to this task."""
-        if self._changelog.duplicate is not None:
-            return Stop(
-                ProtocolError(
-                    f"task {self.config.task}: generation {self.generation} was given twice, also to writer "
-                    f"{self._changelog.duplicate}",
-                    hint="the metadata store must issue generations by compare-and-set",
-                )
-            )
-        return Stop(
-            FencedError(
-                f"task {self.config.task}: generation {self.generation} was replaced by generation "
-                f"{self._changelog.generation}",
-                hint="nothing to do: the newer one has taken over",
-            )
-        )
+        return Stop(self._changelog.verdict(self.config.task))
 
     # -- guards -------------------------------------------------------------------------------------------
 
@@ -343,7 +329,7 @@ class Node:
 
     def fenced(self) -> bool:
         """A newer generation, or a second writer of the own one, has been seen."""
-        return self._changelog.generation > self.generation or self._changelog.duplicate is not None
+        return self._changelog.lost
 
     def ended(self) -> bool:
         """The final commit is made."""

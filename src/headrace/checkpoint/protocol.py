@@ -57,10 +57,15 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
 6. calls ``inputs_ended`` when every source has ended and every end-of-stream has been processed;
 7. keeps early frames in a buffer for each label, in order of arrival. Buffers survive nothing: what is in them is
    read again;
-8. drops all uncommitted state on ``Verdict.ROLLBACK``, on ``TakeGeneration``, and when it dies;
-9. may call ``abandon`` when something went wrong outside (a full disk, a commit of which it isn't known whether it
+8. answers ``TakeGeneration`` with the furthest local state that the changelog can bring up to date: the folder's,
+   else the newest snapshot's, else None and empty stores. When that base can't be read (trimmed, behind the end, no
+   record there, None though the changelog has lost its beginning) or ``changelog`` answers ``MISFIT``, it throws the
+   local state away and calls ``rebase`` with the next one. A range to *check* that was trimmed is met by a task only
+   that was replaced long ago: it stops. A snapshot is durable before the changelog is trimmed, up to its commit;
+9. drops all uncommitted state on ``Verdict.ROLLBACK``, on ``TakeGeneration``, and when it dies;
+10. may call ``abandon`` when something went wrong outside (a full disk, a commit of which it isn't known whether it
    was written): the task rolls back, and the changelog tells what is true;
-10. never reads an intermediate input from another place than it is told. An offset that was trimmed is met by
+11. never reads an intermediate input from another place than it is told. An offset that was trimmed is met by
     tasks only that were replaced long ago: such a task stops.
 
 A crash between any two instructions is safe, and so is a replacement that starts at any time, also while the
