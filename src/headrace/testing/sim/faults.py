@@ -42,7 +42,8 @@ class Faults:
         """Strike until the time of faults is over; then heal everything."""
         world, settings = self.world, self.cluster.settings
         for _ in range(settings.faults):
-            yield world.chance.expovariate(settings.faults / settings.faults_until)
+            left = max(0.0, settings.faults_until - world.now)
+            yield min(left, world.chance.expovariate(settings.faults / settings.faults_until))
             if world.now >= settings.faults_until:
                 break
             weights = [weight for weight, _ in self._kinds]

@@ -70,7 +70,6 @@ class Oracle:
         self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
         self._messages: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, tuple[SSP, Offset]] = {}
-        self._too_late: set[int] = set()
         self._consumed: dict[str, set[int]] = defaultdict(set)
         self._restores: dict[tuple[SSP, int, int], tuple[bytes, Offset]] = {}
         self._highest: dict[int, int] = defaultdict(lambda: -1)
@@ -135,10 +134,7 @@ class Oracle:
     def _landing(self, ssp: SSP, offset: Offset, payload: bytes) -> None:
         kind = payload[0]
         if kind == Kind.USER:
-            message = decode_message(body_of(payload))[0]
-            if message not in self._landed:
-                self._landed[message] = (ssp, offset)
-                self._note_too_late(ssp, message)
+            self._landed.setdefault(decode_message(body_of(payload))[0], (ssp, offset))
         elif kind == Kind.RESTORE:
             header = decode_header(payload)
             key = (ssp, header.producer, header.generation)
@@ -149,12 +145,6 @@ class Oracle:
             last = self._by_producer[header.producer].last
             if last is None or last.version < header.version:
                 self.fail(ssp, f"checkpoint {header.version} of producer {header.producer} before its commit")
-
-    def _note_too_late(self, ssp: SSP, message: int) -> None:
-        """Without barriers a reader may end on an attempt of its parent that is then repeated: it had it all."""
-        readers = [ledger for ledger in self.ledgers.values() if ssp in ledger.shape.inputs]
-        if not self.exactly_once and any(reader.last and reader.last.ended for reader in readers):
-            self._too_late.add(message)
 
     def _recorded(self, ledger: Ledger, offset: Offset, payload: bytes) -> None:
         header = decode_header(payload)
@@ -239,10 +229,21 @@ class Oracle:
         for stage in self.shape.stages:
             done = self._consumed[stage.name]
             wanted = {*stage.reads, f"source.{stage.name}"}
-            for message in sorted(self.committed - done - self._too_late):
-                if self._messages[message][0] in wanted:
+            for message in sorted(self.committed - done):
+                if self._messages[message][0] in wanted and not self._too_late(stage.name, message):
                     return f"stage {stage.name} has not consumed message {message}"
         return None
+
+    def _too_late(self, stage: str, message: int) -> bool:
+        """Without barriers a reader may end on an attempt of its parent that is then repeated: it had it all."""
+        if self.exactly_once or message not in self._landed:
+            return False
+        ssp, offset = self._landed[message]
+        for ledger in self.ledgers.values():
+            if ledger.shape.stage.name == stage and ssp in ledger.shape.inputs and ledger.last and ledger.last.ended:
+                at = {(entry.stream, entry.partition): entry.offset or 0 for entry in ledger.last.inputs}
+                return offset >= at[str(ssp.stream), ssp.partition]
+        return False
 
     def check_state(self) -> None:
         """Every task's state, as its changelog has it, is what its committed input makes of it."""

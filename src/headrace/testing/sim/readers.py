@@ -33,6 +33,7 @@ class Publisher:
         self.actors: list[Actor] = []
         self._make = make
         self._lives = 0
+        self._stored_through = start
 
     def begin(self) -> None:
         """Start a life; one that goes on is a zombie from now."""
@@ -43,9 +44,7 @@ class Publisher:
     @property
     def drained(self) -> bool:
         """Everything there is has been read and stored."""
-        _, position = self.target.load()
-        offset = position.offset if position else None
-        return (self.start if offset is None else offset) >= self.log.end
+        return self._stored_through >= self.log.end
 
     def read_alone(self, start: Offset) -> list[int]:
         """What a reader that begins at ``start`` gets from the log as it is now."""
@@ -83,4 +82,5 @@ class Publisher:
                 if rows and self.world.story is not None:
                     self.world.tell(name, f"publishes {rows}")
                 expected, rows = expected + 1, []
+                self._stored_through = max(offset, self._stored_through)
                 yield chance.random() * 10

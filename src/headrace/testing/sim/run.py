@@ -42,6 +42,7 @@ class Parts:
 
     task: Placing = SimTask
     cluster: type[Cluster] = Cluster
+    publisher: type[Publisher] = Publisher
     reader: MakeReader = lambda position, whole: ReadCommitted(position, whole=whole)
 
 
@@ -79,7 +80,7 @@ class Run:
         self.oracle = Oracle(world, self.shape, tasks_of(self.shape), self.settings.exactly_once)
         self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
         self.publishers: list[Publisher] = []
-        self._make_reader = parts.reader
+        self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
         world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
 
@@ -100,7 +101,8 @@ class Run:
 
     def _publish(self, ssp: SSP, start: int | None) -> None:
         log = self.cluster.logs[ssp]
-        publisher = Publisher(self.world, ssp, log, log.end if start is None else start, self._make_reader)
+        begin = log.end if start is None else start
+        publisher = self._parts.publisher(self.world, ssp, log, begin, self._parts.reader)
         self.publishers.append(publisher)
         publisher.begin()
 
@@ -149,7 +151,7 @@ def _draw_settings(world: World, shape: Shape) -> Settings:
         exactly_once=chance.random() < 0.93,
         sealed=frozenset(stages if chance.random() < 0.7 else {s for s in stages if chance.random() < 0.5}),
         retry=chance.choice((0.0, 0.05, 0.2)),
-        skew_ms=chance.choice((0, interval // 2, interval * 3)),
+        skew_ms=chance.choice((0, interval // 2, interval * 3, interval * 6)),
         hosts=chance.choice((1, 2, 3)),
         faults=chance.choice((0, 2, 5, 10, 15, 30)),
         faults_until=float(chance.choice((150, 250, 400, 400, 900))),

@@ -1,0 +1,111 @@
+"""Draws the protocol's tables for its documentation: ``python -m headrace.checkpoint.diagram docs/protocol.md``.
+
+The page holds pairs of comment lines, ``<!-- drawn: NAME -->`` and ``<!-- end -->``. What stands between them is
+replaced. Without a file, everything is written to the standard output.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase, Step
+from headrace.checkpoint.receiving import RULES
+from headrace.core.errors import UsageError
+
+_MARKED = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+_START = (
+    Phase.DOWN,
+    Phase.FENCING,
+    Phase.REPLAYING,
+    Phase.RESUMING,
+    Phase.ANNOUNCING,
+    Phase.SCANNING,
+)
+
+
+def start() -> str:
+    """Start and rollback: from nothing, or from a verdict, to running."""
+    return _states([step for step in STEPS if step.phase in _START], entry=Phase.DOWN)
+
+
+def commit() -> str:
+    """Running, feeding, and the steps of a commit."""
+    rows = [step for step in STEPS if step.phase not in _START]
+    lines = [f"    running --> {d.phase.value}: {_words(d.when)}" for d in DECISIONS]
+    return _states(rows, entry=None, more=lines)
+
+
+def decisions() -> str:
+    """What a running task does next."""
+    rows = [(_words(d.when), d.says, d.phase.value) for d in DECISIONS]
+    return _table(("when", "what", "phase"), rows)
+
+
+def rules() -> str:
+    """What becomes of a frame."""
+    rows = []
+    for rule in RULES:
+        kinds = ", ".join(kind.name.lower() for kind in sorted(rule.kinds))
+        rows.append((kinds, _words(rule.when), rule.says))
+    return _table(("kinds", "guard", "what"), rows)
+
+
+def _states(steps: Sequence[Step], entry: Phase | None, more: Sequence[str] = ()) -> str:
+    lines = ["```mermaid", "stateDiagram-v2"]
+    if entry is not None:
+        lines.append(f"    [*] --> {entry.value}")
+    lines += more
+    for step in steps:
+        lines.append(f"    {step.phase.value}: {step.phase.value}<br/>{_words(step.gives)}")
+        for guard, phase in step.then:
+            label = "" if guard == "always" else f": {_words(guard)}"
+            lines.append(f"    {step.phase.value} --> {phase.value}{label}")
+        if not step.then:
+            lines.append(f"    {step.phase.value} --> [*]")
+    return "\n".join([*lines, "```"])
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+DRAWINGS: Mapping[str, Callable[[], str]] = {
+    "start": start,
+    "commit": commit,
+    "decisions": decisions,
+    "rules": rules,
+}
+
+
+def redraw(page: str) -> str:
+    """The page with everything between its marks drawn anew."""
+
+    def drawn(match: re.Match[str]) -> str:
+        draw = DRAWINGS.get(match[2])
+        if draw is None:
+            raise UsageError(f"nothing is drawn by the name {match[2]!r} (there are {', '.join(DRAWINGS)})")
+        return f"{match[1]}\n{draw()}\n\n{match[3]}"
+
+    return _MARKED.sub(drawn, page)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Redraw the pages named, or write all drawings out."""
+    for name in arguments:
+        page = Path(name)
+        page.write_text(redraw(page.read_text()))
+    if not arguments:
+        sys.stdout.write("\n\n".join(draw() for draw in DRAWINGS.values()) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,78 @@
+"""How to break the protocol: a mutant is the right code with one class in its place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.node import Node
+from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.receiving import Receiving
+from headrace.checkpoint.sending import Sending
+from headrace.testing.sim.run import Parts
+from headrace.testing.sim.task import SimTask
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``says`` what is broken; ``shapes`` and ``first_seed``: where it shows soon."""
+
+    says: str
+    parts: Parts
+    shapes: tuple[str, ...] = ()
+    first_seed: int = 1
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def task(**attributes) -> Parts:
+    return Parts(task=type("MutantTask", (SimTask,), attributes))
+
+
+def node(**attributes) -> Parts:
+    return task(node_class=type("MutantNode", (Node,), attributes))
+
+
+def receiving(**attributes) -> Parts:
+    return node(receiving_class=type("MutantReceiving", (Receiving,), attributes))
+
+
+def sending(**attributes) -> Parts:
+    return node(sending_class=type("MutantSending", (Sending,), attributes))
+
+
+def changelog(**attributes) -> Parts:
+    return node(changelog_class=type("MutantChangelog", (Changelog,), attributes))
+
+
+def reader(**attributes) -> Parts:
+    mutant = type("MutantReader", (ReadCommitted,), attributes)
+    return Parts(reader=lambda position, whole: mutant(position, whole=whole))
+
+
+def mutant(name: str, says: str, parts: Parts, *shapes: str, first_seed: int = 1) -> None:
+    MUTANTS[name] = Mutant(says, parts, shapes, first_seed)
+
+
+def no(*_: object, **__: object) -> bool:
+    return False
+
+
+def yes(*_: object, **__: object) -> bool:
+    return True
+
+
+def nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def slow(self, ssp, offset, after, header, control):
+    """``Receiving.receive`` without its shortcut: every frame goes through the table."""
+    partition = self._inputs[ssp]
+    parent = partition.parents[header.producer]
+    partition.position = after
+    for when, then in self._table[header.kind]:
+        if when(parent, header, control):
+            return then(parent, header, control, offset)
+    raise AssertionError(header)

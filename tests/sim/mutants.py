@@ -1,0 +1,7 @@
+"""All mutants."""
+
+import mutants_known
+import mutants_more
+from mutant_kit import MUTANTS
+
+__all__ = ["MUTANTS", "mutants_known", "mutants_more"]

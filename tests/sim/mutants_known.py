@@ -1,0 +1,295 @@
+"""The mistakes of the first wording, F1 to F15, each as a mutant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+from mutant_kit import changelog, mutant, no, node, nothing, receiving, slow, task
+
+from headrace.checkpoint import instructions as do
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.node import Node
+from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.receiving import Receiving
+from headrace.core.frame import END_VERSION, Kind
+from headrace.testing.sim.cluster import Cluster
+from headrace.testing.sim.run import Parts
+from headrace.testing.sim.task import SimTask
+
+# -- F1 to F15 -------------------------------------------------------------------------------------------
+
+
+def latest_abort_wins(self, offset, header):
+    if header.kind is Kind.ABORT and header.generation < self.generation:
+        self.generation, self.seq = header.generation, 0
+    return Changelog._counts(self, offset, header)
+
+
+mutant(
+    "F1 latest abort wins",
+    "the last abort in the log fences, whatever its generation",
+    changelog(_counts=latest_abort_wins),
+)
+
+
+class Stopped(Changelog):
+    """Notes records of other generations, older ones too."""
+
+    def take(self, offset, header, body):
+        entry = super().take(offset, header, body)
+        if self.generation == self._own_generation and header.generation < self.generation:
+            self.duplicate = "an older one"
+        return entry
+
+
+mutant("F1 older generations stop", "a late record of a zombie stops the rightful owner", node(changelog_class=Stopped))
+
+
+def anything_older_is_void(self, parent, header, control):
+    return any(header.generation < fence for fence in parent.fences)
+
+
+mutant(
+    "F2 older is void",
+    "a known newer generation voids all of the older, committed or not",
+    receiving(void=anything_older_is_void, receive=slow),
+)
+
+
+def forgetful_roll_back(self, parent, header, control, offset):
+    return do.Verdict.ROLLBACK
+
+
+mutant(
+    "F2 fences are forgotten",
+    "a rollback forgets why it came, and comes again",
+    receiving(roll_back=forgetful_roll_back, learn=nothing),
+)
+
+mutant(
+    "F3 seq alone",
+    "a duplicate is known by its seq alone",
+    receiving(duplicate=lambda self, parent, header, control: header.seq <= parent.seq, unannounced=no),
+)
+
+
+class PerProducer(Receiving):
+    """What one partition says of a producer is applied to all."""
+
+    def take_restore(self, parent, header, control, offset):
+        verdict = super().take_restore(parent, header, control, offset)
+        for other in self._parents:
+            if other.producer == parent.producer and other is not parent and other.generation < header.generation:
+                other.fences[header.generation] = 0
+                other.limit = 0
+        return verdict
+
+
+mutant(
+    "F3 per producer",
+    "a generation known from one partition voids frames of another",
+    node(receiving_class=PerProducer),
+    "mixed",
+    "diamond",
+    "fanout",
+)
+
+
+class ReleasesAll(ReadCommitted):
+    def _restore(self, offset, writer, header, restore):
+        held = list(writer.held)
+        super()._restore(offset, writer, header, restore)
+        return held
+
+
+mutant(
+    "F4 restore without S",
+    "a reader releases all it holds at a restore",
+    Parts(reader=lambda p, w: ReleasesAll(p, whole=w)),
+)
+
+
+class NoS(Receiving):
+    def overtakes(self, parent, header, control):
+        return False
+
+    def undoes(self, parent, header, control):
+        return False
+
+
+mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(receiving_class=NoS))
+
+
+def counting_checkpoint(self, parent, header, control, offset):
+    verdict = Receiving.take_checkpoint(self, parent, header, control, offset)
+    parent.done = header.seq
+    return verdict
+
+
+def covered_is_done(self, entries, version, parents_version):
+    Receiving.load(self, entries, version, parents_version)
+    for parent in self._parents:
+        parent.done = parent.seq
+
+
+mutant(
+    "F5 checkpoint is processed",
+    "a checkpoint frame counts as processed",
+    receiving(take_checkpoint=counting_checkpoint),
+)
+mutant("F5 covered is processed", "what the record covers counts as processed", receiving(load=covered_is_done))
+
+
+def only_up(self, parent, header, control, offset):
+    before = parent.closed
+    verdict = Receiving.take_restore(self, parent, header, control, offset)
+    self.close(parent, max(before, parent.closed))
+    return verdict
+
+
+def closes_its_commit(self, parent, header, control, offset):
+    verdict = Receiving.take_restore(self, parent, header, control, offset)
+    if control.next_version != END_VERSION:
+        self.close(parent, header.version)
+    return verdict
+
+
+mutant(
+    "F6 restore never lowers",
+    "closed := max(closed, next - 1) at a restore",
+    receiving(take_restore=only_up),
+    "merge",
+    first_seed=140,
+)
+mutant(
+    "F6 restore closes C",
+    "closed := C at a restore: versions that were skipped never close",
+    receiving(take_restore=closes_its_commit),
+)
+
+
+def final_without_end(self):
+    Node.decide_final(self)
+    self._next = self._target + 1
+
+
+mutant("F7 no END", "the final checkpoint closes its own version only", node(decide_final=final_without_end))
+
+
+def last_taken(self, parent, version):
+    entry = Receiving.covered(self, parent, version)
+    return msgspec.structs.replace(entry, generation=parent.generation, seq=parent.seq)
+
+
+def own_version(self, parent, version):
+    return msgspec.structs.replace(Receiving.covered(self, parent, version), version=version)
+
+
+mutant(
+    "F8 covers what is buffered",
+    "a parent's entry names the last frame taken, buffered or not",
+    receiving(covered=last_taken),
+)
+mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version))
+
+
+class FollowsClock(Node):
+    def tick(self, now_ms):
+        super().tick(now_ms)
+        if not self.ended():
+            self._sending.label = max(self._sending.label, self._clock)
+
+
+mutant("F9 label follows the clock", "frames of one commit carry labels above it", task(node_class=FollowsClock))
+
+
+def only_next(self):
+    lowest = self._receiving.lowest_buffered
+    return lowest is not None and lowest <= self._receiving.threshold
+
+
+mutant("F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next))
+
+
+class HeardOnly(Receiving):
+    @property
+    def closed_through(self):
+        heard = [parent.closed for parent in self._parents if parent.generation]
+        return min(heard, default=END_VERSION if not self._parents else -1)
+
+    def _set_threshold(self):
+        super()._set_threshold()
+        self.due = True
+
+
+mutant("F11 heard so far", "a parent that has not spoken yet is not waited for", node(receiving_class=HeardOnly))
+
+
+def sources_only(self):
+    return not self.config.inputs and Node.clock_passed(self)
+
+
+class Silent(Node):
+    silence: object = None
+
+    def clock_passed(self):
+        return super().clock_passed() and self._sending.save() != self.silence
+
+    def committed(self):
+        super().committed()
+        self.silence = self._sending.save()
+
+
+mutant(
+    "F12 command-driven for ever",
+    "a mixed task waits for parents that have ended",
+    node(clock_passed=sources_only),
+    "mixed",
+)
+mutant(
+    "F12 idle tasks are silent",
+    "a source task that wrote nothing doesn't commit",
+    task(node_class=Silent),
+    "join",
+    "shuffle",
+    "wide",
+)
+
+
+class InMemory(Cluster):
+    """Generations from the coordinator's memory, which a crash takes."""
+
+    def issue(self, task, known):
+        memory = self.__dict__.setdefault("memory", {})
+        memory[self.coordinator_term, task] = generation = memory.get((self.coordinator_term, task), 0) + 1
+        self.metadata.swap(task, known, replace(known, generation=generation))
+        return generation
+
+
+class ToAnyone(Cluster):
+    """Generations for whoever asks, zombies too."""
+
+    def generation(self, incarnation):
+        while True:
+            yield 0.5
+            known = self.metadata.read(incarnation.shape.name)
+            issued = self.issue(incarnation.shape.name, known)
+            if issued is not None:
+                return issued
+
+
+mutant("F13 from memory", "a restarted coordinator issues generations again", Parts(cluster=InMemory))
+mutant("F13 to anyone", "a zombie gets a new generation, and fences its replacement", Parts(cluster=ToAnyone))
+mutant("F14 no scan", "a task processes what restores ahead of it void", receiving(learn=nothing))
+
+
+class ToOldest(SimTask):
+    def _receive(self, ssp):
+        log = self.cluster.logs[ssp]
+        self.positions[ssp] = max(self.positions[ssp], log.oldest)
+        if self.positions[ssp] < log.end:
+            super()._receive(ssp)
+
+
+mutant("F15 reset to oldest", "a trimmed offset is answered by jumping to the oldest", Parts(task=ToOldest))

@@ -1,0 +1,29 @@
+"""Every known way to break the protocol is found by the simulator, and the unbroken one passes the same seeds."""
+
+from __future__ import annotations
+
+import pytest
+from mutants import MUTANTS
+
+from headrace.testing.sim.run import simulate
+
+SEEDS = 400
+"""How many seeds a mutant may survive at most. Most die within ten."""
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_caught(name):
+    mutant = MUTANTS[name]
+    for seed in range(mutant.first_seed, mutant.first_seed + SEEDS):
+        if simulate(seed, mutant.shapes, mutant.parts).failure:
+            break
+    else:
+        pytest.fail(f"{name} ({mutant.says}) survived {SEEDS} seeds")
+    sound = simulate(seed, mutant.shapes)
+    assert sound.failure is None, f"seed {seed} fails without the mutant, too: {sound.failure}"
+
+
+def test_there_is_a_mutant_for_each_counterexample():
+    numbers = {int(name.split()[0][1:]) for name in MUTANTS if name[0] == "F" and name[1].isdigit()}
+    assert numbers == set(range(1, 16))
+    assert len(MUTANTS) >= 15 + 10

@@ -1,0 +1,77 @@
+"""The simulator itself: it passes seeds of every shape, repeats itself exactly and tells a story."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from mutants import MUTANTS
+
+from headrace.testing.sim.__main__ import main
+from headrace.testing.sim.run import Outcome, simulate
+from headrace.testing.sim.shapes import SHAPES, tasks_of
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_protocol_passes_seeds_of_every_shape(shape):
+    failed = [outcome for seed in range(1, 21) if (outcome := simulate(seed, (shape,))).failure]
+    assert failed == []
+
+
+def test_a_seed_does_the_same_again_told_or_not():
+    story: list[str] = []
+    told = simulate(11, story=story)
+    again: list[str] = []
+    assert simulate(11) == told == simulate(11, story=again)
+    assert story == again
+    assert len(story) > 100
+
+
+def test_the_faults_happen():
+    def total(attribute: str) -> int:
+        return sum(getattr(simulate(seed), attribute) for seed in range(1, 31))
+
+    assert total("rollbacks") > 5
+    assert total("incarnations") > 30 * 7
+
+
+def test_a_failing_seed_is_named_and_told(monkeypatch, capsys):
+    broken = MUTANTS["F2 fences are forgotten"].parts
+
+    def simulate_broken(seed: int, shapes: tuple[str, ...] = (), story: list[str] | None = None) -> Outcome:
+        return simulate(seed, shapes, broken, story)
+
+    monkeypatch.setattr("headrace.testing.sim.__main__.simulate", simulate_broken)
+    assert main(["--seeds", "20"]) == 1
+    out = capsys.readouterr().out
+    assert "rolled back twice for the restore" in out
+    assert "!! rolled back twice" in out
+    assert out.endswith("1 failed\n")
+
+
+def test_the_command_counts_what_passed(capsys):
+    assert main(["--seeds", "3", "--stages", "direct,wide"]) == 0
+    assert capsys.readouterr().out.endswith("3 passed, 0 failed\n")
+    assert main(["--seed", "1", "--stages", "direct"]) == 0
+    assert "seed 1 (direct, " in capsys.readouterr().out
+
+
+def test_unknown_stages_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["--stages", "nowhere"])
+    assert "no such stages: nowhere" in capsys.readouterr().err
+
+
+def test_every_partition_has_one_reader_in_each_stage():
+    for shape in SHAPES.values():
+        tasks = tasks_of(shape)
+        assert len({task.producer for task in tasks}) == len(tasks)
+        for stage in shape.stages:
+            read = [ssp for task in tasks if task.stage is stage for ssp in task.inputs]
+            assert len(read) == len(set(read)) == sum(shape.streams[stream] for stream in stage.reads)
+
+
+def test_an_outcome_says_whether_it_passed():
+    outcome = simulate(1, ("direct",))
+    assert outcome.failure is None
+    assert replace(outcome, failure="x") != outcome

@@ -1,0 +1,109 @@
+"""Which changelog records count, whoever wrote them, in whatever order they landed."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.checkpoint.changelog import Changelog, Entry
+from headrace.checkpoint.record import AbortRecord, CommitRecord, LocalCheckpoint, encode_record
+from headrace.core.errors import FencedError, ProtocolError
+from headrace.core.frame import Header, Kind
+from headrace.core.ids import TaskName
+
+T = TaskName("s", 0)
+
+
+def abort(generation, writer="w"):
+    body = encode_record(AbortRecord(generation=generation, writer=writer))
+    return Header(Kind.ABORT, 1, generation, -1, 1), body
+
+
+def change(generation, seq):
+    return Header(Kind.CHANGE, 1, generation, 0, seq), b""
+
+
+def commit(generation, seq, version):
+    record = CommitRecord(generation=generation, version=version, next_version=version + 1)
+    return Header(Kind.COMMIT, 1, generation, version, seq), encode_record(record)
+
+
+def read(changelog, *records, start=0):
+    return [changelog.take(10 * i, *record) for i, record in enumerate(records, start)]
+
+
+def test_changes_count_with_their_commit():
+    changelog = Changelog(1, "w", None)
+    got = read(changelog, abort(1), change(1, 2), commit(1, 3, 0), change(1, 4))
+    assert got == [Entry.FORGET, Entry.HOLD, Entry.APPLY, Entry.HOLD]
+    assert changelog.local == LocalCheckpoint(20, 1, 0)
+
+
+def test_late_records_of_older_generations_count_for_nothing():
+    changelog = Changelog(1, "w", None)
+    got = read(changelog, abort(1), abort(3), abort(2), change(1, 2), commit(2, 2, 0), commit(3, 2, 0), commit(3, 3, 1))
+    assert got == [Entry.FORGET, Entry.FORGET, *[Entry.SKIP] * 3, Entry.APPLY, Entry.APPLY]
+    assert changelog.record.version == 1
+
+
+def test_a_retried_suffix_counts_once():
+    changelog = Changelog(1, "w", None)
+    records = [abort(1), change(1, 2), commit(1, 3, 0)]
+    assert read(changelog, *records, *records)[3:] == [Entry.SKIP] * 3
+    assert changelog.local.offset == 20
+
+
+def test_a_base_is_read_first_and_must_fit():
+    base = LocalCheckpoint(70, 1, 0)
+    changelog = Changelog(1, "w", base)
+    assert read(changelog, commit(1, 3, 0), commit(1, 3, 0), commit(1, 4, 1), start=7) == [
+        Entry.SKIP,
+        Entry.SKIP,
+        Entry.APPLY,
+    ]
+    for record in (commit(1, 3, 1), commit(2, 3, 0), change(1, 3)):
+        assert read(Changelog(1, "w", base), record, start=7) == [Entry.MISFIT]
+    assert read(Changelog(1, "w", base), commit(1, 3, 0), start=8) == [Entry.MISFIT]
+
+
+def test_the_owner_learns_that_it_was_replaced():
+    changelog = Changelog(1, "w", None)
+    changelog.owned_by(2)
+    read(changelog, abort(2), abort(1))
+    assert not changelog.lost
+    read(changelog, abort(3))
+    assert changelog.lost
+    assert isinstance(changelog.verdict(T), FencedError)
+
+
+def test_the_owner_learns_of_a_second_writer():
+    changelog = Changelog(1, "w", None)
+    changelog.owned_by(2)
+    read(changelog, abort(2), abort(2, "x"))
+    assert changelog.lost
+    assert "also to writer x" in str(changelog.verdict(T))
+
+
+def test_the_own_commit_may_be_vouched_for():
+    changelog = Changelog(1, "w", None)
+    read(changelog, abort(1))
+    header, _ = commit(1, 5, 0)
+    changelog.own(40, header, CommitRecord(generation=1, version=0, next_version=1))
+    assert changelog.local == LocalCheckpoint(40, 1, 0)
+    assert read(changelog, commit(1, 6, 1)) == [Entry.APPLY]
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([change(1, 2)], "begins at offset 0 in the midst of generation 1"),
+        ([abort(1), change(1, 3)], r"is CHANGE \(1, #3\) after \(1, #1\)"),
+        ([abort(1), commit(2, 1, 0)], r"is COMMIT \(2, #1\) after \(1, #1\)"),
+        ([abort(1), commit(1, 2, 4), commit(1, 3, 4)], "is of version 4, the one before it of 4"),
+        ([(Header(Kind.USER, 1, 1, 0, 1), b"")], "in the midst of generation 1"),
+        ([abort(1), (Header(Kind.USER, 1, 1, 0, 2), b"")], "is a USER frame"),
+        ([(Header(Kind.ABORT, 2, 1, 0, 1), b"")], "is of producer 2, but this is the changelog of producer 1"),
+    ],
+)
+def test_a_damaged_changelog_is_refused(records, says):
+    with pytest.raises(ProtocolError, match=says):
+        read(Changelog(1, "w", None), *records)
