@@ -6,8 +6,10 @@ It prints::
 
     wrote 4 rows to partitions [0, 1]
     read 4 rows
+    read 4 rows in a batch
+    since then came [[('bob', 4.0)]]
     DataError: nothing of a batch is written when a row of it doesn't fit
-    StreamNotFoundError: there is no stream 'order'; there are orders
+    StreamNotFoundError: did you mean orders?
     StreamSealedError: a sealed stream takes no more
 """
 
@@ -24,17 +26,25 @@ with TemporaryDirectory() as home:
         upcoming = writer.write(pl.DataFrame({"member": ["ann", "bob", "eve", "ann"], "euros": [5.0, 7.5, 1.0, 2.0]}))
         print("wrote 4 rows to partitions", sorted(upcoming))
         print("read", hr.read_stream("orders", home=home).height, "rows")
+        reader = hr.StreamReader("orders", home=home)
+        for batch in reader:
+            print("read", batch.height, "rows in a batch")
+        position = reader.position()  # a text, to be kept with the results
+
+        writer.write([{"member": "bob", "euros": 4.0}])
+        later = hr.StreamReader("orders", from_position=position, home=home)
+        print("since then came", [batch.rows() for batch in later])
 
         try:
             writer.write([{"member": "ann", "euros": 3.0}, {"member": "bob", "euros": "three"}])
         except hr.DataError:
-            assert hr.read_stream("orders", home=home).height == 4
+            assert hr.read_stream("orders", home=home).height == 5
             print("DataError: nothing of a batch is written when a row of it doesn't fit")
 
         try:
             hr.read_stream("order", home=home)
         except hr.StreamNotFoundError as error:
-            print("StreamNotFoundError:", error.message)
+            print("StreamNotFoundError:", error.hint)
 
         writer.seal()
         try:

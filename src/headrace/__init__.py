@@ -21,7 +21,7 @@ from headrace.core.errors import (
     UserFunctionError,
 )
 from headrace.serdes.schema import Schema
-from headrace.streams import StreamWriter, create_stream, read_stream
+from headrace.streams import StreamReader, StreamWriter, create_stream, read_stream
 
 __version__ = "0.1.0"
 
@@ -36,6 +36,7 @@ __all__ = [
     "Schema",
     "Stream",
     "StreamNotFoundError",
+    "StreamReader",
     "StreamWriter",
     "SurroundingsError",
     "Table",

@@ -2,6 +2,7 @@
 
 import doctest
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -38,6 +39,21 @@ def test_example(example: doctest.DocTest) -> None:
     report: list[str] = []
     result = doctest.DocTestRunner().run(example, out=report.append, clear_globs=False)
     assert result.failed == 0, "".join(report)
+
+
+def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, as the module's reader meets them: a stream made, filled, read."""
+    monkeypatch.chdir(tmp_path)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found: dict[str, doctest.DocTest] = {}
+    for public in (hr.create_stream, hr.StreamWriter, hr.read_stream, hr.StreamReader):
+        found |= {test.name: test for test in finder.find(public) if test.examples}
+    assert [*found] == ["create_stream", "StreamWriter", "read_stream", "StreamReader", "StreamReader.follow"]
+    report: list[str] = []
+    for example in found.values():
+        example.globs = given()
+        doctest.DocTestRunner().run(example, out=report.append)
+    assert not report, "".join(report)
 
 
 @pytest.mark.parametrize("public", [Declarations, hr.Stream, *FUNCTIONS], ids=lambda p: p.__name__)

@@ -5,17 +5,15 @@ Only the embedded log can be named here; systems that need an address are declar
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.core.errors import StreamNotFoundError, UsageError
+from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, StreamId, check_id
+from headrace.streams.place import LOG, open_log, require_stream
 from headrace.systems.base import Admin, StreamInfo, System
-from headrace.systems.registry import SystemSpec, open_system
 
-LOG = "log"
 _SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -41,10 +39,7 @@ class Place:
 
     def require(self) -> StreamInfo:
         """The same; raises ``StreamNotFoundError`` with the name that may have been meant."""
-        info = self.find()
-        if info is None:
-            raise StreamNotFoundError(f"there is no stream {self.stream} in {self.home}", hint=self._meant())
-        return info
+        return require_stream(self.system, self.stream, self.home)
 
     def require_partition(self, partition: int) -> StreamInfo:
         """The stream's info; raises ``UsageError`` when it has no such partition."""
@@ -52,23 +47,6 @@ class Place:
         if not 0 <= partition < info.partitions:
             raise UsageError(f"{self.stream} has no partition {partition}: they go from 0 to {info.partitions - 1}")
         return info
-
-    def _meant(self) -> str:
-        names = self.admin().list()
-        close = difflib.get_close_matches(self.stream.name, names, n=1)
-        if close:
-            return f"did you mean {close[0]}?"
-        if names:
-            return "see what there is: headrace stream list"
-        return (
-            f"{self.home} holds no streams at all: name another folder with --home, "
-            f"or make one: headrace stream create {self.stream.name} --partitions 4"
-        )
-
-
-def open_log(home: Path) -> System:
-    """The embedded log of a home."""
-    return open_system(SystemSpec(LOG, "log", {"root": str(home / "streams")}))
 
 
 def locate(text: str, home: Path) -> Place:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.place import LOG, Place, locate, open_log
+from headrace.cli.place import Place, locate
 from headrace.serdes.dtypes import columns_to_json
+from headrace.streams.place import LOG, open_log
 from headrace.systems.base import StreamInfo
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from headrace.cli.stream.frames import Frame, control_of
 from headrace.cli.stream.json_rows import encode_lines
 from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, UNVERSIONED, Kind
 from headrace.serdes.ipc import decode_rows
+from headrace.streams.frames import Frame, control_of
 
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
 _CONTROL_KINDS = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +14,9 @@ from headrace.cli.console import counted, print_note
 from headrace.cli.options import HOME, AsJson, Home, Partition, StreamName
 
 if TYPE_CHECKING:
-    from headrace.cli.stream.frames import Gate
+    from headrace.cli.interrupt import Interrupt
+    from headrace.streams.frames import Gate
+    from headrace.systems.base import Consumer
 
 
 def read(
@@ -52,10 +56,10 @@ def read(
     """
     from headrace.cli.interrupt import Interrupt
     from headrace.cli.place import locate
-    from headrace.cli.stream.frames import FrameReader
     from headrace.cli.stream.lines import Lines
     from headrace.cli.stream.positions import positions
     from headrace.core.errors import UsageError
+    from headrace.streams.frames import FrameReader
     from headrace.systems.base import Edge
 
     del as_json  # JSON lines are all it prints
@@ -70,7 +74,14 @@ def read(
     gate = _gate(committed)
     output = sys.stdout.buffer
     with Interrupt() as interrupt:
-        reader = FrameReader(place, gate, interrupt, follow=follow, output_fd=_descriptor())
+        reader = FrameReader(
+            place.system,
+            place.stream,
+            gate,
+            partial(_wait, interrupt, _descriptor()),
+            follow=follow,
+            enough=lambda: interrupt.requested,
+        )
         with closing(reader.read(starts)) as batches:
             for frames in batches:
                 output.write(lines.of(frames))
@@ -84,10 +95,25 @@ def read(
 
 
 def _gate(committed: bool) -> Gate:
-    from headrace.cli.stream.committed import CommittedGate
-    from headrace.cli.stream.frames import OpenGate
+    from headrace.streams.frames import CommittedGate, OpenGate
 
     return CommittedGate() if committed else OpenGate()
+
+
+def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bool:
+    """Wait for more, or for an interrupt; False when nobody reads the output any more."""
+    from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS
+
+    poll = select.poll()
+    poll.register(interrupt.fd, select.POLLIN)
+    source = consumer.fileno()
+    if source is not None:
+        poll.register(source, select.POLLIN)
+    if output_fd is not None:
+        # No event is asked for: an output that was closed reports itself.
+        poll.register(output_fd, 0)
+    ready = poll.poll(UNWATCHED_WAIT_MS if source is None else WAIT_MS)
+    return all(fd != output_fd for fd, _ in ready)
 
 
 def _descriptor() -> int | None:

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from headrace.cli.console import counted
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.place import Place
-from headrace.cli.stream.row_writer import RowWriter
 from headrace.cli.stream.sources import STDIN, BadRow, Columns, Piece, Source, open_source
 from headrace.core.errors import DeclarationError, HeadraceError, UsageError
 from headrace.serdes.dtypes import parse_columns
 from headrace.serdes.schema import Schema
+from headrace.streams.row_writer import RowWriter, WrittenFrame
 from headrace.systems.base import StreamInfo
 
 _PROGRESS_S = 0.5
@@ -57,13 +57,13 @@ class Written:
     stopped_in: str | None = None
     """The file in whose middle an interrupt ended the writing; None if nothing is missing."""
 
-    def add(self, frames: Sequence[tuple[int, int, int]]) -> None:
-        """Count frames that were acknowledged: partition, rows, bytes of each."""
-        for partition, rows, size in frames:
-            self.rows += rows
+    def add(self, frames: Sequence[WrittenFrame]) -> None:
+        """Count frames that were acknowledged."""
+        for frame in frames:
+            self.rows += frame.rows
             self.frames += 1
-            self.bytes += size
-            self.rows_by_partition[partition] = self.rows_by_partition.get(partition, 0) + rows
+            self.bytes += frame.bytes
+            self.rows_by_partition[frame.partition] = self.rows_by_partition.get(frame.partition, 0) + frame.rows
 
 
 class Writing:
@@ -90,7 +90,9 @@ class Writing:
         if info is None:
             info = self._create(columns)
         try:
-            with closing(RowWriter(order.place, info, order.keys, order.partition)) as writer:
+            with closing(
+                RowWriter(order.place.system, order.place.stream, info, order.keys, order.partition)
+            ) as writer:
                 self._copy(sources, columns, writer)
         except HeadraceError as error:
             if self.written.rows:

@@ -8,47 +8,70 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
-from headrace.cli.place import Place
 from headrace.core.errors import UsageError
 from headrace.core.frame import Header, Kind, encode
+from headrace.core.ids import Offset, StreamId
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
-from headrace.systems.base import RowProducer, StreamInfo
+from headrace.systems.base import RowProducer, StreamInfo, System
 
 FRAME_ROWS = 1 << 16
 _HEADER = encode(Header(Kind.USER))
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFrame:
+    """A frame that was acknowledged."""
+
+    partition: int
+    rows: int
+    bytes: int
+
+
 class RowWriter:
     """Writes to one stream. By key, to one partition, or a frame to each partition in turn."""
 
-    def __init__(self, place: Place, info: StreamInfo, keys: Sequence[str], partition: int | None) -> None:
-        self._stream = place.stream.name
+    def __init__(
+        self,
+        system: System,
+        stream: StreamId,
+        info: StreamInfo,
+        keys: Sequence[str] = (),
+        partition: int | None = None,
+    ) -> None:
+        self._stream = stream.name
         self._partitions = info.partitions
         self._keys = list(keys)
         self._fixed = partition
-        producer = place.system.producer()
+        producer = system.producer()
         if isinstance(producer, RowProducer):
-            raise UsageError(f"{place.stream} is made of files: write those themselves")
+            raise UsageError(f"{stream} is made of files: write those themselves")
         self._producer = producer
         # The least filled one first, so that many short writes don't all go to the same.
-        extents = place.admin().extents(self._stream)
+        extents = system.admin().extents(self._stream)
         filled = [extent.upcoming - extent.oldest for extent in extents]
         self._turn = filled.index(min(filled))
+        self.ends: dict[int, Offset] = {}
+        """The offset behind what the last ``write`` or ``flush`` wrote, in each partition that it touched."""
 
-    def write(self, rows: pl.DataFrame) -> list[tuple[int, int, int]]:
-        """Append the rows; returns partition, row count and bytes of each frame."""
+    def write(self, rows: pl.DataFrame) -> list[WrittenFrame]:
+        """Append the rows."""
         frames = [
-            (partition, part.height, self._send(partition, part))
+            WrittenFrame(partition, part.height, self._send(partition, part))
             for batch in rows.iter_slices(FRAME_ROWS)
             for partition, part in self._routed(batch)
             if part.height
         ]
-        self._producer.flush()
+        self.flush()
         return frames
+
+    def flush(self) -> None:
+        """Wait until everything is acknowledged: what a ``write`` that failed has left, too."""
+        self.ends = {partition: offset for (_, partition), offset in self._producer.flush().items()}
 
     def close(self) -> None:
         """Release the stream."""

@@ -1,0 +1,10 @@
+"""Streams of the embedded log from Python: create them, write rows, read them.
+
+For generators, tests, notebooks and programs that take over from an app; apps use ``App.input`` and ``App.output``.
+The command line stands on the same parts.
+"""
+
+from headrace.streams.reader import StreamReader, read_stream
+from headrace.streams.writer import StreamWriter, create_stream
+
+__all__ = ["StreamReader", "StreamWriter", "create_stream", "read_stream"]

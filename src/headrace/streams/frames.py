@@ -1,0 +1,188 @@
+"""The frames of a stream, from given positions on, until its end or for ever.
+
+Without ``follow`` reading ends where the stream ended when it began. With it, it waits for more, and ends with a
+sealed stream or when the caller has had enough. How to wait is the caller's: that is the only thing that blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.record import ReaderPosition
+from headrace.core.errors import FrameError, ProtocolError, UnavailableError, UsageError
+from headrace.core.frame import ControlMessage, Header, Kind, body_of, decode_control, decode_header
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.systems.base import Consumer, Ended, Position, Records, System
+
+WAIT_MS = 500
+UNWATCHED_WAIT_MS = 50
+"""How long to wait at most, and for systems whose consumers have no descriptor to wait on."""
+
+_SILENCES_MAX = 20
+_CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
+
+Wait = Callable[[Consumer], bool]
+"""Wait for a consumer to have more, but not for long; False: stop reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame and where it stands."""
+
+    ssp: SSP
+    offset: Offset
+    after: Offset
+    header: Header
+    body: memoryview
+
+    @property
+    def where(self) -> str:
+        """For errors."""
+        return f"{self.ssp}, offset {self.offset}"
+
+
+def control_of(frame: Frame) -> ControlMessage:
+    """The frame's control message; raises ``FrameError`` with its place."""
+    try:
+        return decode_control(frame.header.kind, frame.body)
+    except FrameError as error:
+        raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+
+
+class Gate(Protocol):
+    """Which frames are shown, and when. Frames may wait until it is known whether they are shown."""
+
+    @property
+    def held(self) -> int:
+        """How many wait."""
+        ...
+
+    def admit(self, frame: Frame) -> Sequence[Frame]:
+        """What is shown now that this frame has come: nothing, the frame, or some that were held until now."""
+        ...
+
+    def position(self, ssp: SSP) -> ReaderPosition | None:
+        """Where to begin again once everything shown so far is dealt with; None: nothing has come."""
+        ...
+
+
+class OpenGate:
+    """Shows every frame as it comes."""
+
+    held = 0
+
+    def __init__(self) -> None:
+        self._after: dict[SSP, Offset] = {}
+
+    def admit(self, frame: Frame) -> Sequence[Frame]:
+        """See ``Gate``."""
+        self._after[frame.ssp] = frame.after
+        return (frame,)
+
+    def position(self, ssp: SSP) -> ReaderPosition | None:
+        """See ``Gate``."""
+        return ReaderPosition(offset=self._after[ssp]) if ssp in self._after else None
+
+
+class CommittedGate:
+    """Shows a frame once it is known that the checkpoint it belongs to was committed; drops what was taken back."""
+
+    def __init__(self, positions: Mapping[SSP, ReaderPosition] | None = None) -> None:
+        """``positions`` are those of an earlier gate, to go on from."""
+        self._partitions: dict[SSP, ReadCommitted[Frame]] = {
+            ssp: ReadCommitted(position) for ssp, position in (positions or {}).items()
+        }
+
+    @property
+    def held(self) -> int:
+        """See ``Gate``."""
+        return sum(partition.held for partition in self._partitions.values())
+
+    def admit(self, frame: Frame) -> Sequence[Frame]:
+        """See ``Gate``."""
+        partition = self._partitions.get(frame.ssp)
+        if partition is None:
+            partition = self._partitions[frame.ssp] = ReadCommitted()
+        control = control_of(frame) if frame.header.kind in _CONTROL else None
+        try:
+            released = partition.receive(frame.offset, frame.after, frame.header, control, frame)
+        except ProtocolError as error:
+            raise ProtocolError(f"{frame.ssp}: {error.message}", hint=error.hint) from error
+        return [each.frame for each in released]
+
+    def position(self, ssp: SSP) -> ReaderPosition | None:
+        """See ``Gate``."""
+        partition = self._partitions.get(ssp)
+        return None if partition is None else partition.position()
+
+
+class FrameReader:
+    """Reads the frames of one stream. ``enough`` is asked before each look."""
+
+    def __init__(
+        self,
+        system: System,
+        stream: StreamId,
+        gate: Gate,
+        wait: Wait,
+        *,
+        follow: bool = False,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._system = system
+        self._stream = stream
+        self._gate = gate
+        self._wait = wait
+        self._follow = follow
+        self._enough = enough
+        self._ended: set[SSP] = set()
+
+    def read(self, starts: Mapping[SSP, Position]) -> Generator[list[Frame]]:
+        """What each look that finds something brings: frames to show, maybe none when they have to wait."""
+        extents = self._system.admin().extents(self._stream.name)
+        ends = {ssp: extents[ssp.partition].upcoming for ssp in starts}
+        consumer = self._system.consumer()
+        try:
+            for ssp, position in starts.items():
+                consumer.register(ssp, position)
+            yield from self._poll_to_the_end(consumer, ends)
+        finally:
+            consumer.close()
+
+    def _poll_to_the_end(self, consumer: Consumer, ends: Mapping[SSP, Offset]) -> Iterator[list[Frame]]:
+        silences = 0
+        while not self._enough():
+            unread = [ssp for ssp in ends if not self._is_over(ssp, consumer, ends[ssp])]
+            if not unread:
+                return
+            polled = consumer.poll(unread)
+            frames: list[Frame] = []
+            for item in polled:
+                if isinstance(item, Ended):
+                    self._ended.add(item.ssp)
+                elif isinstance(item, Records):
+                    frames += self._admitted(item)
+                else:
+                    raise UsageError(f"{self._stream} is made of rows, not of frames: read its files instead")
+            if polled:
+                yield frames
+            silences = 0 if polled else silences + 1
+            if silences > _SILENCES_MAX and not self._follow:
+                raise UnavailableError(f"{unread[0]}: nothing comes, though it goes on to offset {ends[unread[0]]}")
+            if not polled and not self._wait(consumer):
+                return
+
+    def _is_over(self, ssp: SSP, consumer: Consumer, end: Offset) -> bool:
+        return ssp in self._ended or (not self._follow and consumer.position(ssp) >= end)
+
+    def _admitted(self, records: Records) -> Iterator[Frame]:
+        afters = [*records.offsets[1:], records.next]
+        for offset, after, payload in zip(records.offsets, afters, records.payloads, strict=True):
+            try:
+                header = decode_header(payload)
+            except FrameError as error:
+                raise FrameError(f"{records.ssp}, offset {offset}: {error.message}", hint=error.hint) from error
+            yield from self._gate.admit(Frame(records.ssp, offset, after, header, body_of(payload)))

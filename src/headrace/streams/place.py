@@ -1,0 +1,40 @@
+"""The embedded log of a home, and what to say about a stream that isn't in it."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+from headrace.core.errors import StreamNotFoundError
+from headrace.core.ids import StreamId
+from headrace.systems.base import StreamInfo, System
+from headrace.systems.log.system import LogSystem
+
+LOG = "log"
+
+
+def open_log(home: str | Path) -> LogSystem:
+    """The embedded log of a home."""
+    return LogSystem(Path(home) / "streams")
+
+
+def require_stream(system: System, stream: StreamId, home: str | Path) -> StreamInfo:
+    """What is known of a stream; raises ``StreamNotFoundError`` with the name that may have been meant."""
+    admin = system.admin()
+    info = admin.describe(stream.name)
+    if info is None:
+        names = admin.list()
+        raise StreamNotFoundError(f"there is no stream {stream} in {home}", hint=_meant(stream.name, names, home))
+    return info
+
+
+def _meant(name: str, names: list[str], home: str | Path) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    if names:
+        return "see what there is: headrace stream list"
+    return (
+        f"{home} holds no streams at all: name another folder as home, "
+        f"or make one: headrace stream create {name} --partitions 4, or hr.create_stream(...)"
+    )

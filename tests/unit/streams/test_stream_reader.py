@@ -1,0 +1,243 @@
+"""Reading from Python: what is committed, from where one was, as the stream grows."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.core.errors import DataError, FrameError, TrimmedOffsetError, UsageError
+from headrace.core.frame import Checkpoint, Header, Kind, Restore, encode, encode_control
+from headrace.core.ids import SSP, StreamId
+from headrace.serdes.ipc import encode_rows
+from headrace.systems.log.system import LogSystem
+
+NUMBERS = SSP(StreamId("log", "numbers"), 0)
+
+
+class AppTask:
+    """What one task of an exactly-once app leaves in a partition."""
+
+    def __init__(self, home: Path, producer: int = 7, partition: int = 0) -> None:
+        self._producer = LogSystem(home / "streams").producer()
+        self._id, self._partition = producer, partition
+        self.generation, self.seq = 0, 0
+        self._committed, self._committed_by = 0, 0
+
+    def start(self) -> None:
+        """Begin (again) from what was committed."""
+        self.generation += 1
+        self.seq = self._committed
+        committed = Restore(
+            task_name="a/0", task_count=1, committed_by=self._committed_by, seq=self._committed, next_version=1
+        )
+        self._control(Kind.RESTORE, committed)
+
+    def rows(self, *numbers: int) -> None:
+        self._send(encode(self._header(Kind.USER), encode_rows(pl.DataFrame({"n": numbers}))))
+
+    def commit(self) -> None:
+        self._committed, self._committed_by = self.seq, self.generation
+        self._control(Kind.CHECKPOINT, Checkpoint(task_name="a/0", task_count=1, next_version=2))
+
+    def _header(self, kind: Kind) -> Header:
+        self.seq += 1
+        return Header(kind, self._id, self.generation, 1, self.seq)
+
+    def _control(self, kind: Kind, message: Checkpoint | Restore) -> None:
+        self._send(encode_control(self._header(kind), message))
+
+    def _send(self, frame: bytes) -> None:
+        self._producer.send("numbers", self._partition, frame)
+        self._producer.flush()
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    hr.create_stream("numbers", 2, {"n": pl.Int64}, home=tmp_path)
+    return tmp_path
+
+
+def numbers(batches: object) -> list[int]:
+    return [n for batch in batches for n in batch["n"].to_list()]  # type: ignore[attr-defined]
+
+
+def test_only_what_is_committed_unless_told_otherwise(home: Path) -> None:
+    task = AppTask(home)
+    task.start()
+    task.rows(1, 2)
+    assert hr.read_stream("numbers", home=home).schema == {"n": pl.Int64}
+    assert hr.read_stream("numbers", home=home).height == 0
+    task.commit()
+    task.rows(3)
+    task.start()
+    task.rows(4)
+    task.commit()
+    with hr.StreamWriter("numbers", home=home) as writer:
+        writer.write([{"n": 100}])
+    task.close()
+    assert sorted(hr.read_stream("numbers", home=home)["n"]) == [1, 2, 4, 100]
+    assert sorted(hr.read_stream("numbers", committed=False, home=home)["n"]) == [1, 2, 3, 4, 100]
+
+
+def test_rows_are_in_the_order_of_partitions_and_offsets(home: Path) -> None:
+    tasks = [AppTask(home, 7, 1), AppTask(home, 8, 0)]
+    for n, task in enumerate(tasks):
+        task.start()
+        task.rows(n * 10)
+        task.rows(n * 10 + 1)
+        task.commit()
+        task.close()
+    assert hr.read_stream("numbers", home=home)["n"].to_list() == [10, 11, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_and_positions_give_everything_once(home: Path, seed: int) -> None:
+    """Readers that stop after any batch, and go on from its position, see together what one sees in the end."""
+    chance = random.Random(seed)
+    tasks = [AppTask(home, 7), AppTask(home, 8), AppTask(home, 9, 1)]
+    for task in tasks:
+        task.start()
+    seen: list[int] = []
+    position: str | None = None
+    for step in range(60):
+        task = chance.choice(tasks)
+        match chance.randrange(4):
+            case 0:
+                task.commit()
+            case 1:
+                task.start()
+            case _:
+                task.rows(step)
+        if chance.random() < 0.4:
+            reader = hr.StreamReader("numbers", from_position=position, home=home)
+            for batch in reader:
+                seen += batch["n"].to_list()
+                position = reader.position()
+                if chance.random() < 0.5:
+                    break
+            else:
+                position = reader.position()
+    for task in tasks:
+        task.commit()
+        task.close()
+    seen += numbers(hr.StreamReader("numbers", from_position=position, home=home))
+    assert sorted(seen) == sorted(hr.read_stream("numbers", home=home)["n"])
+    assert len(seen) == len(set(seen))
+
+
+def test_iterating_again_goes_on(home: Path) -> None:
+    task = AppTask(home)
+    task.start()
+    task.rows(1)
+    reader = hr.StreamReader("numbers", home=home)
+    assert numbers(reader) == []
+    task.rows(2)
+    task.commit()
+    assert numbers(reader) == [1, 2]
+    assert numbers(reader) == []
+    task.rows(3)
+    task.commit()
+    task.close()
+    assert numbers(reader) == [3]
+
+
+def test_upcoming_begins_behind_what_is_there(home: Path) -> None:
+    with hr.StreamWriter("numbers", home=home) as writer:
+        writer.write([{"n": 1}])
+        reader = hr.StreamReader("numbers", start="upcoming", home=home)
+        writer.write([{"n": 2}])
+    assert numbers(reader) == [2]
+
+
+def test_following_sees_rows_as_they_come_and_ends_with_the_stream(home: Path) -> None:
+    def write() -> None:
+        with hr.StreamWriter("numbers", home=home) as writer:
+            for n in range(5):
+                writer.write([{"n": n}])
+            writer.seal()
+
+    thread = threading.Thread(target=write)
+    reader = hr.StreamReader("numbers", home=home)
+    thread.start()
+    try:
+        assert sorted(numbers(reader.follow(timeout=30))) == list(range(5))
+    finally:
+        thread.join()
+    assert numbers(reader.follow()) == []
+
+
+def test_following_ends_when_nothing_comes(home: Path) -> None:
+    task = AppTask(home)
+    task.start()
+    task.rows(1)
+    began = time.monotonic()
+    assert numbers(hr.StreamReader("numbers", home=home).follow(timeout=0.2)) == []
+    assert time.monotonic() - began >= 0.2
+    task.commit()
+    assert numbers(hr.StreamReader("numbers", home=home).follow(timeout=0.2)) == [1]
+    task.close()
+
+
+def test_what_cannot_be_read_is_met_again(home: Path) -> None:
+    with hr.StreamWriter("numbers", key="n", home=home) as writer:
+        writer.write([{"n": 1}])
+    producer = LogSystem(home / "streams").producer()
+    producer.send("numbers", 0, encode(Header(Kind.USER), b"no rows"))
+    producer.close()
+    reader = hr.StreamReader("numbers", home=home)
+    for _ in range(2):
+        with pytest.raises(FrameError, match=r"log\.numbers\[0\], offset"):
+            list(reader)
+
+
+def test_columns_that_some_rows_lack_are_null(tmp_path: Path) -> None:
+    hr.create_stream("loose", 1, home=tmp_path)
+    with hr.StreamWriter("loose", home=tmp_path) as writer:
+        writer.write([{"a": 1}])
+        writer.write([{"a": 2, "b": "x"}])
+        assert hr.read_stream("loose", home=tmp_path).rows() == [(1, None), (2, "x")]
+        writer.write([{"a": "one"}])
+    with pytest.raises(DataError, match=r"log\.loose holds rows whose columns have different types"):
+        hr.read_stream("loose", home=tmp_path)
+
+
+def test_a_position_is_of_one_stream_and_one_way_to_read(home: Path) -> None:
+    hr.create_stream("others", 2, home=home)
+    position = hr.StreamReader("numbers", home=home).position()
+    for name, committed, text in (
+        ("others", True, position),
+        ("numbers", False, position),
+        ("numbers", True, "{}"),
+        ("numbers", True, position.replace('"format":1,"stream"', '"format":9,"stream"')),
+    ):
+        with pytest.raises(UsageError, match="position"):
+            hr.StreamReader(name, committed=committed, from_position=text, home=home)
+
+
+def test_a_position_that_was_trimmed_is_an_error(home: Path) -> None:
+    position = hr.StreamReader("numbers", home=home).position()
+    with hr.StreamWriter("numbers", home=home) as writer:
+        ends = writer.write([{"n": 1}])
+    ((partition, end),) = ends.items()
+    LogSystem(home / "streams").admin().trim(SSP(NUMBERS.stream, partition), end)
+    with pytest.raises(TrimmedOffsetError):
+        list(hr.StreamReader("numbers", from_position=position, home=home))
+    assert numbers(hr.StreamReader("numbers", home=home)) == []
+
+
+def test_a_stream_that_is_not_there(home: Path) -> None:
+    with pytest.raises(hr.StreamNotFoundError) as caught:
+        hr.StreamReader("number", home=home)
+    assert caught.value.hint == "did you mean numbers?"
+    with pytest.raises(hr.StreamNotFoundError) as caught:
+        hr.read_stream("numbers", home=home / "elsewhere")
+    assert "hr.create_stream" in (caught.value.hint or "")
