@@ -29,7 +29,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         else CheckpointStatus(
             version=host.node.version, age_ms=int(now_ms - committed), duration_ms=host.commit_took_ms
         ),
-        blocked_by=host.backpressure.blocked_by,
+        blocked_by=host.blocked_by,
         uptime_ms=int(now_ms - host.started_ms),
     )
 
@@ -39,7 +39,7 @@ def _state(host: TaskHost) -> TaskState:
         return "finished"
     if host.replay.progress is not None:
         return "restoring"
-    return "blocked" if host.backpressure.blocked_by is not None else "running"
+    return "blocked" if host.blocked_by is not None else "running"
 
 
 def _input(host: TaskHost, ssp: SSP) -> InputStatus:

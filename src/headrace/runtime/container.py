@@ -176,16 +176,18 @@ class Container:
             self._observe(self.hosts)
 
     def _drain(self) -> None:
-        """Commit once more, and give tasks that follow others a moment to commit that version too.
+        """Commit once more, and give tasks that follow others a moment to commit that version and publish it too.
 
-        What is uncommitted when the moment is over is not lost: the next start reads it again.
+        What is uncommitted when the moment is over is not lost: the next start reads it again, or publishes it.
         """
-        targets = {host: host.node.label for host in self.hosts if not host.finished}
-        for host in targets:
+        targets = [(host, host.node.label) for host in self.hosts if not host.finished]
+        for host, _ in targets:
             host.commit_now()
         deadline = self._clock.monotonic_ms() + DRAIN_MS_MAX
         while self._clock.monotonic_ms() < deadline and not self._stopping:
-            if all(host.finished or host.node.version >= label for host, label in targets.items()):
+            for host, _ in targets:
+                host.publish(self._clock.monotonic_ms())
+            if all(host.finished or (host.node.version >= label and host.publishing.idle) for host, label in targets):
                 return
             for host in self.hosts:
                 host.poll()

@@ -67,11 +67,13 @@ from headrace.runtime.naming import changelog_ssp, state_folders
 from headrace.runtime.nodes import node_config
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.progress import Progress
+from headrace.runtime.publishing import Publishing
 from headrace.runtime.replay import Replay
 from headrace.runtime.state import TaskState
 from headrace.runtime.task import Task
 from headrace.runtime.timing import Every
 from headrace.runtime.watermark import TimesCheckpoint
+from headrace.stores.base import StateStore
 from headrace.systems.base import Edge, Position
 from headrace.systems.registry import SystemSpec
 
@@ -105,15 +107,17 @@ class TaskHost:
         self.metrics = TaskMetrics()
         self.backpressure = backpressure
         self.finished = False
+        self._over = False
         self.started_ms = now_ms
         self.committed_ms: float | None = None
         self.commit_took_ms = 0.0
-        self.node = Node(node_config(plan, stage, task, connections), writer=uuid.uuid4().hex)
+        self.node = Node(node_config(plan, stage, task), writer=uuid.uuid4().hex)
         self._plan_of_task = task
         self._next_generation = next_generation
         self._connections = connections
         self._clock = clock
-        self._outlet = Outlet(plan, task.name, connections, self.node.stamp, self.metrics)
+        self.publishing = Publishing(plan, stage, task.name, connections)
+        self._outlet = Outlet(plan, task.name, connections, self.publishing, self.node.stamp, self.metrics)
         changelog, system = changelog_ssp(plan, task.name)
         self._changelog = ChangelogPartition(changelog, system, connections)
         self.state = TaskState(changelog, state_folders(plan, task.name))
@@ -134,6 +138,7 @@ class TaskHost:
     def _begin(self) -> None:
         """Start over: drop everything uncommitted."""
         self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics)
+        self.publishing.begin()
         self.chooser = Chooser(self.task.specs)
         self._early.clear()
         self._announcer.reset()
@@ -166,26 +171,31 @@ class TaskHost:
 
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
-        if not self.finished:
+        if not self._over:
             self.inputs.poll(self.chooser)
+
+    @property
+    def blocked_by(self) -> str | None:
+        """What keeps the task from reading on: readers that are behind, or a target that is away."""
+        return self.backpressure.blocked_by or self.publishing.blocked_by
 
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self.finished or self.backpressure.blocked_by is not None:
+        if self._over or self.blocked_by is not None:
             return False
         return bool(len(self.chooser)) or self.inputs.hungry
 
     @property
     def owes(self) -> bool:
         """Something done has not been told downstream yet: a watermark waits for its interval."""
-        return not self.finished and (self._has_news() or self.task.ended)
+        return not self._over and (self._has_news() or self.task.ended)
 
     def step(self, now_ms: float) -> bool:
         """Process one envelope; False when there is none, or the stage has to wait for its readers."""
         if self.node.due:
             self.perform()
-        if self.finished or self.backpressure.check(now_ms):
+        if self._over or self.backpressure.check(now_ms) or self.publishing.blocked_by is not None:
             return False
         envelope = self.chooser.choose()
         if envelope is None:
@@ -211,24 +221,34 @@ class TaskHost:
 
     def on_time(self, now_ms: float) -> float:
         """Do what is due; returns how long (ms) nothing will be."""
-        if not self.finished:
+        # What a commit made publishable goes out a turn later: readers downstream hear of the commit first.
+        self.publish(now_ms)
+        if not self._over:
             if self._tick_every.due(now_ms):
                 self.node.tick(self._clock.now_ms())
             self.perform()
-        return 1000.0 if self.finished else self._do_due(now_ms)
+        due = 1000.0 if self._over else self._do_due(now_ms)
+        return min(due, self.publishing.pause(now_ms))
+
+    def publish(self, now_ms: float) -> None:
+        """Publish what is committed. A task whose protocol is over has finished when all of it is."""
+        self.publishing.advance(now_ms)
+        self.finished = self._over and self.publishing.idle
 
     def _do_due(self, now_ms: float) -> float:
         self._notice_silence(now_ms)
+        self.task.chain.on_time(self._clock.now_ms())
         self._advance()
         if not self.task.finished:
-            self._announcer.tell(self.task.watermark, idle=self.task.times.idle, now_ms=now_ms)
+            self._announcer.tell(self.task.output_watermark, idle=self.task.times.idle, now_ms=now_ms)
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
     def commit_now(self) -> None:
         """Have a timer-driven task commit without waiting for the clock; others follow their upstream tasks."""
-        self.node.tick((self.node.label + 1) * self.plan.graph.settings.checkpoint_interval_ms)
-        self.perform()
+        if not self._over:
+            self.node.tick((self.node.label + 1) * self.plan.graph.settings.checkpoint_interval_ms)
+            self.perform()
 
     # -- receiving
 
@@ -324,7 +344,7 @@ class TaskHost:
 
     def perform(self) -> None:
         """Do what the protocol asks for, until it asks for nothing."""
-        while not self.finished and (instruction := self.node.next_step()) is not None:
+        while not self._over and (instruction := self.node.next_step()) is not None:
             self._perform(instruction)
 
     def _perform(self, instruction: Instruction) -> None:
@@ -332,7 +352,7 @@ class TaskHost:
             case TakeGeneration():
                 self._begin()
                 generation = self._next_generation()
-                self.node.start(generation, self.state.begin(self.task.chain.stores()))
+                self.node.start(generation, self.state.begin(self._stores()))
                 return
             case AppendAbort(header=header, record=abort):
                 self._changelog.append(header, encode_record(abort))
@@ -358,7 +378,7 @@ class TaskHost:
                 self._finish()
             case FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
-                self._connections.flush_all()
+                self._connections.flush_records()
             case AppendChanges(version=version):
                 self._append_changes(version)
             case AppendCommit():
@@ -366,13 +386,15 @@ class TaskHost:
                 return
             case WriteLocal(local=local):
                 self.state.persist(local)
+                self.publishing.committed()
                 trim = self.state.snapshot_if_due(local)
                 if trim is not None:
                     self._changelog.trim(trim)
             case Report(inputs=needed):
                 self._committed(dict(needed))
             case End():
-                self.finished = True
+                self._over = True
+                self.finished = self.publishing.idle
                 return
             case Stop(error=error):
                 raise error
@@ -387,12 +409,16 @@ class TaskHost:
     def _rebase(self) -> None:
         """Begin the replay again from another base, with empty stores."""
         self._begin()
-        self.node.rebase(self.state.misfit(self.task.chain.stores()))
+        self.node.rebase(self.state.misfit(self._stores()))
+
+    def _stores(self) -> dict[str, StateStore]:
+        return {**self.task.chain.stores(), **self.publishing.stores()}
 
     def _system_of(self, stream: StreamId) -> SystemSpec:
         return next(s.spec.system for s in self.plan.streams.values() if s.spec.stream == stream)
 
     def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
+        self.publishing.resume(-1 if record is None else record.version)
         positions: dict[SSP, Position] = {}
         for ssp, spec in self.task.specs.items():
             if spec.role is Role.INTERMEDIATE:
@@ -488,11 +514,13 @@ class TaskHost:
                 self.task.idle(ssp)
 
     def _has_news(self) -> bool:
-        return not self.task.finished and self._announcer.news(self.task.watermark, idle=self.task.times.idle)
+        return not self.task.finished and self._announcer.news(self.task.output_watermark, idle=self.task.times.idle)
 
     def _until_due(self, now_ms: float) -> float:
         interval = self.plan.graph.settings.checkpoint_interval_ms
         due = [now_ms + interval - self._clock.now_ms() % interval]
+        if (by_clock := self.task.chain.due_ms()) is not None:
+            due.append(now_ms + by_clock - self._clock.now_ms())
         if self._has_news():
             due.append(self._announcer.next_ms)
         if self._progress.news(self.positions):

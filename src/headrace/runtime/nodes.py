@@ -5,10 +5,10 @@ from __future__ import annotations
 from headrace.api.specs import Role
 from headrace.checkpoint.node import NodeConfig
 from headrace.plan.model import Plan, StagePlan, TaskPlan
-from headrace.runtime.connections import Connections
+from headrace.systems.registry import keeps_rows
 
 
-def node_config(plan: Plan, stage: StagePlan, task: TaskPlan, connections: Connections) -> NodeConfig:
+def node_config(plan: Plan, stage: StagePlan, task: TaskPlan) -> NodeConfig:
     """The task as a node of the protocol: who writes its inputs, which framed streams it writes."""
     mine = set(task.inputs)
     inputs = {
@@ -21,7 +21,7 @@ def node_config(plan: Plan, stage: StagePlan, task: TaskPlan, connections: Conne
     outputs = {
         plan.streams[id_].spec.stream: plan.streams[id_].partitions
         for id_ in stage.outputs
-        if connections.row_producer(plan.streams[id_].spec.system) is None
+        if not keeps_rows(plan.streams[id_].spec.system)
     }
     return NodeConfig(
         task=task.name,

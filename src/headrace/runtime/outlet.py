@@ -1,9 +1,9 @@
 """Where results leave a task: rows become stamped frames in the partitions of their keys.
 
-Frames are handed to the container's producers at once and reach the system when the run loop flushes: after
-every turn for record systems, so that latency stays low; at commits for row systems, where a flush makes a
-file. Order within a partition is the order of the calls; control messages go through the same door, so
-nothing overtakes data.
+Frames are handed to the container's producers at once and reach the system when the run loop flushes, after
+every turn, so that latency stays low. Order within a partition is the order of the calls; control messages go through
+the same door, so nothing overtakes data. Rows for a foreign system have no partition and no frame: they wait in an
+outbox for their version's commit.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from headrace.api.specs import StreamSpec
 from headrace.core.frame import ControlMessage, Header, Kind, encode, encode_control, kind_of
 from headrace.core.ids import StreamId, TaskName
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.publishing import Publishing
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
 
@@ -33,11 +33,18 @@ class Outlet:
     """The port of one task."""
 
     def __init__(
-        self, plan: Plan, task: TaskName, connections: Connections, stamp: Stamp, metrics: TaskMetrics
+        self,
+        plan: Plan,
+        task: TaskName,
+        connections: Connections,
+        publishing: Publishing,
+        stamp: Stamp,
+        metrics: TaskMetrics,
     ) -> None:
         self._plan = plan
         self._task = task
         self._connections = connections
+        self._publishing = publishing
         self._stamp = stamp
         self._metrics = metrics
 
@@ -45,6 +52,9 @@ class Outlet:
         """See ``Port``."""
         target = self._plan.streams[stream]
         self._metrics.rows_out += rows.height
+        if self._publishing.takes(stream):
+            self._publishing.write(stream, rows)
+            return
         if not keys or target.partitions == 1:
             self._send(target, self._task.number % target.partitions, rows)
             return
@@ -62,11 +72,7 @@ class Outlet:
             producer.send(target.spec.stream.name, partition, encode_control(header, message))
 
     def _send(self, target: StreamPlan, partition: int, rows: pl.DataFrame) -> None:
-        spec: StreamSpec = target.spec
-        row_producer = self._connections.row_producer(spec.system)
-        if row_producer is not None:
-            row_producer.send_rows(spec.stream.name, partition, rows)
-            return
+        spec = target.spec
         producer = self._connections.record_producer(spec.system)
         for part in rows.iter_slices(FRAME_ROWS_MAX):
             frame = encode_rows_into(io.BytesIO(encode(self._stamp(spec.stream, partition, Kind.USER))), part)

@@ -4,7 +4,7 @@
 the memory system is the reference. Nothing in these contracts names a vendor's type.
 
 Two kinds of system exist. A *record* system (log, memory, kafka) keeps opaque bytes: frames. A *row*
-system (files, dataframes) keeps tables and hands out rows. A consumer says which by what it polls.
+system (files, sql) keeps tables; it hands out rows, and takes the rows of whole versions as a *target*.
 """
 
 from __future__ import annotations
@@ -165,20 +165,38 @@ class Producer(Protocol):
         ...
 
 
-@runtime_checkable
-class RowProducer(Protocol):
-    """The producer of a row system: it takes tables. ``flush`` and ``close`` as in ``Producer``."""
+class Target(Protocol):
+    """A foreign place for results that keeps each writer's position in one transaction with the data.
 
-    def send_rows(self, stream: str, partition: int, rows: pl.DataFrame) -> None:
-        """Hand rows over."""
+    A writer is a text of ids with ``/`` between; its versions rise. A version is published again whenever it isn't
+    known whether it got there, also by a writer's stale copy long after: the position decides, not the caller.
+    ``headrace.testing.contracts.check_target`` holds implementations to this. One thread uses a target.
+    """
+
+    def position(self, writer: str) -> int:
+        """The highest version that ``writer`` has published; -1 when there is none."""
         ...
 
-    def flush(self) -> dict[tuple[str, int], Offset]:
-        """See ``Producer.flush``."""
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
+
+        Does nothing when the position is ``version`` or higher already; that is looked at inside the transaction.
+        ``rows`` are pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call
+        may succeed later; it may also have succeeded. Must not block for more than seconds.
+        """
         ...
 
     def close(self) -> None:
-        """See ``Producer.close``."""
+        """Release everything. Called once."""
+        ...
+
+
+@runtime_checkable
+class RowProducer(Protocol):
+    """A producer of tables. Superseded by ``Target``."""
+
+    def send_rows(self, stream: str, partition: int, rows: pl.DataFrame) -> None:
+        """Hand rows over."""
         ...
 
 
@@ -224,7 +242,7 @@ class Admin(Protocol):
 
 
 class System(Protocol):
-    """How to get a system's admin, consumers and producers. A ``SystemSpec`` describes one durably."""
+    """How to get a record system's admin, consumers and producers. A ``SystemSpec`` describes one durably."""
 
     def admin(self) -> Admin:
         """The admin."""
@@ -234,6 +252,22 @@ class System(Protocol):
         """A new consumer; not shared between threads."""
         ...
 
-    def producer(self) -> Producer | RowProducer:
+    def producer(self) -> Producer:
         """A new producer; not shared between threads."""
+        ...
+
+
+class RowSystem(Protocol):
+    """How to get a row system's admin, consumers and targets."""
+
+    def admin(self) -> Admin:
+        """The admin."""
+        ...
+
+    def consumer(self) -> Consumer:
+        """A new consumer of rows; raises ``UsageError`` when the system is only written."""
+        ...
+
+    def target(self, stream: str) -> Target:
+        """A new target; not shared between threads. It connects when it is first used."""
         ...

@@ -1,7 +1,8 @@
 """Which systems there are, and how a description becomes one.
 
-A ``SystemSpec`` is frozen data: it travels in plans, to containers and into messages. ``open_system``
-turns it into a working system in the process that needs it; implementations are imported only then.
+A ``SystemSpec`` is frozen data: it travels in plans, to containers and into messages. ``open_system`` and
+``open_row_system`` turn it into a working system in the process that needs it; implementations are imported only then.
+Whether a kind keeps records or rows is known without that: plug-ins of the two kinds have an entry point group each.
 """
 
 from __future__ import annotations
@@ -14,14 +15,20 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from headrace.core.errors import UsageError
-from headrace.systems.base import System
+from headrace.systems.base import RowSystem, System
 
 GROUP = "headrace.systems"
+ROW_GROUP = "headrace.row_systems"
 
 _BUILT_IN = {
-    "log": "headrace.systems.log.system:open_log",
-    "memory": "headrace.systems.memory:open_memory",
-    "files": "headrace.systems.files:open_files",
+    GROUP: {
+        "log": "headrace.systems.log.system:open_log",
+        "memory": "headrace.systems.memory:open_memory",
+    },
+    ROW_GROUP: {
+        "files": "headrace.systems.files:open_files",
+        "sql": "headrace.systems.sql:open_sql",
+    },
 }
 
 
@@ -40,19 +47,40 @@ class SystemSpec:
         return SystemSpec, (self.name, self.kind, dict(self.options))
 
 
-def kinds() -> dict[str, str]:
-    """Every kind that can be opened here, with where its implementation is."""
-    return _BUILT_IN | {point.name: point.value for point in entry_points(group=GROUP)}
+def kinds(group: str) -> dict[str, str]:
+    """Every kind of a group that can be opened here, with where its implementation is."""
+    return _BUILT_IN[group] | {point.name: point.value for point in entry_points(group=group)}
+
+
+def keeps_rows(spec: SystemSpec) -> bool:
+    """Whether this is a row system: its outputs are targets, not framed streams. Imports no implementation."""
+    if any(spec.kind in built_in for built_in in _BUILT_IN.values()):
+        return spec.kind in _BUILT_IN[ROW_GROUP]
+    return spec.kind in kinds(ROW_GROUP)
 
 
 def open_system(spec: SystemSpec) -> System:
-    """The system that ``spec`` describes; raises ``UsageError`` for a kind that isn't installed."""
-    where = kinds().get(spec.kind)
+    """The record system that ``spec`` describes; raises ``UsageError`` for a row system, or an unknown one."""
+    if keeps_rows(spec):
+        raise UsageError(
+            f"system {spec.name!r} of kind {spec.kind!r} keeps rows, not frames",
+            hint="intermediate streams need a record system, such as the embedded log",
+        )
+    return cast("System", _factory(spec, GROUP)(spec.name, spec.options))
+
+
+def open_row_system(spec: SystemSpec) -> RowSystem:
+    """The row system that ``spec`` describes; raises ``UsageError`` for a kind that isn't one installed here."""
+    return cast("RowSystem", _factory(spec, ROW_GROUP)(spec.name, spec.options))
+
+
+def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]], object]:
+    where = kinds(group).get(spec.kind)
     if where is None:
+        known = sorted([*kinds(GROUP), *kinds(ROW_GROUP)])
         raise UsageError(
             f"system {spec.name!r} is of kind {spec.kind!r}, which isn't installed here",
-            hint=f"installed: {', '.join(sorted(kinds()))}; other kinds come with an extra or a plug-in",
+            hint=f"installed: {', '.join(known)}; other kinds come with an extra or a plug-in",
         )
     module, _, attribute = where.partition(":")
-    factory = cast("Callable[[str, Mapping[str, Any]], System]", getattr(import_module(module), attribute))
-    return factory(spec.name, spec.options)
+    return cast("Callable[[str, Mapping[str, Any]], object]", getattr(import_module(module), attribute))

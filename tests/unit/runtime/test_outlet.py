@@ -14,6 +14,7 @@ from headrace.runtime import outlet as outlet_module
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outlet import Outlet
+from headrace.runtime.publishing import Publishing
 from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 
@@ -37,7 +38,9 @@ class Leaving:
         self.metrics = TaskMetrics()
         self._plan = plan
         self._seqs: dict[tuple[StreamId, int], int] = defaultdict(int)
-        self.outlet = Outlet(plan, TaskName("views", number), self.connections, self._stamp, self.metrics)
+        name = TaskName("views", number)
+        publishing = Publishing(plan, plan.stage("views"), name, self.connections)
+        self.outlet = Outlet(plan, name, self.connections, publishing, self._stamp, self.metrics)
 
     def _stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:
         self._seqs[stream, partition] += 1

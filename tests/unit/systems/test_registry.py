@@ -12,12 +12,12 @@ from headrace.systems import registry
 from headrace.systems.files import FilesSystem
 from headrace.systems.log import LogSystem
 from headrace.systems.memory import MemorySystem
-from headrace.systems.registry import SystemSpec, open_system
+from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
 
 
 def test_built_in_kinds(tmp_path: Path) -> None:
     assert open_system(SystemSpec("log", "log", {"root": str(tmp_path)})) == LogSystem(tmp_path)
-    assert open_system(SystemSpec("in", "files", {"path": "a.csv"})) == FilesSystem("a.csv")
+    assert open_row_system(SystemSpec("in", "files", {"path": "a.csv"})) == FilesSystem("a.csv")
     try:
         assert open_system(SystemSpec("m", "memory")) is MemorySystem.named("m")
     finally:
@@ -28,7 +28,17 @@ def test_an_unknown_kind_names_what_is_installed() -> None:
     with pytest.raises(UsageError, match="of kind 'pulsar', which isn't installed here") as caught:
         open_system(SystemSpec("x", "pulsar"))
     assert caught.value.hint is not None
-    assert "files, log, memory" in caught.value.hint
+    assert "files, log, memory, sql" in caught.value.hint
+
+
+def test_records_and_rows_are_told_apart_by_the_kind() -> None:
+    assert [keeps_rows(SystemSpec("x", kind)) for kind in ("log", "memory", "files", "sql", "pulsar")] == [
+        *(False, False, True, True, False)
+    ]
+    with pytest.raises(UsageError, match="keeps rows, not frames"):
+        open_system(SystemSpec("x", "files", {"path": "a"}))
+    with pytest.raises(UsageError, match="isn't installed here"):
+        open_row_system(SystemSpec("x", "log", {"root": "a"}))
 
 
 def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

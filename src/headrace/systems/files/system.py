@@ -16,15 +16,15 @@ from headrace.systems.files.csvfile import infer_csv, open_csv
 from headrace.systems.files.jsonlines import infer_jsonlines, open_jsonlines
 from headrace.systems.files.parquet import ParquetFile, parquet_columns, parquet_rows
 from headrace.systems.files.place import FORMATS, deal, find_files, format_of, require_files
-from headrace.systems.files.producer import FilesProducer
 from headrace.systems.files.rowfile import RowFile
+from headrace.systems.files.target import FilesTarget
 
 _INFER = {"parquet": parquet_columns, "jsonl": infer_jsonlines, "csv": infer_csv}
 
 
 @dataclass(frozen=True)
 class FilesSystem:
-    """See ``System``. One stream, whatever name it is called by: ``path`` says which files it is.
+    """See ``RowSystem``. One stream, whatever name it is called by: ``path`` says which files it is.
 
     ``path`` is a file, a folder or a pattern; for writing a folder. ``format`` is known from the files' endings
     where it isn't given (Parquet for an output). ``columns`` are inferred from the first file where they aren't.
@@ -47,11 +47,11 @@ class FilesSystem:
             object.__setattr__(self, "columns", typed)
 
     def admin(self) -> FilesAdmin:
-        """See ``System``."""
+        """See ``RowSystem``."""
         return FilesAdmin(self.path, self._present_partitions, self._read_columns, self._count_rows)
 
     def consumer(self) -> FilesConsumer:
-        """See ``System``; raises ``StreamNotFoundError`` when there are no files."""
+        """See ``RowSystem``; raises ``StreamNotFoundError`` when there are no files."""
         files = require_files(self.path)
         format = format_of(files, self.format)
         columns = self._read_columns()
@@ -65,9 +65,10 @@ class FilesSystem:
 
         return FilesConsumer(deal(files, self.partitions), open_file, count)
 
-    def producer(self) -> FilesProducer:
-        """See ``System``."""
-        return FilesProducer(Path(self.path), self.format or "parquet")
+    def target(self, stream: str) -> FilesTarget:
+        """See ``RowSystem``; the path is the folder, whatever the stream is called."""
+        del stream
+        return FilesTarget(Path(self.path), self.format or "parquet")
 
     def _present_partitions(self) -> list[list[Path]] | None:
         files = find_files(self.path)

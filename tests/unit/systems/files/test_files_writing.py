@@ -9,35 +9,31 @@ import pytest
 from files_harness import read, rows_of, ssp, table
 
 from headrace.core.errors import DataError, StorageError, UsageError
-from headrace.systems.base import RowProducer
 from headrace.systems.files import FilesSystem
+
+WRITER = "app/stage/0/out"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
-def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
+def test_what_is_published_is_read(tmp_path: Path, format: str) -> None:
     system = FilesSystem(str(tmp_path / "out"), format=format)
     admin = system.admin()
     assert admin.list() == []
     info = admin.create("out", 2, {"member": pl.String(), "ts": pl.Int64()})
     assert info == admin.create("out", 2, {"member": pl.String(), "ts": pl.Int64()})
-    producer = system.producer()
-    assert isinstance(producer, RowProducer)
-    producer.send_rows("out", 0, table(10))
-    producer.send_rows("out", 1, table(5))
-    producer.send_rows("out", 0, table(20)[10:])
-    assert list((tmp_path / "out").iterdir()) == []
-    assert producer.flush() == {("out", 0): 20, ("out", 1): 5}
-    assert producer.flush() == {}
-    producer.send_rows("out", 1, table(8)[5:])
-    producer.send_rows("out", 1, table(0))
-    producer.close()
-    names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert [name[:11] for name in names] == ["part-00000-", "part-00001-", "part-00001-"]
-    assert all(name.endswith(f".{format}") for name in names)
+    target = system.target("out")
+    target.publish(WRITER, 3, [table(10), table(20)[10:]])
+    target.publish(WRITER, 12, [table(5)])
+    target.close()
+    assert names(tmp_path / "out") == [f"app~stage~0~out~{version:019d}.{format}" for version in (3, 12)]
     admin.seal("out")
     assert (tmp_path / "out" / "_SUCCESS").exists()
-    got = [row for n in range(3) for row in rows_of(read(FilesSystem(str(tmp_path / "out")), partition=n)[0])]
-    assert got == table(20).rows() + table(8).rows()
+    got = [row for n in range(2) for row in rows_of(read(FilesSystem(str(tmp_path / "out")), partition=n)[0])]
+    assert got == table(20).rows() + table(5).rows()
 
 
 def test_no_half_file_has_a_final_name(tmp_path: Path) -> None:
@@ -48,45 +44,94 @@ def test_no_half_file_has_a_final_name(tmp_path: Path) -> None:
 
     def look() -> None:
         while not done.is_set():
-            for path in tmp_path.glob("part-*"):
+            for path in tmp_path.glob("*.parquet"):
                 seen[path.name] = pl.read_parquet(path).height
 
     looker = threading.Thread(target=look)
     looker.start()
     try:
-        producer = system.producer()
-        for _ in range(20):
-            producer.send_rows("out", 0, table(20_000))
-            producer.flush()
-        producer.close()
+        target = system.target("out")
+        for version in range(20):
+            target.publish(WRITER, version, [table(20_000)])
     finally:
         done.set()
         looker.join()
     assert set(seen.values()) <= {20_000}
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.rglob("*.making"))
 
 
-def test_rows_that_could_not_be_written_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = FilesSystem(str(tmp_path / "out"), format="jsonl").producer()
-    producer.send_rows("out", 0, table(3))
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_publication_that_failed_left_nothing_and_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """The disk is full at the data file, then at the folder: after the latter the file may be there."""
+    target = FilesSystem(str(tmp_path / "out"), format="jsonl").target("out")
+    calls = iter(range(1, 10))
+    sync = os.fsync
 
     def full(fd: int) -> None:
-        raise OSError(28, "No space left on device")
+        if next(calls) == call:
+            raise OSError(28, "No space left on device")
+        sync(fd)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match="No space left"):
-            producer.flush()
-    assert list((tmp_path / "out").iterdir()) == []
-    assert producer.flush() == {("out", 0): 3}
-    producer.close()
+        with pytest.raises(StorageError, match="No space left") as caught:
+            target.publish(WRITER, 1, [table(3)])
+    assert caught.value.retry
+    assert len(names(tmp_path / "out")) == call - 1
+    target.publish(WRITER, 1, [table(3)])
+    assert len(names(tmp_path / "out")) == 1
+    assert target.position(WRITER) == 1
+
+
+def test_the_position_is_found_when_its_note_is_lost(tmp_path: Path) -> None:
+    system = FilesSystem(str(tmp_path), format="csv")
+    system.target("out").publish(WRITER, 41, [table(3)])
+    system.target("out").publish(WRITER + "-2", 99, [table(3)])
+    note = tmp_path / ".positions" / "app~stage~0~out"
+    assert note.read_text() == "41"
+    note.write_text("")
+    assert system.target("out").position(WRITER) == 41
+    note.unlink()
+    assert system.target("out").position(WRITER) == 41
+
+
+def test_files_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
+    system = FilesSystem(str(tmp_path))
+    system.target("out").publish(WRITER, 7, [table(3)])
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    system.target("out").publish(WRITER, 7, [table(3)])
+    assert names(tmp_path) == []
+
+
+def test_old_drafts_are_removed_and_new_ones_are_not(tmp_path: Path) -> None:
+    """Whoever wrote the old one is dead; the new one may belong to a stale copy that lives."""
+    old, new, other = (tmp_path / f".{who}~{7:019d}.parquet.1a2b3c4d.making" for who in ("a~b~0~o", "a~b~0~o", "x"))
+    new = new.with_name(new.name.replace("1a2b", "5e6f"))
+    for draft in (old, new, other):
+        draft.touch()
+    for draft in (old, other):
+        os.utime(draft, (0, 0))
+    assert FilesSystem(str(tmp_path)).target("out").position("a/b/0/o") == -1
+    assert sorted(tmp_path.iterdir()) == sorted([new, other])
+
+
+def test_long_names_stay_apart(tmp_path: Path) -> None:
+    target = FilesSystem(str(tmp_path)).target("out")
+    writers = [f"{'a' * 128}/{'s' * 128}/0/{'o' * 127}{end}" for end in "xy"]
+    for writer in writers:
+        target.publish(writer, 1, [table(1)])
+    assert len(names(tmp_path)) == 2
+    assert [target.position(writer) for writer in writers] == [1, 1]
 
 
 def test_what_a_format_cannot_hold_is_reported(tmp_path: Path) -> None:
-    producer = FilesSystem(str(tmp_path), format="csv").producer()
-    producer.send_rows("out", 0, pl.DataFrame({"a": [[1, 2]]}))
-    with pytest.raises(DataError, match="can't be written as csv"):
-        producer.flush()
+    target = FilesSystem(str(tmp_path), format="csv").target("out")
+    with pytest.raises(DataError, match="can't be written as csv") as caught:
+        target.publish(WRITER, 1, [pl.DataFrame({"a": [[1, 2]]})])
+    assert not caught.value.retry
     assert list(tmp_path.iterdir()) == []
 
 

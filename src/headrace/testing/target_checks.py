@@ -1,0 +1,169 @@
+"""The checks of a target: everything a writer, its replacement and its stale copy can do to one another."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import polars as pl
+
+from headrace.core.errors import HeadraceError
+from headrace.systems.base import Target
+from headrace.testing.system_scene import expect
+
+_SCHEMA = {"writer": pl.String, "version": pl.Int64, "n": pl.Int64}
+
+
+class TargetScene:
+    """Handles on one target, a writer of the check's own, and what is to be seen of it."""
+
+    def __init__(self, make_target: Callable[[], Target], read: Callable[[], pl.DataFrame], check: str) -> None:
+        self.make_target = make_target
+        self._read = read
+        self._open: list[Target] = []
+        self.writer = f"{check.replace('_', '-')}-{uuid.uuid4().hex[:8]}/stage/0/out"
+
+    def __enter__(self) -> TargetScene:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for target in self._open:
+            target.close()
+
+    def target(self) -> Target:
+        """A new handle."""
+        target = self.make_target()
+        self._open.append(target)
+        return target
+
+    def publish(self, target: Target, version: int, rows: int = 3, writer: str | None = None) -> None:
+        """Publish the rows that this version has, whoever publishes it."""
+        target.publish(writer or self.writer, version, [table(writer or self.writer, version, rows)])
+
+    def expect_versions(self, versions: Sequence[int], rows: int = 3, writer: str | None = None) -> None:
+        """``ContractError`` unless exactly these versions are visible, each whole and once."""
+        who = writer or self.writer
+        seen = self._read().filter(pl.col("writer") == who).select(*_SCHEMA).sort("version", "n").rows()
+        wanted = [row for version in sorted(versions) for row in table(who, version, rows).rows()]
+        expect(seen == wanted, f"versions {list(versions)} expected with {rows} rows each; visible are {_brief(seen)}")
+
+
+def table(writer: str, version: int, rows: int) -> pl.DataFrame:
+    """The rows of a version."""
+    return pl.DataFrame({"writer": [writer] * rows, "version": [version] * rows, "n": range(rows)}, schema=_SCHEMA)
+
+
+def _brief(rows: list[tuple[object, ...]]) -> str:
+    counts: dict[object, int] = {}
+    for row in rows:
+        counts[row[1]] = counts.get(row[1], 0) + 1
+    return ", ".join(f"version {version}: {count} rows" for version, count in counts.items()) or "none"
+
+
+def a_new_writer(scene: TargetScene) -> None:
+    """Nobody has a position before publishing."""
+    expect(scene.target().position(scene.writer) == -1, "the position of an unknown writer is -1")
+
+
+def versions_in_order(scene: TargetScene) -> None:
+    """Versions rise, not always by one."""
+    target = scene.target()
+    for version in (0, 1, 5, 1_758_000_000_000):
+        scene.publish(target, version)
+        expect(target.position(scene.writer) == version, f"the position after publishing {version} is {version}")
+    scene.expect_versions([0, 1, 5, 1_758_000_000_000])
+
+
+def pieces_of_one_version(scene: TargetScene) -> None:
+    """A version in several pieces is one."""
+    whole = table(scene.writer, 4, 1000)
+    scene.target().publish(scene.writer, 4, list(whole.iter_slices(300)))
+    scene.expect_versions([4], rows=1000)
+
+
+def the_same_again(scene: TargetScene) -> None:
+    """Whoever doesn't know whether it got there publishes it again."""
+    target = scene.target()
+    for _ in range(3):
+        scene.publish(target, 7)
+    scene.publish(scene.target(), 7)
+    scene.expect_versions([7])
+    expect(target.position(scene.writer) == 7, "publishing again doesn't move the position")
+
+
+def a_replacement_goes_on(scene: TargetScene) -> None:
+    """Another handle knows what the first one did."""
+    scene.publish(scene.target(), 3)
+    after = scene.target()
+    expect(after.position(scene.writer) == 3, "another handle sees the position")
+    scene.publish(after, 3)
+    scene.publish(after, 4)
+    scene.expect_versions([3, 4])
+
+
+def a_stale_copy_wakes(scene: TargetScene) -> None:
+    """A stale copy that looked the position up long ago changes nothing when it goes on."""
+    stale, replacement = scene.target(), scene.target()
+    scene.publish(stale, 1)
+    expect(stale.position(scene.writer) == 1, "the position after publishing 1 is 1")
+    for version in (2, 3, 4):
+        scene.publish(replacement, version)
+    for version in (2, 3):
+        scene.publish(stale, version)
+    expect(replacement.position(scene.writer) == 4, "a stale copy doesn't take the position back")
+    expect(scene.target().position(scene.writer) == 4, "a stale copy doesn't take the position back")
+    scene.expect_versions([1, 2, 3, 4])
+
+
+def writers_apart(scene: TargetScene) -> None:
+    """What one writer publishes concerns no other, however alike their names are."""
+    target = scene.target()
+    writers = [f"{scene.writer}{end}" for end in ("", "-2", ".2", "/2", "_2")]
+    for number, writer in enumerate(writers):
+        scene.publish(target, 10 * number, writer=writer)
+    for number, writer in enumerate(writers):
+        expect(target.position(writer) == 10 * number, f"the position of {writer} is its own")
+        scene.expect_versions([10 * number], writer=writer)
+
+
+def two_at_once(scene: TargetScene) -> None:
+    """A task and its stale copy publish the same versions at the same time: each version is there once."""
+    versions = range(1, 11)
+    start = threading.Barrier(2)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        target = scene.make_target()
+        try:
+            start.wait(10)
+            for version in versions:
+                scene.publish(target, version)
+        except HeadraceError as error:
+            failed.append(error)
+        finally:
+            target.close()
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+    scene.expect_versions(versions)
+
+
+TARGET_CHECKS: tuple[Callable[[TargetScene], None], ...] = (
+    a_new_writer,
+    versions_in_order,
+    pieces_of_one_version,
+    the_same_again,
+    a_replacement_goes_on,
+    a_stale_copy_wakes,
+    writers_apart,
+    two_at_once,
+)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from headrace.systems.files import FilesSystem
+from headrace.systems.files.place import find_files
+from headrace.testing.contracts import ContractError, check_target, target_checks
+
+READERS = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}
+EMPTY = pl.DataFrame(schema={"writer": pl.String, "version": pl.Int64, "n": pl.Int64})
+
+
+@pytest.mark.parametrize("format", READERS)
+@pytest.mark.parametrize("check", target_checks())
+def test_files_keep_the_contract(check: str, format: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+
+    def read() -> pl.DataFrame:
+        return pl.concat([EMPTY, *(READERS[format](file) for file in find_files(str(folder)))])
+
+    check_target(lambda: FilesSystem(str(folder), format=format).target("out"), read, only=check)
+    assert not list(folder.rglob("*.making"))
+
+
+class Shelf:
+    """What handles share."""
+
+    def __init__(self) -> None:
+        self.positions: dict[str, int] = {}
+        self.tables: list[pl.DataFrame] = [EMPTY]
+
+
+class Broken:
+    """A target with one mistake; without any it would do (but for two threads at once)."""
+
+    def __init__(self, shelf: Shelf, mistake: str) -> None:
+        self._shelf = shelf
+        self._mistake = mistake
+        self._seen: dict[str, int] = {}
+
+    def position(self, writer: str) -> int:
+        position = self._shelf.positions.get(self._named(writer), 0 if self._mistake == "begins at 0" else -1)
+        self._seen[writer] = position
+        return position
+
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        known = self._seen.get(writer, -1) if self._mistake == "remembers" else self.position(writer)
+        if version <= known and self._mistake != "adds":
+            return
+        self._shelf.tables += rows[:1] if self._mistake == "takes one piece" else rows
+        self._seen[writer] = version
+        if self._mistake != "forgets":
+            self._shelf.positions[self._named(writer)] = version
+
+    def close(self) -> None:
+        pass
+
+    def _named(self, writer: str) -> str:
+        return writer.replace("/", "_") if self._mistake == "mixes writers" else writer
+
+
+@pytest.mark.parametrize(
+    ("mistake", "check"),
+    [
+        ("begins at 0", "a_new_writer"),
+        ("forgets", "versions_in_order"),
+        ("takes one piece", "pieces_of_one_version"),
+        ("adds", "the_same_again"),
+        ("forgets", "a_replacement_goes_on"),
+        ("remembers", "a_stale_copy_wakes"),
+        ("mixes writers", "writers_apart"),
+        ("adds", "two_at_once"),
+    ],
+)
+def test_a_broken_target_is_caught(mistake: str, check: str) -> None:
+    shelf = Shelf()
+    make: Callable[[], Broken] = lambda: Broken(shelf, mistake)  # noqa: E731
+    with pytest.raises(ContractError, match=check):
+        check_target(make, lambda: pl.concat(shelf.tables), only=check)
+
+
+def test_every_check_can_fail_and_the_sound_pass() -> None:
+    shelf = Shelf()
+    for check in target_checks():
+        if check != "two_at_once":
+            check_target(lambda: Broken(shelf, "none"), lambda: pl.concat(shelf.tables), only=check)
