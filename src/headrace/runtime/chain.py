@@ -33,13 +33,14 @@ from headrace.plan.model import StagePlan
 from headrace.runtime.operators.base import Counters, Operator, Port
 from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
+from headrace.runtime.operators.join import JoinOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.window import WindowOperator
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
 
-def build_operator(node: Node, port: Port, counters: Counters) -> Operator:
+def build_operator(graph: Graph, node: Node, port: Port, counters: Counters) -> Operator:
     """The operator that runs a node."""
     match node.operator:
         case Input() | Merge():
@@ -58,10 +59,15 @@ def build_operator(node: Node, port: Port, counters: Counters) -> Operator:
             return SendOperator(node, spec, port)
         case Sink() as spec:
             return SinkOperator(node, spec)
-        case Join() | TableJoin() | SendToTable():
+        case Join() as spec:
+            left, right = (graph.nodes[before].schema for before in node.inputs)
+            if left is None or right is None:
+                raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
+            return JoinOperator(node, spec, left, right, counters)
+        case TableJoin() | SendToTable():
             raise PlanError(
                 f"step {node.id!r} ({node.location}: {node.location.text}) can be planned but not run yet: "
-                "joins and tables have no runtime in this version",
+                "tables have no runtime in this version",
                 hint="`headrace plan` shows the app; remove the step to run it",
             )
 
@@ -70,7 +76,7 @@ class Chain:
     """All operators of a stage for one task."""
 
     def __init__(self, graph: Graph, stage: StagePlan, port: Port, counters: Counters) -> None:
-        self._operators = {id_: build_operator(graph.nodes[id_], port, counters) for id_ in stage.nodes}
+        self._operators = {id_: build_operator(graph, graph.nodes[id_], port, counters) for id_ in stage.nodes}
         self._inputs: dict[str, list[Operator]] = {}
         for id_ in stage.nodes:
             node = graph.nodes[id_]

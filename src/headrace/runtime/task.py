@@ -43,6 +43,11 @@ class Task:
         """How far event time has come in this task."""
         return self.times.watermark
 
+    @property
+    def output_watermark(self) -> int:
+        """The watermark as it holds for what leaves the task: some steps emit results older than their input."""
+        return self.watermark if self.watermark == NEVER else self.watermark - self.chain.delay_ms
+
     def rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
         """Process messages of a partition that stood at the offsets ``first`` up to (not with) ``after``."""
         if not rows.height:

@@ -8,7 +8,7 @@ where a restart goes on. A store without a database keeps everything in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 
@@ -19,8 +19,19 @@ class View(Protocol):
         """The value, or None."""
         ...
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, or None."""
+        ...
+
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys beginning with ``prefix`` and their values, in order."""
+        ...
+
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < stop`` (None: to the end) in the order of keys, or against it.
+
+        As they are when the first is taken: what is written meanwhile doesn't show.
+        """
         ...
 
 
@@ -31,8 +42,20 @@ class Writes(Protocol):
         """Set a key."""
         ...
 
+    def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """Set each key to the value beside it."""
+        ...
+
     def delete(self, key: bytes) -> None:
         """Remove a key, if it is there."""
+        ...
+
+    def delete_many(self, keys: Iterable[bytes]) -> None:
+        """Remove each key that is there."""
+        ...
+
+    def delete_all(self) -> None:
+        """Remove every key of this part, but for what is put afterwards."""
         ...
 
 

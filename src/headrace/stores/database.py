@@ -8,7 +8,7 @@ The only file that knows RocksDB. One thread uses it; ``write`` and ``snapshot``
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -41,22 +41,43 @@ class Batch:
         """Remove a key, if it is there."""
         self.writes.delete(key)
 
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        """Remove all keys with ``start <= key < stop``."""
+        self.writes.delete_range(start, stop)
+
 
 class Part:
-    """One store's part of a database (or of a batch): its keys stand below its id."""
+    """One store's part of a database (or of a batch): its keys stand below its id.
+
+    Another thread than the task's may read through a part of its own, too: it sees commits, each of them wholly
+    or not at all within one call.
+    """
 
     def __init__(self, whole: Database, store: str) -> None:
         self._whole = whole
         self._below = store.encode() + b"\x00"
+        self._end = store.encode() + b"\x01"
 
     def get(self, key: bytes) -> bytes | None:
         """See ``View``."""
         return self._whole.get(self._below + key)
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """See ``View``."""
+        below = self._below
+        return self._whole.get_many([below + key for key in keys])
+
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """See ``View``."""
         for key, value in self._whole.scan(self._below + prefix):
             yield key[len(self._below) :], value
+
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """See ``View``."""
+        end = self._end if stop is None else self._below + stop
+        skip = len(self._below)
+        for key, value in self._whole.range(self._below + start, end, reverse=reverse):
+            yield key[skip:], value
 
 
 class PartOfBatch:
@@ -65,14 +86,31 @@ class PartOfBatch:
     def __init__(self, whole: Batch, store: str) -> None:
         self._whole = whole
         self._below = store.encode() + b"\x00"
+        self._end = store.encode() + b"\x01"
 
     def put(self, key: bytes, value: bytes) -> None:
         """See ``Writes``."""
         self._whole.put(self._below + key, value)
 
+    def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """See ``Writes``."""
+        put, below = self._whole.writes.put, self._below
+        for key, value in zip(keys, values, strict=True):
+            put(below + key, value)
+
     def delete(self, key: bytes) -> None:
         """See ``Writes``."""
         self._whole.delete(self._below + key)
+
+    def delete_many(self, keys: Iterable[bytes]) -> None:
+        """See ``Writes``."""
+        delete, below = self._whole.writes.delete, self._below
+        for key in keys:
+            delete(below + key)
+
+    def delete_all(self) -> None:
+        """See ``Writes``."""
+        self._whole.delete_range(self._below, self._end)
 
 
 class Database:
@@ -91,6 +129,25 @@ class Database:
         """The value, or None."""
         value: bytes | None = self._db.get(key)
         return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The value of each key, or None."""
+        values: list[bytes | None] = self._db.get(keys)
+        return values
+
+    def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with ``start <= key < stop`` in the order of keys, or against it."""
+        if reverse:
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=True, from_key=stop)):
+                if key < start:
+                    return
+                if key < stop:
+                    yield key, value
+            return
+        for key, value in cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=start)):
+            if key >= stop:
+                return
+            yield key, value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys beginning with ``prefix`` and their values, in order."""

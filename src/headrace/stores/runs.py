@@ -15,7 +15,7 @@ alone; a run is loaded when it is merged or taken from, and let go again when to
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -29,6 +29,7 @@ _ADD = b"\x01"
 _TAKE = b"\x02"
 _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
+_FRESH_RUNS_MAX = 64
 _PIECE_ROWS_MAX = 1 << 18  # one record of the changelog, one value of the database: both have a greatest size
 _MERGED_ROWS_MAX = 1 << 21
 """Runs are not merged beyond this size: a merge must stay short, however large the state is."""
@@ -106,7 +107,7 @@ class Runs:
         self._earliest = low if self._earliest is None else min(low, self._earliest)
         self._fresh.append(run)
         self._fresh_rows += run.height
-        if self._fresh_rows > max(_FRESH_ROWS_MAX, 2 * self._fresh_merged):
+        if self._fresh_rows > max(_FRESH_ROWS_MAX, 2 * self._fresh_merged) or len(self._fresh) > _FRESH_RUNS_MAX:
             self._merge_fresh()
 
     def take(self, bound: int) -> pl.DataFrame | None:
@@ -117,6 +118,21 @@ class Runs:
         self._log.append(_TAKE + _BOUND.pack(bound))
         taken = self._remove(bound)
         return self._merge(concat_rows(taken)) if taken else None
+
+    def drop(self, bound: int) -> None:
+        """Remove all rows with ``time <= bound``."""
+        if self._earliest is None or self._earliest > bound:
+            return
+        self._settle()
+        self._log.append(_TAKE + _BOUND.pack(bound))
+        self._remove(bound)
+
+    def frames(self, low: int, high: int) -> Iterator[pl.DataFrame]:
+        """The runs that may hold rows with ``low <= time <= high``, each as it is: other times are in them too."""
+        for run in self._runs:
+            if run.low <= high and run.high >= low:
+                yield self._load(run)
+        yield from self._fresh
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held, merged; for inspection."""

@@ -1,0 +1,89 @@
+"""Finding pairs of rows with equal keys and near times, vectorised: an index over one run of a join's buffer.
+
+A run is sorted by the hash of its keys, so the candidates of a whole batch are found by binary search; hashes
+that are equal by chance are told apart afterwards by the keys themselves. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+HASH = "__hash"
+TIME = "__time"
+
+PAIRS_MAX = 1 << 20
+"""Candidates are looked at in portions: a hot key may have very many."""
+
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Row numbers in a batch and in a run, side by side."""
+
+    batch: Indexes
+    run: Indexes
+
+
+class RunIndex:
+    """What is worth remembering of a run while it is in memory."""
+
+    def __init__(self, run: pl.DataFrame) -> None:
+        self.run = run
+        self._hashes: npt.NDArray[np.uint64] = run.get_column(HASH).to_numpy()
+        self._times: npt.NDArray[np.int64] = run.get_column(TIME).to_numpy()
+        self._by_time: Indexes | None = None
+
+    def pairs(self, batch: pl.DataFrame, keys: Sequence[str], low_ms: int, high_ms: int) -> Iterator[Pairs]:
+        """All pairs with equal keys where ``low_ms <= run's time - batch's time <= high_ms``."""
+        hashes: npt.NDArray[np.uint64] = batch.get_column(HASH).to_numpy()
+        times: npt.NDArray[np.int64] = batch.get_column(TIME).to_numpy()
+        starts = np.searchsorted(self._hashes, hashes, "left")
+        counts = np.searchsorted(self._hashes, hashes, "right") - starts
+        rows = np.flatnonzero(counts)
+        for portion in _portions(rows, counts):
+            count = counts[portion]
+            of_batch = np.repeat(portion, count)
+            within = np.arange(len(of_batch)) - np.repeat(np.cumsum(count) - count, count)
+            of_run = np.repeat(starts[portion], count) + within
+            apart = self._times[of_run] - times[of_batch]
+            near = (apart >= low_ms) & (apart <= high_ms)
+            of_batch, of_run = of_batch[near], of_run[near]
+            if not len(of_batch):
+                continue
+            same = _equal(batch, of_batch, self.run, of_run, keys)
+            yield Pairs(of_batch[same], of_run[same])
+
+    def between(self, low: int, high: int) -> pl.DataFrame:
+        """The rows with ``low < time <= high``."""
+        if self._by_time is None:
+            self._by_time = np.argsort(self._times, kind="stable")
+        ordered = self._times[self._by_time]
+        start, stop = np.searchsorted(ordered, [low, high], "right")
+        return self.run[self._by_time[start:stop]]
+
+
+def _portions(rows: Indexes, counts: Indexes) -> Iterator[Indexes]:
+    """Cut rows so that each portion has ``PAIRS_MAX`` candidates at most, or is one row."""
+    start, total = 0, np.cumsum(counts[rows])
+    while start < len(rows):
+        done = total[start - 1] if start else 0
+        stop = max(start + 1, int(np.searchsorted(total, done + PAIRS_MAX, "right")))
+        yield rows[start:stop]
+        start = stop
+
+
+def _equal(
+    batch: pl.DataFrame, of_batch: Indexes, run: pl.DataFrame, of_run: Indexes, keys: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """Which pairs have equal keys; a null is equal to nothing."""
+    same = np.ones(len(of_batch), dtype=bool)
+    for key in keys:
+        equal = batch.get_column(key).gather(of_batch) == run.get_column(key).gather(of_run)
+        same &= equal.fill_null(False).to_numpy()
+    return same
