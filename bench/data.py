@@ -1,4 +1,4 @@
-"""The data that all contestants read: page views in Parquet, generated from a seed."""
+"""The data that all contestants read, generated from a seed, and what the right answers are (computed by Polars)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+import headrace as hr
+
 URLS = np.array(["/", "/search", "/cart", "/item", "/health"])
+HEALTH = "/health"
 PER_MS = 100
 """Messages a millisecond of event time: ten million are 100 s."""
+START_MS = 1_700_000_000_000
+DISORDER_MS = 500
+WINDOW_MS = 10_000
 
 SCHEMA = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
 
@@ -29,8 +35,48 @@ def page_views(folder: Path, messages: int, keys: int, files: int) -> Path:
             {
                 "member": "member-" + pl.Series(random.integers(0, keys, each)).cast(pl.String),
                 "url": URLS[random.integers(0, len(URLS), each)],
-                "ts": 1_700_000_000_000 + index * files // PER_MS - random.integers(0, 500, each),
+                "ts": START_MS + index * files // PER_MS - random.integers(0, DISORDER_MS, each),
             }
         )
         rows.write_parquet(folder / f"views-{number:03}.parquet", row_group_size=1 << 17)
     return folder
+
+
+def fill_log(views: Path, stream: str, home: Path) -> None:
+    """Write the same files into a stream of the embedded log, a partition each, frames of 8192 rows; then seal it."""
+    files = sorted(views.glob("*.parquet"))
+    hr.create_stream(stream, partitions=len(files), schema=SCHEMA, home=home)
+    tables = [pl.read_parquet(file) for file in files]
+    with hr.StreamWriter(stream, home=home) as writer:
+        for start in range(0, max(table.height for table in tables), 8192):
+            for table in tables:  # the writer deals batches round robin: file i goes to partition i
+                writer.write(table.slice(start, 8192))
+        writer.seal()
+
+
+def kept_views(views: Path) -> pl.DataFrame:
+    """The right answer of (a): how many messages are left, and a sum over each column that is."""
+    return (
+        pl.scan_parquet(views / "*.parquet")
+        .filter(pl.col("url") != HEALTH)
+        .select(pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), (pl.col("ts") // 1000).sum().alias("s"))
+        .collect()
+    )
+
+
+def windowed_counts(views: Path) -> pl.DataFrame:
+    """The right answer of (b): views by window start and member, in that order."""
+    return (
+        pl.scan_parquet(views / "*.parquet")
+        .filter(pl.col("url") != HEALTH)
+        .group_by((pl.col("ts") // WINDOW_MS * WINDOW_MS).alias("start"), "member")
+        .agg(pl.len().cast(pl.Int64).alias("views"))
+        .sort("start", "member")
+        .collect()
+    )
+
+
+def last_time(views: Path) -> int:
+    """The latest event time there is."""
+    latest = pl.scan_parquet(views / "*.parquet").filter(pl.col("url") != HEALTH).select(pl.col("ts").max()).collect()
+    return int(latest.item())

@@ -1,0 +1,223 @@
+"""``python -m bench``: Headrace against Structured Streaming on this machine, and the costs of its own parts.
+
+Parts, for ``--only``:
+  a            filter and projection, throughput
+  b            windowed count behind a shuffle (10,000 keys, 10 s tumbling, event time), throughput
+  c            end-to-end latency at 1,000 and at 50,000 messages a second
+  control      cost of control messages for 4, 16 and 64 partitions
+  keys         cost of a message as the keys grow from 1,000 to 1,000,000
+  guarantee    (b) exactly-once against at-least-once
+  checkpoint   cost of a checkpoint against tasks, and against the size of the state
+
+What the times of (a) and (b) hold: both contestants run in one Spark session that is open and warm. For Structured
+Streaming it is from building the query until it has ended, results committed. For Headrace it is the whole of
+``App.run``: planning, creating streams, starting the coordinator, launching and registering containers, the work,
+the last checkpoint, the end of the Spark job. Both read the same Parquet files. Contestants take turns; medians count.
+Before any time counts, the results are compared with those that Polars computes from the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from bench import checkpoints, control, latency, throughput
+from bench.data import page_views, windowed_counts
+from bench.measure import WrongResultError
+from bench.report import Report
+from bench.session import CORES, open_bench_session
+
+KEYS = 10_000
+RATES = (1_000, 50_000)
+PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint")
+
+
+class Bench:
+    """One run of the chosen parts."""
+
+    def __init__(self, session: SparkSession, base: Path, options: argparse.Namespace, report: Report) -> None:
+        self.session = session
+        self.base = base
+        self.quick: bool = options.quick
+        self.messages: int = options.messages or (2_000_000 if self.quick else 10_000_000)
+        self.repeats: int = options.repeats or (1 if self.quick else 5)
+        self.report = report
+        self.ratio: float | None = None
+        self._views: Path | None = None
+
+    def views(self) -> Path:
+        """The data of (a) and (b): a file for each core."""
+        if self._views is None:
+            self.report.head(f"{self.messages:,} page views of {KEYS:,} members in {CORES} Parquet files")
+            self._views = page_views(self.base / "views", self.messages, KEYS, CORES)
+        return self._views
+
+    def a(self) -> None:
+        """Filter and projection."""
+        views = self.views()
+        self.report.head("(a) filter + projection")
+        found = throughput.filter_and_project(
+            self.session, views, self.messages, self.repeats, self.base, self.report.say
+        )
+        self._throughput("a", "(a) filter + projection", found)
+
+    def b(self) -> None:
+        """The windowed count."""
+        views = self.views()
+        self.report.head("(b) windowed count in two stages")
+        found = throughput.windowed_count(self.session, views, self.messages, self.repeats, self.base, self.report.say)
+        self._throughput("b", "(b) windowed count in two stages", found)
+        self.ratio = found["headrace"].messages_per_s / found["structured-streaming"].messages_per_s
+
+    def guarantee(self) -> None:
+        """What exactly-once costs."""
+        views = self.views()
+        self.report.head("(b) exactly-once and at-least-once")
+        found = throughput.guarantees(views, self.messages, self.repeats, self.base, self.report.say)
+        once, least = found["exactly_once"], found["at_least_once"]
+        rows = [[name, one.messages_per_s, one.wall_s, one.cpu_s] for name, one in found.items()]
+        rows.append(["ratio", once.messages_per_s / least.messages_per_s, None, once.cpu_s / least.cpu_s])
+        self.report.keep("guarantee", found | {"ratio": once.messages_per_s / least.messages_per_s})
+        self.report.table(
+            "(b) by guarantee (expected ratio: 0.97 or better)", ["guarantee", "messages/s", "wall s", "cpu s"], rows
+        )
+
+    def c(self) -> None:
+        """End-to-end latency."""
+        seconds = 5.0 if self.quick else 15.0
+        rows, kept = [], {}
+        for rate in RATES:
+            self.report.head(f"(c) latency at {rate:,} messages/s")
+            found = {
+                "headrace, filter + projection": latency.headrace_latency(self.base, rate, seconds, shuffle=False),
+                "headrace, with a shuffle": latency.headrace_latency(self.base, rate, seconds, shuffle=True),
+                "structured-streaming, filter + projection": latency.better(
+                    [
+                        latency.structured_latency(self.session, self.base, rate, seconds, source) | {"source": source}
+                        for source in ("socket", "files")
+                    ]
+                ),
+            }
+            kept[str(rate)] = found
+            rows += [
+                [name, rate, one.get("p50_ms"), one.get("p99_ms"), one.get("max_ms"), one["messages"]]
+                for name, one in found.items()
+            ]
+        self.report.keep("c", kept)
+        columns = ["", "messages/s", "p50 ms", "p99 ms", "max ms", "messages"]
+        self.report.table("(c) end-to-end latency (expected at 1,000/s: p99 below 25 ms)", columns, rows)
+
+    def control(self) -> None:
+        """Control messages."""
+        self.report.head("control messages")
+        costs = [control.control_cost(self.base, partitions) for partitions in (4, 16, 64)]
+        self.report.keep("control", costs)
+        self.report.table(
+            "a round of watermarks from n tasks to n partitions (at most one each 10 ms)",
+            ["n", "frames", "write µs/frame", "read µs/frame", "reconcile µs/frame", "round ms of one core"],
+            [[str(c.partitions), c.frames, c.write_us, c.read_us, c.reconcile_us, c.round_ms] for c in costs],
+        )
+
+    def keys(self) -> None:
+        """Cost of a message by number of keys."""
+        messages = self.messages // 2
+        self.report.head("cost of a message by number of keys")
+        rows, kept = [], {}
+        for keys in (1_000, 10_000, 100_000, 1_000_000):
+            with throughput.folder(self.base) as place:
+                views = page_views(place / "views", messages, keys, CORES)
+                expected = windowed_counts(views)
+                name = f"{keys:,} keys"
+                counting = throughput.counting(expected, throughput.files_of(views))
+                contestants = [throughput.Contestant(name, *counting)]
+                repeats = 1 if self.quick else 3
+                one = throughput.alternate(contestants, messages, repeats, self.base, self.report.say)[name]
+            kept[str(keys)] = {"figures": one, "results": expected.height}
+            rows.append([f"{keys:,}", expected.height, one.messages_per_s, one.cpu_s / messages * 1e9])
+        self.report.keep("keys", {"messages": messages, **kept})
+        self.report.table(
+            f"(b) by number of keys, {messages:,} messages",
+            ["keys", "results", "messages/s", "processor ns/message"],
+            rows,
+        )
+
+    def checkpoint(self) -> None:
+        """Checkpoints."""
+        self.report.head("checkpoints")
+        sizes = (10_000, 100_000) if self.quick else (10_000, 100_000, 1_000_000)
+        costs = [checkpoints.checkpoint_cost(self.base, tasks, 10_000) for tasks in (1, 4, 16)]
+        costs += [checkpoints.checkpoint_cost(self.base, 1, keys) for keys in sizes[1:]]
+        self.report.keep("checkpoint", costs)
+        self.report.table(
+            f"a checkpoint while {checkpoints.TRICKLE} messages change the state every 250 ms",
+            ["tasks", "keys in state", "ms a task", "ms for all tasks", "checkpoints"],
+            [[str(c.tasks), c.keys, c.task_ms, c.all_ms, c.checkpoints] for c in costs],
+        )
+
+    def _throughput(self, part: str, title: str, found: dict[str, throughput.Throughput]) -> None:
+        peer = found["structured-streaming"]
+        self.report.keep(part, found)
+        self.report.table(
+            f"{title}: {self.messages:,} messages, median of {self.repeats}",
+            ["", "messages/s", "wall s", "processor s", "ratio", "ratio by processor"],
+            [
+                [n, o.messages_per_s, o.wall_s, o.cpu_s, peer.wall_s / o.wall_s, peer.cpu_s / o.cpu_s]
+                for n, o in found.items()
+            ],
+        )
+
+
+def main() -> int:
+    """Run the chosen parts; 0 when all results were right."""
+    options = _options()
+    report = Report(Console(width=120))
+    session = open_bench_session()
+    try:
+        with TemporaryDirectory(prefix="headrace-bench-") as base:
+            bench = Bench(session, Path(base), options, report)
+            parts: dict[str, Callable[[], None]] = {part: getattr(bench, part) for part in PARTS}
+            for part in options.only:
+                parts[part]()
+            report.keep("ratio_b", bench.ratio)
+    except WrongResultError as error:
+        report.console.print(f"wrong results: {error}", style="red")
+        return 1
+    finally:
+        session.stop()
+    report.write(options.json)
+    report.console.print(f"figures: {options.json}", highlight=False)
+    if bench.ratio is not None:
+        print(f"ratio throughput(b) headrace/structured-streaming = {bench.ratio:.2f}")
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d-%H%M")
+    parser.add_argument("--quick", action="store_true", help="few messages, one repeat: to see that it works")
+    parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,...", help="some parts only")
+    parser.add_argument("--json", type=Path, default=Path("bench/results") / f"{today}.json", metavar="FILE")
+    parser.add_argument("--messages", type=int, help="messages of (a) and (b) (default 10 million)")
+    parser.add_argument("--repeats", type=int, help="counted runs of each contestant (default 5)")
+    return parser.parse_args()
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    chosen = tuple(text.split(","))
+    for part in chosen:
+        if part not in PARTS:
+            raise argparse.ArgumentTypeError(f"no part {part!r}; there are {', '.join(PARTS)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

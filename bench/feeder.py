@@ -1,0 +1,100 @@
+"""A producer process for the latency measurement: stamps messages with the time and sends them, every millisecond.
+
+``python -m bench.feeder log HOME STREAM RATE SECONDS`` appends to a stream of the embedded log, and seals it.
+``python -m bench.feeder socket PORT_FILE RATE SECONDS`` listens, writes its port into the file, and sends lines.
+``python -m bench.feeder files FOLDER RATE SECONDS`` moves a Parquet file into the folder every 20 ms.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+import headrace as hr
+
+TICK_S = 0.001
+FILE_TICK_S = 0.02
+MEMBERS = 10_000
+
+
+def feed(send: Callable[[int, int], object], rate: int, seconds: float, tick_s: float = TICK_S) -> None:
+    """Call ``send(first number, count)`` so that ``rate`` messages a second leave."""
+    begin, sent = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - begin) < seconds:
+        due = int(elapsed * rate) - sent
+        if due > 0:
+            send(sent, due)
+            sent += due
+        time.sleep(max(0.0, tick_s - (time.perf_counter() - begin - elapsed)))
+
+
+def messages(first: int, count: int) -> pl.DataFrame:
+    """Messages stamped with the time now (µs); each fifth is a health check."""
+    number = pl.int_range(first, first + count, eager=True)
+    return pl.DataFrame(
+        {
+            "sent": pl.repeat(time.time_ns() // 1000, count, dtype=pl.Int64, eager=True),
+            "url": pl.Series((number % 5 == 0).cast(pl.Int8)).replace_strict({1: "/health", 0: "/item"}),
+            "member": "member-" + (number % MEMBERS).cast(pl.String),
+        }
+    )
+
+
+def into_log(home: str, stream: str, rate: int, seconds: float) -> None:
+    """One frame a tick, partitions in turn."""
+    with hr.StreamWriter(stream, home=home) as writer:
+        feed(lambda first, count: writer.write(messages(first, count)), rate, seconds)
+        writer.seal()
+
+
+def into_socket(port_file: Path, rate: int, seconds: float) -> None:
+    """Lines of ``sent,url,member`` to the one reader that connects."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        partial = port_file.with_suffix(".new")
+        partial.write_text(str(server.getsockname()[1]))
+        partial.rename(port_file)
+        reader, _ = server.accept()
+        reader.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+        def send(first: int, count: int) -> None:
+            reader.sendall(messages(first, count).write_csv(include_header=False).encode())
+
+        try:
+            feed(send, rate, seconds)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # the reader has seen enough
+
+
+def into_files(target: Path, rate: int, seconds: float) -> None:
+    """A file a tick, moved into place when it is whole."""
+    staging = target.with_name(target.name + ".staging")
+    staging.mkdir()
+
+    def send(first: int, count: int) -> None:
+        name = f"{first:012}.parquet"
+        messages(first, count).write_parquet(staging / name)
+        (staging / name).rename(target / name)
+
+    feed(send, rate, seconds, FILE_TICK_S)
+
+
+def main() -> None:
+    """See the module's head."""
+    match sys.argv[1:]:
+        case ["log", home, stream, rate, seconds]:
+            into_log(home, stream, int(rate), float(seconds))
+        case ["socket", port_file, rate, seconds]:
+            into_socket(Path(port_file), int(rate), float(seconds))
+        case ["files", target, rate, seconds]:
+            into_files(Path(target), int(rate), float(seconds))
+        case other:
+            sys.exit(f"{__doc__}\ngot: {other}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What Headrace does with the data: the apps that are measured, and the check of their results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import headrace as hr
+from bench.data import HEALTH, SCHEMA, WINDOW_MS
+from bench.measure import WrongResultError
+from bench.session import CORES
+from headrace.api.specs import Guarantee
+
+LATENESS = "1s"
+
+
+def filter_and_project(home: Path, source: Any, *, physical: str | None = None) -> hr.App:
+    """(a): to a stream of the log. ``source`` is ``hr.files(...)`` or None for the stream ``physical`` of the log."""
+    app = hr.App("bench-filter", home=str(home))
+    views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
+    (
+        views.filter(pl.col("url") != HEALTH)
+        .select("member", s=pl.col("ts") // 1000)
+        .send_to(app.output("kept", partitions=CORES))
+    )
+    return app
+
+
+def windowed_count(
+    home: Path,
+    source: Any,
+    *,
+    physical: str | None = None,
+    guarantee: Guarantee = "exactly_once",
+    partitions: int = CORES,
+    **settings: Any,
+) -> hr.App:
+    """(b): filter, shuffle by member, count by 10 s of event time."""
+    app = hr.App("bench-count", home=str(home), guarantee=guarantee, **settings)
+    views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
+    (
+        views.filter(pl.col("url") != HEALTH)
+        .partition_by("member", id="by-member", partitions=partitions)
+        .window(hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s")
+        .send_to(app.output("counts", partitions=partitions))
+    )
+    return app
+
+
+def run(app: hr.App) -> None:
+    """In containers, as many as there are cores, in the session that is open."""
+    app.run(containers=CORES, progress=False)
+
+
+def check_kept(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` unless (a) gave what it should."""
+    found = hr.read_stream("kept", home=home).select(
+        pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), pl.col("s").sum()
+    )
+    if not found.equals(expected):
+        raise WrongResultError(f"(a) by Headrace: {found.rows()}, not {expected.rows()}")
+
+
+def check_counts(home: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` unless (b) gave the right count for every window and member."""
+    found = (
+        hr.read_stream("counts", home=home)
+        .select(pl.col("window_start").cast(pl.Int64).alias("start"), "member", pl.col("views").cast(pl.Int64))
+        .sort("start", "member")
+    )
+    if not found.equals(expected):
+        raise WrongResultError(
+            f"(b) by Headrace: {found.height} counts, {found['views'].sum()} views; "
+            f"expected {expected.height} and {expected['views'].sum()} in windows of {WINDOW_MS} ms"
+        )

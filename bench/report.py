@@ -1,0 +1,87 @@
+"""The figures of a run: gathered as they come, written as JSON, shown as tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(slots=True)
+class Report:
+    """Figures by part of the benchmark."""
+
+    console: Console
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def say(self, line: str) -> None:
+        """Tell how it goes."""
+        self.console.print(f"  {line}", style="dim", highlight=False)
+
+    def head(self, line: str) -> None:
+        """Begin a part."""
+        self.console.print(line, highlight=False)
+
+    def keep(self, part: str, figures: Any) -> None:
+        """Take a part's figures into the JSON."""
+        self.figures[part] = _plain(figures)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Show some of them."""
+        table = Table(title=title, title_justify="left")
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*map(shown, row))
+        self.console.print(table)
+
+    def write(self, path: Path) -> None:
+        """Write everything kept."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"machine": machine(), **self.figures}, indent=1) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were measured on and with."""
+    packages = ("headrace", "pyspark", "polars", "pyarrow")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {name: _version(name) for name in packages},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except ModuleNotFoundError:  # run from a source tree that isn't installed
+        return None
+
+
+def shown(value: object) -> str:
+    """A figure as a cell: as many digits as mean something."""
+    if value is None:
+        return "-"
+    if not isinstance(value, float):
+        return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,80 @@
+"""What Structured Streaming does with the data, in the best setting found for each task.
+
+Throughput: ``Trigger.AvailableNow`` over the Parquet files without a limit per trigger, so everything is one
+micro-batch (and one without data, in which the watermark closes windows): each further batch costs its commits.
+The Parquet sink in append mode is the cheapest that stores results: ``foreachBatch`` with a Parquet write and the
+memory sink took longer in every comparison.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bench.data import HEALTH, last_time
+from bench.measure import WrongResultError
+
+SCHEMA = "member string, url string, ts long"
+LATENESS = "1 second"
+LATENESS_MS = 1000
+
+
+def filter_and_project(session: SparkSession, views: Path, out: Path) -> None:
+    """(a)."""
+    rows = _read(session, views).select("member", F.floor(F.col("ts") / 1000).cast("long").alias("s"))
+    _run(rows, out)
+
+
+def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
+    """(b): Spark counts within each input task before the shuffle, by itself."""
+    counts = (
+        _read(session, views)
+        .withColumn("time", F.timestamp_millis("ts"))
+        .withWatermark("time", LATENESS)
+        .groupBy(F.window("time", "10 seconds"), "member")
+        .count()
+        .select(F.unix_millis("window.start").alias("start"), "member", F.col("count").alias("views"))
+    )
+    _run(counts, out)
+
+
+def _read(session: SparkSession, views: Path) -> DataFrame:
+    return session.readStream.schema(SCHEMA).parquet(str(views)).where(F.col("url") != HEALTH)
+
+
+def _run(rows: DataFrame, out: Path) -> None:
+    writer = rows.writeStream.trigger(availableNow=True).outputMode("append").format("parquet")
+    query = writer.option("checkpointLocation", str(out / "checkpoint")).start(str(out / "rows"))
+    query.awaitTermination()
+
+
+def check_kept(out: Path, expected: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` unless (a) gave what it should."""
+    found = (
+        pl.scan_parquet(_written(out))
+        .select(pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), pl.col("s").sum())
+        .collect()
+    )
+    if not found.equals(expected):
+        raise WrongResultError(f"(a) by Structured Streaming: {found.rows()}, not {expected.rows()}")
+
+
+def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
+    """Raise ``WrongResultError`` unless (b) gave the right counts of all windows that the watermark closed.
+
+    A query has no end of stream: what its last watermark doesn't reach stays in its state, and never comes out.
+    """
+    closed = expected.filter(pl.col("start") + 10_000 <= last_time(views) - LATENESS_MS)
+    found = pl.read_parquet(_written(out)).select(closed.columns).sort("start", "member")
+    if not found.equals(closed):
+        raise WrongResultError(
+            f"(b) by Structured Streaming: {found.height} counts, {found['views'].sum()} views; "
+            f"expected {closed.height} and {closed['views'].sum()}"
+        )
+
+
+def _written(out: Path) -> list[Path]:
+    return sorted((out / "rows").glob("*.parquet"))

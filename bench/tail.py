@@ -1,0 +1,66 @@
+"""A reader process for the latency measurement: tails a stream of the log, and says how old its messages are.
+
+``python -m bench.tail HOME STREAM WARM_UP_S``. It reads user frames as they come, committed or not, until a line
+(or the end) comes on its standard input. It prints percentiles of the age of all messages sent later than
+``WARM_UP_S`` seconds after the first one that it saw, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from headrace.core.frame import Kind, body_of, decode_header
+from headrace.core.ids import SSP, StreamId
+from headrace.serdes.ipc import decode_rows
+from headrace.systems.base import Edge, Records
+from headrace.systems.log import LogSystem
+
+
+def main() -> None:
+    """See the module's head."""
+    home, stream, warm_up_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    system = LogSystem(Path(home) / "streams")
+    info = system.admin().describe(stream)
+    assert info is not None, f"there is no stream {stream}"
+    consumer = system.consumer()
+    for partition in range(info.partitions):
+        consumer.register(SSP(StreamId("log", stream), partition), Edge.OLDEST)
+    wake = consumer.fileno()
+    waits = [sys.stdin] if wake is None else [wake, sys.stdin]
+    ages: list[np.ndarray] = []
+    warm_from: int | None = None
+    print("ready", flush=True)
+    while True:
+        ready, _, _ = select.select(waits, [], [], 0.5)
+        for polled in consumer.poll():
+            for payload in polled.payloads if isinstance(polled, Records) else ():
+                if decode_header(payload).kind is not Kind.USER:
+                    continue
+                sent = decode_rows(body_of(payload), checked=True)["sent"].to_numpy()
+                now = time.time_ns() // 1000
+                if warm_from is None:
+                    warm_from = now + int(warm_up_s * 1e6)
+                ages.append((now - sent)[sent >= warm_from])
+        if sys.stdin in ready:
+            break
+    consumer.close()
+    print(json.dumps(summary(ages)))
+
+
+def summary(ages: list[np.ndarray]) -> dict[str, float]:
+    """Percentiles in ms of ages in µs."""
+    all_ms = np.concatenate(ages) / 1000 if ages else np.empty(0)
+    if not len(all_ms):
+        return {"messages": 0}
+    p50, p99 = np.percentile(all_ms, [50, 99])
+    return {"messages": len(all_ms), "p50_ms": float(p50), "p99_ms": float(p99), "max_ms": float(all_ms.max())}
+
+
+if __name__ == "__main__":
+    main()
