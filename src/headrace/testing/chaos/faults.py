@@ -20,6 +20,7 @@ from headrace.testing.chaos.processes import Process, look, send
 BACK_S = 60.0
 FREEZE_SHORT_S = (0.2, 3.0)
 ZOMBIE_S = (0.1, 1.5)
+RESTORE_S = (0.0, 1.0)
 STALL_S = 0.3
 
 
@@ -47,7 +48,8 @@ class Chaos:
 
     def kinds(self) -> dict[str, int]:
         """What may happen here, with its weight."""
-        kinds = {"kill container": 6, "freeze container": 2, "lose container": 1, "kill driver": 1, "zombie driver": 1}
+        kinds = {"kill container": 4, "kill again": 2, "kill all": 1, "freeze container": 2, "lose container": 1}
+        kinds |= {"kill driver": 1, "zombie driver": 1}
         return kinds | ({"kill executor": 2, "zombie executor": 2} if self.has_executors else {})
 
     def strike(self) -> Fault:
@@ -81,6 +83,28 @@ class Chaos:
         send(signal.SIGKILL, [victim])
         self._wait_for_another([victim])
         return f"pid {victim}"
+
+    def _kill_again(self, victim: int) -> str:
+        """Kill the one that takes its place too, somewhere in its start."""
+        seat = next((c.id for c in self.deployment.containers() if c.pid == victim), None)
+        if seat is None:
+            return f"pid {victim} had ended by itself"
+        send(signal.SIGKILL, [victim])
+        next_up = self.deployment.wait_for(
+            "another one registered", lambda status: status.containers[seat].pid != victim, BACK_S
+        )
+        heir = next_up.containers[seat].pid
+        seconds = self.random.uniform(*RESTORE_S)
+        time.sleep(seconds)
+        send(signal.SIGKILL, [heir] if heir else [])
+        self._wait_for_another([victim, heir or 0])
+        return f"pid {victim}, and pid {heir} {seconds:.1f} s after it had registered"
+
+    def _kill_all(self, victim: int) -> str:
+        victims = [c.pid for c in self.deployment.containers() if c.pid is not None]
+        send(signal.SIGKILL, victims)
+        self._wait_for_another(victims)
+        return f"pids {victims}"
 
     def _freeze_container(self, victim: int) -> str:
         seconds = self.random.uniform(*FREEZE_SHORT_S)
@@ -174,6 +198,8 @@ class Chaos:
 
 _ACTS: dict[str, Callable[[Chaos, int], str]] = {
     "kill container": Chaos._kill_container,
+    "kill again": Chaos._kill_again,
+    "kill all": Chaos._kill_all,
     "freeze container": Chaos._freeze_container,
     "lose container": Chaos._lose_container,
     "kill executor": Chaos._kill_executor,

@@ -1,0 +1,111 @@
+"""A whole app inside a Spark session that was there before it, as in a notebook: what Spark shows, what it costs."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from two_stages import TwoStages
+
+from headrace.app import App
+from headrace.cli.loader import load_app
+from headrace.core.errors import UnavailableError, UsageError
+from headrace.runners.coordination.address import find
+from headrace.runners.coordination.messages import AppStatus
+from headrace.testing.chaos.deployment import is_running, until
+from headrace.testing.chaos.processes import cpu_seconds
+
+IDLE_PERCENT_MAX = 2.0
+
+
+@pytest.fixture
+def two_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_context: SparkContext) -> TwoStages:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    return TwoStages(tmp_path)
+
+
+@contextmanager
+def running(two_stages: TwoStages) -> Iterator[threading.Thread]:
+    """Run it in a thread, until its input is sealed; then it has ended well."""
+    app = load_app(two_stages.file)
+    assert isinstance(app, App)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            app.run(progress=False)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="app")
+    thread.start()
+    try:
+        until(lambda: bool(errors) or is_there(two_stages), "every task runs", 60)
+        yield thread
+    finally:
+        two_stages.seal()
+        thread.join(60)
+    assert errors == []
+    assert not thread.is_alive()
+
+
+def is_there(two_stages: TwoStages) -> bool:
+    try:
+        return is_running(status_of(two_stages))
+    except (UnavailableError, UsageError):
+        return False
+
+
+def status_of(two_stages: TwoStages) -> AppStatus:
+    client = find(two_stages.home, two_stages.app).client()
+    try:
+        return client.status()
+    finally:
+        client.close()
+
+
+def ask_ui(context: SparkContext, path: str) -> Any:
+    url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return json.load(answer)
+
+
+def test_an_app_uses_the_session_that_is_there_and_leaves_it(
+    two_stages: TwoStages, spark_context: SparkContext
+) -> None:
+    with running(two_stages):
+        two_stages.feed(20_000)
+    two_stages.assert_exact()
+    assert spark_context.parallelize(range(10)).sum() == 45
+
+
+def test_sparks_ui_shows_the_job_by_its_description(two_stages: TwoStages, spark_context: SparkContext) -> None:
+    with running(two_stages):
+        jobs = ask_ui(spark_context, "jobs?status=running")
+        assert [job["description"] for job in jobs] == ["headrace two-stages: 2 containers"]
+        assert jobs[0]["numTasks"] == 2
+
+
+@pytest.mark.slow
+def test_an_idle_app_costs_next_to_nothing(two_stages: TwoStages) -> None:
+    with running(two_stages):
+        two_stages.feed(1_000)
+        until(lambda: all(stage.lag == 0 for stage in status_of(two_stages).stages), "all is read", 30)
+        pids = [container.pid for container in status_of(two_stages).containers if container.pid is not None]
+        time.sleep(1)  # what was read is committed by then
+        before, began = [cpu_seconds(pid) for pid in pids], time.monotonic()
+        time.sleep(4)
+        seconds = time.monotonic() - began
+        percents = [(cpu_seconds(pid) - used) / seconds * 100 for pid, used in zip(pids, before, strict=True)]
+    assert len(percents) == 2
+    assert max(percents) < IDLE_PERCENT_MAX, percents
