@@ -191,6 +191,26 @@ class TrustsCopies(ReadCommitted):
         return super()._restore(offset, writer, header, msgspec.structs.replace(restore, committed_by=0))
 
 
+class Anchored(ReadCommitted):
+    def _restore(self, offset, writer, header, restore):
+        self.__dict__.setdefault("seen", []).append(writer)
+        return super()._restore(offset, writer, header, restore)
+
+    def _in_turn(self, offset, writer, header):
+        whole, self._whole = self._whole, writer in getattr(self, "seen", [])
+        super()._in_turn(offset, writer, header)
+        self._whole = whole
+
+
+mutant(
+    "whole by a restore",
+    "a reader in mid-stream takes the first restore it sees for the latest",
+    Parts(reader=lambda p, w: Anchored(p, whole=w)),
+    "direct",
+    first_seed=35,
+)
+
+
 class KeepsOlder(ReadCommitted):
     def _in_turn(self, offset, writer, header):
         held = list(writer.held)
@@ -203,6 +223,8 @@ mutant(
     "late copies are trusted",
     "a reader in mid-stream releases late copies at a restore",
     Parts(reader=lambda p, w: TrustsCopies(p, whole=w)),
+    "fanout",
+    first_seed=195,
 )
 mutant(
     "late copies are kept",

@@ -13,14 +13,13 @@ from typing import NoReturn
 import msgspec
 
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
-from headrace.core.frame import Kind, body_of, decode_control, decode_header
-from headrace.core.frame import Restore as RestoreMessage
+from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.runtime.watermark import TimesCheckpoint
 from headrace.testing.sim.message import decode_message
 from headrace.testing.sim.processors import PROCESSORS
 from headrace.testing.sim.shapes import Shape, TaskShape
-from headrace.testing.sim.storage import STEP, Log
+from headrace.testing.sim.storage import Log
 from headrace.testing.sim.world import SimFailure, World
 
 
@@ -276,14 +275,3 @@ class Oracle:
         lost = self.expected_rows(ssp, start) - rows
         if lost:
             self.fail(ssp, f"committed, but not published: {sorted(lost)}")
-
-
-def restore_of(payload: bytes) -> RestoreMessage:
-    """The message of a restore frame."""
-    message = decode_control(Kind.RESTORE, body_of(payload))
-    if not isinstance(message, RestoreMessage):
-        raise SimFailure(f"not a restore: {message}")
-    return message
-
-
-__all__ = ["STEP", "Account", "Ledger", "Oracle", "restore_of"]
