@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rocksdict import Checkpoint, Options, Rdict, WriteBatch
 
@@ -132,8 +132,7 @@ class Database:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, or None."""
-        values: list[bytes | None] = self._db.get(keys)
-        return values
+        return cast("list[bytes | None]", self._db.get(cast("Any", keys)))
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries with ``start <= key < stop`` in the order of keys, or against it."""

@@ -1,0 +1,69 @@
+"""Changes of a key-value store in the changelog: many entries in one record, in columns.
+
+A change is a byte that names the operation, then one Arrow IPC stream of two binary columns, ``key`` and ``value``; a
+null value says that the key was deleted. A large set of changes becomes several records, each of them below the
+greatest size that brokers accept by default.
+
+Pure: bytes in, entries out; nothing blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.core.errors import CorruptLogError, FrameError
+from headrace.serdes.ipc import decode_rows
+
+CHANGE_BYTES_MAX = 900_000
+"""Kafka's default limit of a record is 1 MiB; header, store id and Arrow's own bytes come on top of this."""
+
+_OFFSETS_BYTES = 9  # two offsets of an entry and its part of a bitmap
+_SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
+
+
+def encode_changes(
+    operation: bytes, entries: Mapping[bytes, bytes | None], bytes_max: int = CHANGE_BYTES_MAX
+) -> list[bytes]:
+    """The entries as changes of at most ``bytes_max`` each, or of one entry where that alone is larger."""
+    if not entries:
+        return []
+    keys = pa.array(entries.keys(), pa.large_binary())
+    values = pa.array(entries.values(), pa.large_binary())
+    changes = []
+    for low, high in _cuts(_sizes(keys) + _sizes(values) + _OFFSETS_BYTES, bytes_max):
+        part = pa.record_batch([keys[low:high].cast(pa.binary()), values[low:high].cast(pa.binary())], schema=_SCHEMA)
+        sink = pa.BufferOutputStream()
+        sink.write(operation)
+        with pa.ipc.new_stream(sink, _SCHEMA) as stream:
+            stream.write_batch(part)
+        changes.append(sink.getvalue().to_pybytes())
+    return changes
+
+
+def decode_change(change: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    """Keys and values (None: deleted) of a change, without a look at its operation. Raises ``CorruptLogError``."""
+    try:
+        rows = decode_rows(memoryview(change)[1:])
+    except FrameError as error:
+        raise CorruptLogError(f"a change in the changelog is damaged: {error.message}") from error
+    if rows.columns != _SCHEMA.names:
+        raise CorruptLogError(f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}")
+    return rows.get_column("key").to_list(), rows.get_column("value").to_list()
+
+
+def _sizes(array: pa.LargeBinaryArray) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    offsets = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1]
+    return np.diff(offsets)
+
+
+def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> Iterator[tuple[int, int]]:
+    ends = sizes.cumsum()
+    low = 0
+    while low < len(ends):
+        before = ends[low - 1] if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
+        yield low, high
+        low = high
