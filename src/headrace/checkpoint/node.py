@@ -400,7 +400,10 @@ class Node:
         if self.fenced():
             return
         if self._changelog.generation != self.generation:
-            raise ProtocolError(f"task {self.config.task}: the changelog was not read through the own abort")
+            raise ProtocolError(
+                f"task {self.config.task}: the changelog was not read through the own abort",
+                hint="local state from behind the changelog's end is of another changelog; throw it away, rebase",
+            )
         record = self._changelog.record
         self.version = record.version if record else -1
         self._next = record.next_version if record else 0
