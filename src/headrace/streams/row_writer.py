@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headrace.core.errors import UsageError
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import Offset, StreamId
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
-from headrace.systems.base import RowProducer, StreamInfo, System
+from headrace.systems.base import StreamInfo, System
 
 FRAME_ROWS = 1 << 16
 _HEADER = encode(Header(Kind.USER))
@@ -47,10 +46,7 @@ class RowWriter:
         self._partitions = info.partitions
         self._keys = list(keys)
         self._fixed = partition
-        producer = system.producer()
-        if isinstance(producer, RowProducer):
-            raise UsageError(f"{stream} is made of files: write those themselves")
-        self._producer = producer
+        self._producer = system.producer()
         # The least filled one first, so that many short writes don't all go to the same.
         extents = system.admin().extents(self._stream)
         filled = [extent.upcoming - extent.oldest for extent in extents]
