@@ -1,0 +1,42 @@
+"""14. Joins: messages of two streams with one key, within a bound of event time.
+
+Each view is paired with the member's orders up to ten minutes later. Both sides are partitioned by the key, so that
+what belongs together meets in one task; what can't find a partner any more is forgotten.
+
+It prints::
+
+    ann saw /lamp, and paid 20.0
+    bob saw /desk, and paid 90.0
+"""
+
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+import headrace as hr
+
+VIEWS = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
+ORDERS = {"member": pl.String, "euros": pl.Float64, "at": pl.Int64}
+MINUTE = 60_000
+
+with TemporaryDirectory() as home:
+    hr.create_stream("views", partitions=2, schema=VIEWS, home=home)
+    with hr.StreamWriter("views", home=home) as writer:
+        writer.write([{"member": "ann", "url": "/lamp", "ts": 0}, {"member": "bob", "url": "/desk", "ts": 5 * MINUTE}])
+        writer.seal()
+    hr.create_stream("orders", partitions=2, schema=ORDERS, home=home)
+    with hr.StreamWriter("orders", home=home) as writer:
+        writer.write(
+            [{"member": "ann", "euros": 20.0, "at": MINUTE}, {"member": "ann", "euros": 3.0, "at": 30 * MINUTE}]
+        )
+        writer.write([{"member": "bob", "euros": 90.0, "at": 14 * MINUTE}])
+        writer.seal()
+
+    app = hr.App("view-to-order", home=home)
+    views = app.input("views", VIEWS, event_time="ts").partition_by("member", id="views-by-member")
+    orders = app.input("orders", ORDERS, event_time="at").partition_by("member", id="orders-by-member")
+    views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders").send_to(app.output("bought"))
+    app.run(local=True, progress=False)
+
+    for row in hr.read_stream("bought", home=home).sort("member").to_dicts():
+        print(f"{row['member']} saw {row['url']}, and paid {row['euros']}")

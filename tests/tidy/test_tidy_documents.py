@@ -1,0 +1,79 @@
+"""Documents: the changelog has its shape, and links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from packaging.version import Version
+from tidy_repository import ROOT, texts
+
+import headrace
+
+PAGES = sorted(name for name in texts() if name.endswith(".md"))
+KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+_LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_RELEASE = re.compile(r"\[(\d+\.\d+\.\d+)\] - \d{4}-\d{2}-\d{2}")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = re.sub(r"```.*?```", "", texts()[page], flags=re.S)
+    links = [link for link in _LINK.findall(text) if "://" not in link]
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_one_title_and_closed_blocks(page: str) -> None:
+    lines = texts()[page].splitlines()
+    assert lines[0].startswith("# ")
+    assert sum(line.lstrip().startswith("```") for line in lines) % 2 == 0
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    readme = texts()["README.md"]
+    assert [page for page in PAGES if page != "README.md" and f"({page})" not in readme] == []
+
+
+def test_every_example_is_plain_python_with_a_number() -> None:
+    names = [path.name for path in (ROOT / "examples").iterdir() if path.name != "__pycache__"]
+    assert [name for name in names if not re.fullmatch(r"\d\d_[a-z_]+\.py", name)] == []
+
+
+# -- the changelog
+
+
+def sections() -> list[tuple[str, list[str]]]:
+    """The changelog's releases, each with its lines."""
+    found: list[tuple[str, list[str]]] = []
+    for line in texts()["CHANGELOG.md"].splitlines():
+        if line.startswith("## "):
+            found.append((line.removeprefix("## "), []))
+        elif found:
+            found[-1][1].append(line)
+    return found
+
+
+def test_the_changelog_begins_with_what_is_unreleased() -> None:
+    titles = [title for title, _ in sections()]
+    assert titles[0] == "[Unreleased]"
+    assert [title for title in titles[1:] if not _RELEASE.fullmatch(title)] == []
+
+
+def test_releases_come_newest_first() -> None:
+    numbers = [tuple(map(int, match[1].split("."))) for title, _ in sections() if (match := _RELEASE.fullmatch(title))]
+    assert numbers == sorted(set(numbers), reverse=True)
+    assert [number for number in numbers if number > Version(headrace.__version__).release] == []
+
+
+def test_changes_are_sorted_by_kind_and_none_is_empty() -> None:
+    for title, lines in sections():
+        kinds = [line.removeprefix("### ") for line in lines if line.startswith("### ")]
+        assert kinds == [kind for kind in KINDS if kind in kinds], title
+        assert kinds, f"{title} says nothing"
+        blocks = "\n".join(lines).split("### ")[1:]
+        assert all("\n- " in block for block in blocks), title
+
+
+def test_the_version_is_said_once() -> None:
+    assert f'version = "{headrace.__version__}"' in texts()["pyproject.toml"]
