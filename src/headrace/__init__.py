@@ -4,7 +4,7 @@ Everything a user needs is here; every other module may move. Exports are writte
 """
 
 from headrace.api.aggregates import collect, count, max, mean, min, sum
-from headrace.api.descriptors import files, log, memory
+from headrace.api.descriptors import files, log, memory, sql
 from headrace.api.handles import Output, Table
 from headrace.api.specs import Aggregate, Tumbling
 from headrace.api.stream import Stream
@@ -54,6 +54,7 @@ __all__ = [
     "memory",
     "min",
     "read_stream",
+    "sql",
     "sum",
     "tumbling",
 ]

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from headrace.core.url import SecretUrl
 from headrace.systems.files import FilesSystem
 from headrace.systems.files.place import find_files
+from headrace.systems.sql import SqlSystem
 from headrace.testing.contracts import ContractError, check_target, target_checks
+from postgres_server import PostgresServer
 
 READERS = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}
 EMPTY = pl.DataFrame(schema={"writer": pl.String, "version": pl.Int64, "n": pl.Int64})
@@ -24,6 +29,39 @@ def test_files_keep_the_contract(check: str, format: str, tmp_path: Path) -> Non
 
     check_target(lambda: FilesSystem(str(folder), format=format).target("out"), read, only=check)
     assert not list(folder.rglob("*.making"))
+
+
+COLUMNS: dict[str, pl.DataType] = {"writer": pl.String(), "version": pl.Int64(), "n": pl.Int64()}
+
+
+@pytest.mark.parametrize("key", [(), ("writer", "version", "n")], ids=["insert", "upsert"])
+@pytest.mark.parametrize("check", target_checks())
+def test_sqlite_keeps_the_contract(check: str, key: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "results.db"
+    system = SqlSystem(SecretUrl(f"sqlite:///{path}"), "results", key)
+    system.admin().create("out", 1, COLUMNS)
+
+    def read() -> pl.DataFrame:
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("SELECT writer, version, n FROM results").fetchall()
+        return pl.DataFrame(rows, schema=EMPTY.schema, orient="row")
+
+    check_target(lambda: system.target("out"), read, only=check)
+
+
+@pytest.mark.parametrize("key", [(), ("writer", "version", "n")], ids=["insert", "upsert"])
+@pytest.mark.parametrize("check", target_checks())
+def test_postgres_keeps_the_contract(check: str, key: tuple[str, ...], postgres: PostgresServer) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    system = SqlSystem(SecretUrl(postgres.url), f"results_{check}_{len(key)}", key)
+    system.admin().create("out", 1, COLUMNS)
+
+    def read() -> pl.DataFrame:
+        with psycopg.connect(postgres.url) as connection:
+            rows = connection.execute(f"SELECT writer, version, n FROM {system.table}").fetchall()
+        return pl.DataFrame(rows, schema=EMPTY.schema, orient="row")
+
+    check_target(lambda: system.target("out"), read, only=check)
 
 
 class Shelf:

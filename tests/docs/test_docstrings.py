@@ -13,7 +13,7 @@ from headrace.api.app import Declarations
 
 MODULES = ["aggregates", "app", "descriptors", "handles", "stream", "windows"]
 
-FUNCTIONS = [hr.count, hr.sum, hr.min, hr.max, hr.mean, hr.collect, hr.files, hr.log, hr.memory, hr.tumbling]
+FUNCTIONS = [hr.count, hr.sum, hr.min, hr.max, hr.mean, hr.collect, hr.files, hr.log, hr.memory, hr.sql, hr.tumbling]
 
 
 def given() -> dict[str, Any]:

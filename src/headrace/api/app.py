@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, get_args
 
-from headrace.api.descriptors import check_partitions
+from headrace.api.descriptors import Sql, check_partitions
 from headrace.api.draft import Draft, SystemDescriptor
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
@@ -119,6 +119,11 @@ class Declarations:
         Schema(key: Binary, value: Binary)
         """
         with Declaring("input") as here:
+            if isinstance(system, Sql):
+                raise DeclarationError(
+                    f"the table {system.table!r} of {system.url} can't be an input",
+                    hint="a SQL table is an output only: it has no order to read on from; export it to files",
+                )
             columns = Schema.of(schema)
             lateness_ms = to_ms(lateness, "lateness")
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)

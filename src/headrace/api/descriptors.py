@@ -1,4 +1,4 @@
-"""Where a stream lives, as the user says it: ``files(...)``, ``log(...)``, ``memory(...)``.
+"""Where a stream lives, as the user says it: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
 
 A descriptor is small frozen data; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
 """
@@ -6,15 +6,18 @@ A descriptor is small frozen data; ``input`` and ``output`` turn it into a ``Sys
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.api.location import Declaring
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
+from headrace.core.url import SecretUrl
 from headrace.systems.registry import SystemSpec
 
 FORMATS = ("parquet", "jsonl", "csv")
+DATABASES = ("sqlite", "postgresql", "postgres")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,22 @@ class Memory:
         return SystemSpec(self.name, "memory", {"name": self.name})
 
 
-Descriptor = Files | Log | Memory
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """A table of a SQL database; see ``sql``."""
+
+    url: SecretUrl
+    table: str
+    key: tuple[str, ...]
+    create_table: bool
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """A system of its own: another stream goes into another table."""
+        options = {"url": self.url, "table": self.table, "key": self.key, "create": self.create_table}
+        return SystemSpec(f"sql-{stream_id}".replace(".", "-"), "sql", options)
+
+
+Descriptor = Files | Log | Memory | Sql
 
 
 def files(path: str | os.PathLike[str], format: str | None = None, partitions: int | None = None) -> Files:
@@ -97,6 +115,32 @@ def memory(name: str = "memory") -> Memory:
     """
     with Declaring("memory"):
         return Memory(_system_name(name))
+
+
+def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_table: bool = True) -> Sql:
+    """A table of a SQLite or PostgreSQL database: an output, and exactly-once.
+
+    Each committed version of the app's results becomes one transaction, which also keeps how far the writer is, in the
+    table ``headrace_positions`` beside. Rows are added; with ``key`` a row takes the place of the one with the same
+    key. A table that isn't there is created with the output's columns, unless ``create_table`` is false.
+
+    ``url`` is ``sqlite:///file.db`` (four slashes from the root) or ``postgresql://user:password@host/database``,
+    which needs ``pip install "headrace[postgres]"``. The password is never shown.
+
+    >>> hr.sql("sqlite:///results.db", "views", key="member")
+    Sql(url=SecretUrl('sqlite:///results.db'), table='views', key=('member',), create_table=True)
+    """
+    with Declaring("sql"):
+        secret = SecretUrl(url)
+        if secret.scheme not in DATABASES:
+            raise DeclarationError(
+                f"{secret} is of no known database",
+                hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
+            )
+        if not table or not all(table.split(".")):
+            raise DeclarationError(f"{table!r} is not the name of a table", hint='write "views" or "reports.views"')
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        return Sql(secret, table, keys, bool(create_table))
 
 
 def check_partitions(partitions: int | None) -> int | None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from headrace.api.specs import Graph
+from headrace.api.specs import Graph, Role
 from headrace.core.errors import HeadraceError
 from headrace.runtime.connections import Connections
 from headrace.systems.base import StreamInfo
+from headrace.systems.registry import keeps_rows
 
 
 def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
     """For the id of each stream of the app what its system knows of it; None where there is no such stream.
 
-    Changes nothing. An error of a system gets the stream and the line that declares it.
+    Changes nothing. An error of a system gets the stream and the line that declares it. An output into a row system
+    has no partitions, so there is nothing to know of it; that it can be written is seen to when the app runs.
     """
     connections = Connections()
     facts: dict[str, StreamInfo | None] = {}
     try:
         for id_, spec in graph.streams.items():
+            if spec.role is Role.SINK and keeps_rows(spec.system):
+                facts[id_] = None
+                continue
             try:
                 facts[id_] = connections.admin(spec.system).describe(spec.stream.name)
             except HeadraceError as error:

@@ -13,7 +13,7 @@ import builtins
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import polars as pl
 
@@ -188,15 +188,6 @@ class Target(Protocol):
 
     def close(self) -> None:
         """Release everything. Called once."""
-        ...
-
-
-@runtime_checkable
-class RowProducer(Protocol):
-    """A producer of tables. Superseded by ``Target``."""
-
-    def send_rows(self, stream: str, partition: int, rows: pl.DataFrame) -> None:
-        """Hand rows over."""
         ...
 
 

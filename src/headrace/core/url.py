@@ -1,0 +1,57 @@
+"""A URL that may hold a password, and never shows it: not in a plan, an error, a log or a traceback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+
+_HIDDEN = "***"
+_SECRET_OPTIONS = frozenset({"password", "sslpassword", "token", "secret"})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SecretUrl:
+    """A URL. ``text`` is all of it; printed, its password is ``***``."""
+
+    text: str
+
+    @property
+    def scheme(self) -> str:
+        """What stands before the first colon, in lower case."""
+        return self.text.partition(":")[0].lower()
+
+    def __str__(self) -> str:
+        try:
+            url = urlsplit(self.text)
+        except ValueError:
+            return f"{self.scheme}:{_HIDDEN}"
+        user, at, place = url.netloc.rpartition("@")
+        name, colon, _ = user.partition(":")
+        netloc = f"{name}{colon}{_HIDDEN if colon else ''}{at}{place}"
+        options = [(k, _HIDDEN if k.lower() in _SECRET_OPTIONS else v) for k, v in _options(url)]
+        query = urlencode(options, safe="*/")
+        if not netloc:  # its slashes would be lost: sqlite:///data.db
+            return self.text.partition("?")[0] + (f"?{query}" if query else "")
+        return urlunsplit((url.scheme, netloc, url.path, query, url.fragment))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def clean(self, message: str) -> str:
+        """A message of somebody else's, without the secrets of this URL."""
+        for secret in sorted(self._secrets(), key=len, reverse=True):
+            message = message.replace(secret, _HIDDEN)
+        return message
+
+    def _secrets(self) -> set[str]:
+        try:
+            url = urlsplit(self.text)
+        except ValueError:
+            return {self.text}
+        raw = url.netloc.rpartition("@")[0].partition(":")[2]
+        found = {raw, *(value for key, value in _options(url) if key.lower() in _SECRET_OPTIONS)}
+        return {form for value in found if value for form in (value, unquote(value), quote(value, safe=""))}
+
+
+def _options(url: SplitResult) -> list[tuple[str, str]]:
+    return parse_qsl(url.query, keep_blank_values=True)

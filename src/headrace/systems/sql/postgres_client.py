@@ -1,0 +1,153 @@
+"""PostgreSQL, by psycopg. The one module that knows it; it is imported when a table there is first used.
+
+Rows go in by ``COPY``. Whatever waits, waits for seconds at most: for a connection, for a lock, for an answer that
+a dead machine will never give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import polars as pl
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
+from headrace.core.url import SecretUrl
+from headrace.systems.sql.client import Statements
+from headrace.systems.sql.values import plain, postgres_type
+
+_CONNECT_S = 3
+_LOCK_WAIT = "3s"
+_STATEMENT_WAIT = "60s"
+_NULL = r"\N"
+_BATCH = "headrace_batch"
+_BYTES_AT_ONCE = 1 << 20
+_RETRIED = ("08", "25", "40", "53", "55", "57", "58")
+"""Classes of SQLSTATE that a later try may not meet: connection, read-only, deadlock, resources, locks, shutdown."""
+
+
+class PostgresClient:
+    """See ``SqlClient``."""
+
+    def __init__(self, url: SecretUrl, table: str, key: tuple[str, ...]) -> None:
+        self._url = url
+        self._sql = Statements(table, key, "%s")
+        self._open: psycopg.Connection | None = None
+
+    def columns(self) -> list[str] | None:
+        """See ``SqlClient``."""
+        with self._transaction() as cursor:
+            if not self._exists(cursor, self._sql.name):
+                return None
+            cursor.execute(f"SELECT * FROM {self._sql.name} LIMIT 0".encode())  # noqa: S608 - quoted
+            return [column.name for column in cursor.description or ()]
+
+    def create(self, columns: Mapping[str, pl.DataType]) -> None:
+        """See ``SqlClient``."""
+        types = {name: postgres_type(name, dtype) for name, dtype in columns.items()}
+        self._create(self._sql.create(types))
+
+    def position(self, writer: str) -> int:
+        """See ``Target``."""
+        with self._transaction() as cursor:
+            row = cursor.execute(self._sql.position().encode(), [writer]).fetchone()
+        return -1 if row is None else int(row[0])
+
+    def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
+        """See ``Target``."""
+        columns = rows.columns
+        with self._transaction() as cursor:
+            if cursor.execute(self._sql.claim().encode(), [writer, version]).rowcount == 0:
+                return
+            into = self._sql.name
+            if self._sql.key:
+                into = f'pg_temp."{_BATCH}"'
+                select = self._sql.select(columns, self._sql.name)
+                cursor.execute(f'CREATE TEMP TABLE "{_BATCH}" ON COMMIT DROP AS {select} WITH NO DATA'.encode())
+            names = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
+            with cursor.copy(f"COPY {into} ({names}) FROM STDIN WITH (FORMAT csv, NULL '{_NULL}')".encode()) as copy:
+                text = memoryview(_as_csv(rows))
+                for start in range(0, len(text), _BYTES_AT_ONCE):
+                    copy.write(text[start : start + _BYTES_AT_ONCE])
+            if self._sql.key:
+                cursor.execute(self._sql.insert(columns, self._sql.select(columns, into)).encode())
+
+    def close(self) -> None:
+        """See ``SqlClient``."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Cursor]:
+        try:
+            connection = self._connected()
+            with connection.transaction(), connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('lock_timeout', %s, true)", [_LOCK_WAIT])
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [_STATEMENT_WAIT])
+                yield cursor
+        except psycopg.Error as error:
+            self.close()
+            # Without the cause: its message may hold what ours leaves out.
+            raise self._translated(error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> psycopg.Connection:
+        if self._open is None or self._open.closed:
+            options = conninfo_to_dict(self._url.text)
+            options.setdefault("connect_timeout", _CONNECT_S)
+            options.setdefault("tcp_user_timeout", 10_000)
+            options.setdefault("application_name", "headrace")
+            self._open = psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+            with self._open.cursor() as cursor:
+                if not self._exists(cursor, self._sql.positions):
+                    self._create(self._sql.create_positions())
+        return self._open
+
+    def _exists(self, cursor: psycopg.Cursor, name: str) -> bool:
+        """Asked first, because CREATE ... IF NOT EXISTS wants a right that a mere writer needn't have."""
+        row = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone()
+        return bool(row and row[0])
+
+    def _create(self, statement: str) -> None:
+        try:
+            connection = self._open or self._connected()
+            connection.execute(statement.encode())
+        except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
+            return  # somebody else created it at this very moment
+        except psycopg.Error as error:
+            self.close()
+            raise self._translated(error) from None
+
+    def _translated(self, error: psycopg.Error) -> HeadraceError:
+        text = self._url.clean(" ".join(str(error).split()))
+        where = f"{self._url}, table {self._sql.table}: {text}"
+        state = error.sqlstate or ""
+        if state.startswith(("22", "23")):
+            return DataError(where, hint="these rows don't fit the table's types or constraints: filter or mend them")
+        unreadable_url = not state and isinstance(error, psycopg.ProgrammingError)
+        if unreadable_url or (state and not state.startswith(_RETRIED)):
+            return DeclarationError(where, hint="compare the table, its key and your rights with the output's columns")
+        return UnavailableError(where, hint="is the server up, and do host, user and password in the URL hold?")
+
+
+def _as_csv(rows: pl.DataFrame) -> bytes:
+    """Text is quoted and null is not, so no text can be taken for a null."""
+    changes = [_as_literal(pl.col(name), dtype).alias(name) for name, dtype in rows.schema.items()]
+    table = plain(rows).with_columns(changes)
+    return table.write_csv(include_header=False, null_value=_NULL, quote_style="non_numeric").encode()
+
+
+def _as_literal(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    """A column that ``plain`` made, as PostgreSQL writes such values."""
+    match dtype:
+        case pl.Binary():
+            return pl.lit(r"\x") + column.bin.encode("hex")
+        case pl.Duration():
+            return column.cast(pl.String) + pl.lit(" microseconds")
+        case _:
+            return column

@@ -1,0 +1,98 @@
+"""SQLite, by Python's own driver. The only module of this system that knows ``sqlite3``.
+
+A transaction begins by taking the write lock, so two that publish the same version come one after the other. Waits
+for a lock that another process holds are short; who doesn't get it is told to try again later.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
+from headrace.systems.sql.client import Statements
+from headrace.systems.sql.values import plain, sqlite_type
+
+_LOCK_WAIT_S = 2.0
+_ROWS_AT_ONCE = 1 << 14
+
+
+class SqliteClient:
+    """See ``SqlClient``."""
+
+    def __init__(self, path: Path, table: str, key: tuple[str, ...]) -> None:
+        self._path = path
+        self._sql = Statements(table, key, "?")
+        self._open: sqlite3.Connection | None = None
+
+    def columns(self) -> list[str] | None:
+        """See ``SqlClient``."""
+        with self._transaction() as connection:
+            found = connection.execute("SELECT name FROM pragma_table_info(?)", [self._sql.table]).fetchall()
+        return [name for (name,) in found] or None
+
+    def create(self, columns: Mapping[str, pl.DataType]) -> None:
+        """See ``SqlClient``."""
+        types = {name: sqlite_type(name, dtype) for name, dtype in columns.items()}
+        with self._transaction() as connection:
+            connection.execute(self._sql.create(types))
+
+    def position(self, writer: str) -> int:
+        """See ``Target``."""
+        with self._transaction() as connection:
+            row = connection.execute(self._sql.position(), [writer]).fetchone()
+        return -1 if row is None else int(row[0])
+
+    def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
+        """See ``Target``."""
+        with self._transaction() as connection:
+            if connection.execute(self._sql.claim(), [writer, version]).rowcount == 0:
+                return
+            insert = self._sql.insert(rows.columns, self._sql.values(rows.columns))
+            for part in plain(rows).iter_slices(_ROWS_AT_ONCE):
+                connection.executemany(insert, part.rows())
+
+    def close(self) -> None:
+        """See ``SqlClient``."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            connection = self._connected()
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        except (sqlite3.Error, OSError, OverflowError) as error:
+            self.close()  # with it goes the transaction
+            raise self._translated(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._open is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._open = sqlite3.connect(self._path, timeout=_LOCK_WAIT_S, isolation_level=None)
+            with closing(self._open.cursor()) as cursor:
+                cursor.execute(self._sql.create_positions())
+        return self._open
+
+    def _translated(self, error: Exception) -> HeadraceError:
+        where = f"SQLite {self._path}, table {self._sql.table}: {error}"
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(error, OSError):
+            return UnavailableError(where, hint="is the disk there, and may we write to it?")
+        if isinstance(error, OverflowError):
+            return DataError(where, hint="SQLite's integers have 63 bits; cast the column to String")
+        if code in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG):
+            return DataError(where, hint="these rows don't fit the table's constraints: filter or mend them")
+        if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT) or not code:
+            return DeclarationError(where, hint="compare the table with the output's columns and key")
+        return UnavailableError(where, hint="somebody else holds the file, or the disk is full or away")

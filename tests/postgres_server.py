@@ -1,0 +1,80 @@
+"""A real PostgreSQL for tests: on a free port of 127.0.0.1, in a folder of its own, ended by its pid."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+
+class PostgresServer:
+    """A PostgreSQL of the tests' own on 127.0.0.1, which can be stopped and started again."""
+
+    password = "s3cret-p%40ss"
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self._programs = programs
+        self._data = folder / "data"
+        self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        self._process: subprocess.Popen[str] | None = None
+        self._log = threading.Thread()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        secret = folder / "password"
+        secret.write_text(self.password.replace("%40", "@"))
+        if os.geteuid() == 0:
+            for path in (folder, secret):
+                shutil.chown(path, self._user)
+        options = ["--username=tester", "--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync", "--encoding=UTF8"]
+        self._run([str(programs / "initdb"), f"--pgdata={self._data}", *options]).communicate(timeout=120)
+
+    @property
+    def url(self) -> str:
+        """With the password in it."""
+        return f"postgresql://tester:{self.password}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Return when it takes connections."""
+        options = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off"}
+        settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        process = self._run([str(self._programs / "postgres"), "-D", str(self._data), *settings])
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "ready to accept connections" in line:
+                break
+        else:
+            raise AssertionError(f"PostgreSQL didn't start: {''.join(said)}")
+        self._log = threading.Thread(target=process.stdout.read)  # a full pipe would stop the server
+        self._log.start()
+        self._process = process
+
+    def stop(self) -> None:
+        """End it at once: what is connected finds out."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(60)
+            self._log.join()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+    def _run(self, command: list[str]) -> subprocess.Popen[str]:
+        other = {"user": self._user, "group": self._user, "extra_groups": []} if os.geteuid() == 0 else {}
+        environment = {"LC_ALL": "C", "PATH": os.environ["PATH"]}
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd="/",
+            env=environment,
+            **other,  # type: ignore[arg-type]
+        )
