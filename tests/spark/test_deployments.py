@@ -37,7 +37,8 @@ def test_on_a_cluster_a_killed_executor_costs_nothing(tmp_path: Path) -> None:
     app = TwoStages(tmp_path)
     app.feed(20_000)
     with app.deploy(*app.python("local-cluster[2,1,1024]")) as run:
-        run.wait_for("all is read", read_all)
+        status = run.wait_for("all is read", read_all)
+        assert len(status.containers) == 2, "both executors are used, though they come one after the other"
         victim = run.executors()[0].pid
         os.kill(victim, signal.SIGKILL)
         until(lambda: len(run.executors()) == 2 and look(victim) is None, "another executor is there", 30)

@@ -33,7 +33,7 @@ from headrace.runners.prepare import check_stages, prepare_streams
 from headrace.runners.spark.container_main import ContainerPayload, container_main, encode_payload
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
-from headrace.runners.spark.slots import check_slots, count_slots
+from headrace.runners.spark.slots import check_slots, usable_slots
 from headrace.runners.spark.supervision import Supervisor
 
 WATCH_S = 0.25
@@ -73,9 +73,8 @@ def _container_count(context: SparkContext, planned: Plan, options: SparkOptions
     if options.containers is not None:
         check_slots(context, options.containers)
         return options.containers
-    check_slots(context, 1)
     tasks = sum(len(s.tasks) for s in planned.stages if not options.stages or s.name in options.stages)
-    return min(count_slots(context), tasks)
+    return usable_slots(context, tasks)
 
 
 class _Run:

@@ -17,18 +17,13 @@ _POLL_SECONDS = 0.05
 
 
 def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
-    """Return once ``needed`` task slots have registered; raise ``SurroundingsError`` when that can't be.
-
-    Executors take a few seconds to register and Spark has no event for it that reaches Python, so this polls.
-    """
+    """Return once ``needed`` task slots have registered; raise ``SurroundingsError`` when that can't be."""
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # the cluster adds executors for waiting tasks: how many there are now says nothing
     expected = _expected_slots(context)
-    deadline = time.monotonic() + wait_seconds_max
-    slots = count_slots(context)
-    while slots < needed and (expected is None or needed <= expected) and time.monotonic() < deadline:
-        time.sleep(_POLL_SECONDS)
-        slots = count_slots(context)
+    if expected is not None and needed > expected:
+        wait_seconds_max = 0.0
+    slots = _await_slots(context, needed, wait_seconds_max)
     if slots >= needed:
         return
     slots = max(slots, expected or 0) if expected is not None and needed > expected else slots
@@ -44,6 +39,29 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
     )
 
 
+def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 60.0) -> int:
+    """How many containers to run when nobody said: ``wanted`` at most, one at least.
+
+    Executors register one after the other: those that the cluster is set up with are waited for.
+    """
+    check_slots(context, 1, wait_seconds_max)
+    expected = _expected_slots(context)
+    due = wanted if expected is None else min(wanted, expected)
+    wait = wait_seconds_max if expected is not None else 0.0
+    return max(1, min(wanted, _await_slots(context, due, wait)))
+
+
+def _await_slots(context: SparkContext, wanted: int, wait_seconds_max: float) -> int:
+    """How many slots there are as soon as there are so many, or when the time is up.
+
+    Spark has no event for it that reaches Python, so this polls.
+    """
+    deadline = time.monotonic() + wait_seconds_max
+    while (slots := count_slots(context)) < wanted and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return slots
+
+
 def count_slots(context: SparkContext) -> int:
     """Task slots of the executors that are registered now."""
     jsc: Any = context._jsc
@@ -52,11 +70,13 @@ def count_slots(context: SparkContext) -> int:
 
 
 def _expected_slots(context: SparkContext) -> int | None:
-    """What the master's own text promises, where it does."""
+    """What the master's own text or the settings promise, where they do."""
+    conf = context.getConf()
     cores = settings.local_slots(str(context.master))
-    if cores is None:
-        return None
-    return cores // int(context.getConf().get("spark.task.cpus", "1") or 1)
+    instances, each = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
+    if cores is None and instances is not None and each is not None:
+        cores = int(instances) * int(each)
+    return None if cores is None else cores // int(conf.get("spark.task.cpus", "1") or 1)
 
 
 def _shown(master: str) -> str:
