@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from headrace.checkpoint.changelog import Entry
 from headrace.checkpoint.node import Node
-from headrace.core.errors import SurroundingsError, TrimmedOffsetError
+from headrace.core.errors import CorruptLogError, SurroundingsError, TrimmedOffsetError, UsageError
 from headrace.core.frame import Header
 from headrace.core.ids import Offset
 from headrace.runtime.changelog import ChangelogPartition
@@ -30,8 +30,14 @@ class Replay:
         self.records = 0
 
     def run(self, node: Node, start: Offset | None, end: Offset) -> bool:
-        """Read from ``start`` (None: the oldest) to ``end``; False when another base is needed."""
+        """Read from ``start`` (None: the oldest) to ``end``; False when another base is needed.
+
+        A base that isn't of this changelog may lie anywhere: behind its end, or where no record begins.
+        """
         begin = start or 0
+        if begin >= end:
+            return False
+        before = self.records
         try:
             for offset, header, body in self._changelog.read(start, end):
                 self.progress = (offset - begin, end - begin)
@@ -45,6 +51,10 @@ class Replay:
                     f"the state of task {self._task} is lost: {error.message}, and there is no snapshot to begin from",
                     hint="restore the folder of snapshots, or start the app under another name to begin anew",
                 ) from error
+            return False
+        except (CorruptLogError, UsageError):
+            if start is None or self.records > before:
+                raise
             return False
         finally:
             self.progress = None

@@ -28,6 +28,7 @@ from headrace.stores.database import (
     StateCorruptError,
     StateLockedError,
     discard,
+    discard_abandoned,
     restore_snapshot,
 )
 
@@ -70,6 +71,9 @@ class TaskState:
         self._applied_bytes = 0
         self._since_snapshot = 0
         self._borrowed: Path | None = None
+        self._restored: Snapshot | None = None
+        self._unfit: set[Snapshot] = set()
+        self._damaged = False
         self.warnings: list[str] = []
 
     # -- beginning
@@ -91,13 +95,16 @@ class TaskState:
 
     def misfit(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
         """The local state isn't this changelog's: begin again from the snapshot, or from nothing."""
-        self._warn("local state doesn't fit the changelog; rebuilding it")
+        which = "local state" if self._restored is None else f"snapshot {self._restored.folder.name}"
+        self._warn(f"{which} doesn't fit the changelog; rebuilding it")
+        if self._restored is not None:
+            self._unfit.add(self._restored)
         self._throw_away()
         return self.begin(stores)
 
     def _open(self, folders: StateFolders) -> Database:
         try:
-            return Database(folders.local)
+            database = Database(folders.local)
         except StateLockedError as error:
             # Whoever holds it is fenced off already; waiting for it to die could take for ever.
             self._warn(f"{error.message}; using a folder of its own for this life")
@@ -105,26 +112,36 @@ class TaskState:
             return Database(self._borrowed)
         except StateCorruptError as error:
             self._warn(f"{error.message}; rebuilding it")
+            self._damaged = True
             discard(folders.local)
             return Database(folders.local)
+        discard_abandoned(folders.local)
+        return database
 
     def _from_snapshot(self) -> LocalCheckpoint | None:
+        """Restore the newest snapshot that can be; None, and nothing in the database, when there is none."""
         if self._folders is None or self._database is None:
             return None
         for snapshot in reversed(Snapshot.all(self._folders.snapshots)):
+            if snapshot in self._unfit:
+                continue
             folder = self._database.folder
             self._database.close()
             restore_snapshot(snapshot.folder, folder)
             try:
                 self._database = Database(folder)
+                if self._damaged:
+                    # Snapshots share files with the state: what was wrong with that may be wrong with them.
+                    self._database.verify()
+                if self._read_local() == snapshot.local:
+                    self._restored = snapshot
+                    return snapshot.local
+                self._warn(f"snapshot {snapshot.folder.name} holds something else than its name says")
             except StateCorruptError as error:
                 self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
-                discard(folder)
-                self._database = Database(folder)
-                continue
-            local = self._read_local()
-            if local == snapshot.local:
-                return local
+            self._unfit.add(snapshot)
+            self._throw_away()
+        self._restored = None
         return None
 
     def _throw_away(self) -> None:

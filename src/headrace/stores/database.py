@@ -7,6 +7,7 @@ The only file that knows RocksDB. One thread uses it; ``write`` and ``snapshot``
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from rocksdict import Checkpoint, Options, Rdict, WriteBatch
 from headrace.core.errors import StorageError, SurroundingsError
 
 _NO_COMPRESSION_BELOW = 4096
+_UNREADABLE = "UNREADABLE"
+"""A file of this name says that reading the folder failed: opening it may work nevertheless, and must not."""
 
 
 class StateLockedError(SurroundingsError):
@@ -119,6 +122,8 @@ class Database:
     def __init__(self, folder: Path) -> None:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``."""
         self.folder = folder
+        if (folder / _UNREADABLE).exists():
+            raise StateCorruptError(f"state folder {folder} could not be read the last time")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(folder), _options())
@@ -127,34 +132,71 @@ class Database:
 
     def get(self, key: bytes) -> bytes | None:
         """The value, or None."""
-        value: bytes | None = self._db.get(key)
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, or None."""
-        return cast("list[bytes | None]", self._db.get(cast("Any", keys)))
+        try:
+            return cast("list[bytes | None]", self._db.get(cast("Any", keys)))
+        except Exception as error:
+            raise self._unreadable(error) from error
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries with ``start <= key < stop`` in the order of keys, or against it."""
         if reverse:
-            for key, value in cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=True, from_key=stop)):
+            for key, value in self._entries(stop, backwards=True):
                 if key < start:
                     return
                 if key < stop:
                     yield key, value
             return
-        for key, value in cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=start)):
+        for key, value in self._entries(start):
             if key >= stop:
                 return
             yield key, value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys beginning with ``prefix`` and their values, in order."""
-        items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix))
-        for key, value in items:
+        for key, value in self._entries(prefix):
             if not key.startswith(prefix):
                 return
             yield key, value
+
+    def verify(self) -> None:
+        """Read everything once; raises ``StateCorruptError``."""
+        for _ in self._entries(b""):
+            pass
+
+    def _entries(self, start: bytes, *, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Everything from ``start`` on. RocksDB's iterator just ends where it can't read on; look at its end."""
+        last = start
+        items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=backwards, from_key=start))
+        try:
+            for last, value in items:
+                yield last, value
+            end = self._db.iter()
+            if backwards:
+                end.seek_for_prev(last)
+                if end.valid():
+                    end.prev()
+            else:
+                end.seek(last)
+                if end.valid():
+                    end.next()
+            end.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StateCorruptError:
+        """Have the next start rebuild the folder: most damage shows when something is read, not at the opening."""
+        (self.folder / _UNREADABLE).touch()
+        return StateCorruptError(
+            f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
+        )
 
     def write(self, batch: Batch) -> None:
         """Make a batch durable against the death of the process; all of it or nothing."""
@@ -190,15 +232,36 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
     """Put a snapshot in the place of the local state; hard links where it can. The snapshot stays."""
     draft = folder.with_name(f".{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(snapshot, draft, copy_function=_link_table_else_copy)
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder)
+    try:
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(snapshot, draft, copy_function=_link_table_else_copy)
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    except OSError as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise StorageError(
+            f"snapshot {snapshot} can't be restored to {folder}: {error}",
+            hint="check the disk's room, and that both folders may be read and written",
+        ) from error
 
 
 def discard(folder: Path) -> None:
     """Throw local state away."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def discard_abandoned(folder: Path) -> None:
+    """Throw away what stands in for ``folder`` (its name and a suffix) and isn't open in any process."""
+    for stand_in in folder.parent.glob(f"{folder.name}.*"):
+        try:
+            with (stand_in / "LOCK").open("ab") as lock:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            discard(stand_in)
+        except OSError:
+            continue  # it is open
+        else:
+            discard(stand_in)
 
 
 def _link_table_else_copy(source: str, target: str) -> str:

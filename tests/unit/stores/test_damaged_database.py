@@ -1,0 +1,117 @@
+"""A local database that was damaged says so, when it is opened or when it is read; it never just holds less."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.stores.database import (
+    Batch,
+    Database,
+    StateCorruptError,
+    StateLockedError,
+    discard_abandoned,
+    restore_snapshot,
+)
+
+ENTRIES = 3000
+
+
+def fill(folder: Path, size: int) -> None:
+    database = Database(folder)
+    for first in range(0, ENTRIES, 100):
+        batch = Batch()
+        for n in range(first, first + 100):
+            batch.put(b"k%06d" % n, os.urandom(size))
+        database.write(batch)
+    database.close()
+    Database(folder).close()  # what was in the log is in tables now
+
+
+def damage(folder: Path) -> None:
+    """In the middle, where opening doesn't look."""
+    for path in [*folder.glob("*.sst"), *folder.glob("*.blob")]:
+        data = bytearray(path.read_bytes())
+        if len(data) > 50_000:
+            middle = len(data) // 2
+            data[middle : middle + 200] = os.urandom(200)
+            path.write_bytes(bytes(data))
+
+
+READS: list[Callable[[Database], object]] = [
+    lambda database: list(database.scan(b"k")),
+    lambda database: list(database.range(b"k", b"l")),
+    lambda database: list(database.range(b"k", b"l", reverse=True)),
+    lambda database: [database.get(b"k%06d" % n) for n in range(ENTRIES)],
+    lambda database: database.get_many([b"k%06d" % n for n in range(ENTRIES)]),
+    lambda database: database.verify(),
+]
+
+
+@pytest.mark.parametrize("size", [200, 5000])
+@pytest.mark.parametrize("read", READS)
+def test_damage_is_never_an_early_end(tmp_path: Path, read: Callable[[Database], object], size: int) -> None:
+    folder = tmp_path / "state"
+    fill(folder, size)
+    database = Database(folder)
+    read(database)
+    database.close()
+    damage(folder)
+    database = Database(folder)
+    with pytest.raises(StateCorruptError, match=f"{folder} can't be read") as caught:
+        read(database)
+    assert caught.value.hint == "nothing is lost: the next start rebuilds it"
+    database.close()
+    with pytest.raises(StateCorruptError, match="could not be read the last time"):
+        Database(folder)
+
+
+def test_scans_end_at_the_ends(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state")
+    assert list(database.scan(b"")) == []
+    batch = Batch()
+    for key in (b"a", b"b1", b"b2", b"c"):
+        batch.put(key, key)
+    database.write(batch)
+    assert [key for key, _ in database.scan(b"b")] == [b"b1", b"b2"]
+    assert [key for key, _ in database.scan(b"c")] == [b"c"]
+    assert [key for key, _ in database.scan(b"d")] == []
+    assert [key for key, _ in database.range(b"a", b"z", reverse=True)] == [b"c", b"b2", b"b1", b"a"]
+    assert [key for key, _ in database.range(b"", b"a", reverse=True)] == []
+    database.close()
+
+
+def test_a_stand_in_is_discarded_when_nobody_has_it_open(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    stand_in = Database(tmp_path / "state.1234")
+    stand_in.close()
+    (tmp_path / "state.half-gone").mkdir()
+    Database(tmp_path / "state-1").close()
+    discard_abandoned(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state-1"]
+
+
+def test_a_folder_is_open_once(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state")
+    with pytest.raises(StateLockedError, match="is open elsewhere"):
+        Database(tmp_path / "state")
+    database.close()
+    Database(tmp_path / "state").close()
+
+
+def test_a_snapshot_outlives_what_it_was_taken_of(tmp_path: Path) -> None:
+    folder, snapshot = tmp_path / "state", tmp_path / "snapshots" / "1"
+    fill(folder, 200)
+    database = Database(folder)
+    database.snapshot(snapshot)
+    batch = Batch()
+    batch.delete_range(b"k", b"l")
+    database.write(batch)
+    database.close()
+    restore_snapshot(snapshot, folder)
+    database = Database(folder)
+    assert len(list(database.scan(b"k"))) == ENTRIES
+    database.close()
