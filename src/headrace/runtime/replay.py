@@ -40,6 +40,8 @@ class Replay:
         before = self.records
         try:
             for offset, header, body in self._changelog.read(start, end):
+                if start is None and self.records == before and header.seq > 1:
+                    raise self._lost(f"its changelog begins at offset {offset}, in the midst of a generation")
                 self.progress = (offset - begin, end - begin)
                 self.records += 1
                 if not self._take(node, offset, header, body):
@@ -47,10 +49,7 @@ class Replay:
                 self._pulse()
         except TrimmedOffsetError as error:
             if start is None:
-                raise SurroundingsError(
-                    f"the state of task {self._task} is lost: {error.message}, and there is no snapshot to begin from",
-                    hint="restore the folder of snapshots, or start the app under another name to begin anew",
-                ) from error
+                raise self._lost(error.message) from error
             return False
         except (CorruptLogError, UsageError):
             if start is None or self.records > before:
@@ -60,6 +59,12 @@ class Replay:
             self.progress = None
         self._state.read_to(node.local)
         return True
+
+    def _lost(self, why: str) -> SurroundingsError:
+        return SurroundingsError(
+            f"the state of task {self._task} is lost: {why}, and there is no snapshot to begin from",
+            hint="restore the folder of snapshots, or start the app under another name to begin anew",
+        )
 
     def _take(self, node: Node, offset: Offset, header: Header, body: memoryview) -> bool:
         match node.changelog(offset, header, body):

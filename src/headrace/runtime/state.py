@@ -140,7 +140,9 @@ class TaskState:
             except StateCorruptError as error:
                 self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
             self._unfit.add(snapshot)
-            self._throw_away()
+            self._database.close()
+            discard(folder)
+            self._database = Database(folder)
         self._restored = None
         return None
 

@@ -127,6 +127,7 @@ class Database:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._db = Rdict(str(folder), _options())
+            self._open = True
         except Exception as error:
             raise _classified(folder, error) from error
 
@@ -224,8 +225,10 @@ class Database:
         return sum(path.stat().st_size for path in self.folder.glob("*") if path.is_file())
 
     def close(self) -> None:
-        """Release the folder."""
-        self._db.close()
+        """Release the folder; a second time does nothing."""
+        if self._open:
+            self._open = False
+            self._db.close()
 
 
 def restore_snapshot(snapshot: Path, folder: Path) -> None:

@@ -1,0 +1,175 @@
+"""Snapshots bound the changelog: restoring from them, and what becomes of a task whose changelog begins too late."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driven_app import DrivenApp, Orders, check, orders_app, stateful
+
+from headrace.core.errors import SurroundingsError
+from headrace.core.ids import SSP, StreamId
+from headrace.runtime import state
+from headrace.systems.log.system import LogSystem
+
+
+@pytest.fixture(autouse=True)
+def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 4000)
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Orders]:
+    orders = Orders(tmp_path)
+    yield orders
+    orders.close()
+
+
+def snapshots(home: Path, task: str) -> list[Path]:
+    return sorted((home / "snapshots/orders" / task).iterdir())
+
+
+def oldest(home: Path, task: str) -> int:
+    stage, _, number = task.rpartition("-")
+    extents = LogSystem(home / "streams").admin().extents(f"orders-{stage}-changelog")
+    return extents[int(number)].oldest
+
+
+def ran(app: DrivenApp, orders: Orders) -> None:
+    container = app.start()
+    for _ in range(12):
+        orders.write(200)
+        app.run(400)
+    app.drain(container)
+
+
+def finished(app: DrivenApp, orders: Orders) -> None:
+    orders.write()
+    app.run(600)
+    orders.end()
+    app.finish()
+    check(app, orders)
+
+
+def test_the_changelog_begins_at_the_last_snapshot_but_one(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        for task in ("by-member-0", "by-member-1"):
+            kept = snapshots(tmp_path, task)
+            assert len(kept) == state.SNAPSHOTS_KEPT
+            assert oldest(tmp_path, task) == int(kept[0].name.split("-")[0]) > 32
+        app.start()
+        finished(app, orders)
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the newest snapshot", "what is in the newest snapshot"])
+def test_a_task_without_its_folder_begins_at_a_snapshot(tmp_path: Path, orders: Orders, lost: str) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        shutil.rmtree(tmp_path / "state")
+        _, newest = snapshots(tmp_path, "by-member-0")
+        if lost == "the newest snapshot":
+            shutil.rmtree(newest)
+        elif lost == "what is in the newest snapshot":
+            for path in newest.iterdir():
+                path.unlink()  # the one before shares some of these files
+                path.write_bytes(b"?" * 100)
+        app.start()
+        assert app.host("by-member/0").replay.records > 2
+        assert bool(app.host("by-member/0").state.warnings) == (lost == "what is in the newest snapshot")
+        finished(app, orders)
+
+
+def test_without_folder_and_snapshots_a_trimmed_changelog_is_not_enough(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        shutil.rmtree(tmp_path / "state")
+        aside = tmp_path / "aside"
+        shutil.move(tmp_path / "snapshots", aside)
+        for _ in range(2):
+            with pytest.raises(
+                SurroundingsError, match=r"the state of task by-member/0 is lost.*no snapshot"
+            ) as caught:
+                app.start("by-member")
+            assert "restore the folder of snapshots" in (caught.value.hint or "")
+            app.kill(app.living[0])
+        shutil.rmtree(tmp_path / "snapshots", ignore_errors=True)
+        shutil.move(aside, tmp_path / "snapshots")
+        shutil.rmtree(tmp_path / "state", ignore_errors=True)
+        app.start()
+        finished(app, orders)
+
+
+def test_a_changelog_trimmed_by_hand_needs_its_local_state(tmp_path: Path, orders: Orders) -> None:
+    """Behind every snapshot, but not behind the last commit: good as long as the folder is there."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        app.start()
+        admin = LogSystem(tmp_path / "streams").admin()
+        for host in stateful(app.hosts):
+            local = host.node.local
+            assert local is not None
+            stage, number = host.name.stage, host.name.number
+            admin.trim(SSP(StreamId("log", f"orders-{stage}-changelog"), number), local.offset)
+        app.kill(app.living[0])
+        app.start()
+        assert not [warning for host in app.hosts for warning in host.state.warnings]
+        app.kill(app.living[0])
+        shutil.rmtree(tmp_path / "state")
+        with pytest.raises(SurroundingsError, match="the state of task by-member/0 is lost"):
+            app.start("by-member")
+
+
+def test_snapshots_of_another_life_are_not_taken(tmp_path: Path, orders: Orders) -> None:
+    """The streams were thrown away to begin anew; folders of state and snapshots were overlooked."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+    orders.close()
+    shutil.rmtree(tmp_path / "streams")
+    again = Orders(tmp_path, seed=1)
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start()
+        warnings = app.host("by-member/0").state.warnings
+        assert [warning.split(" doesn't fit")[0].split()[0] for warning in warnings] == [
+            "local",
+            "snapshot",
+            "snapshot",
+        ]
+        finished(app, again)
+    again.close()
+
+
+def test_a_snapshot_under_a_false_name_is_not_taken(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        shutil.rmtree(tmp_path / "state")
+        _, newest = snapshots(tmp_path, "by-member-0")
+        newest.rename(newest.with_name(f"9{newest.name[1:]}"))
+        app.start()
+        assert "something else than its name says" in app.host("by-member/0").state.warnings[0]
+        finished(app, orders)
+
+
+def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(tmp_path: Path, orders: Orders) -> None:
+    """Snapshots share files with the local state: what was wrong with that may be wrong with them."""
+    orders.members = 5000
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        for _ in range(3):
+            orders.write(5000)
+            app.run(600)
+        app.drain(container)
+        (tmp_path / "state/orders/by-member-0/UNREADABLE").touch()
+        _, newest = snapshots(tmp_path, "by-member-0")
+        (own,) = (path for path in newest.glob("*.blob") if path.stat().st_nlink == 1)
+        data = bytearray(own.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        own.write_bytes(bytes(data))
+        app.start()
+        warnings = app.host("by-member/0").state.warnings
+        assert "could not be read the last time" in warnings[0]
+        assert warnings[1].startswith(f"snapshot {newest.name}: ")
+        orders.members = 50
+        finished(app, orders)
