@@ -1,0 +1,244 @@
+"""Rows under a key, column by column: a key-value store seen as a table, for operators that work on whole batches.
+
+The bytes are those of ``ordered_keys`` and ``row_values``. Which columns the rows were written with is kept in the
+store itself, under a key that no row can have: a numbered list of layouts, which grows by one when the columns change.
+A column that was added reads as null in older rows, one that was taken away is passed over; a type that has
+changed, or other key columns, are an error.
+
+``TableReader`` reads from anything that ``Reads``: a store on its own thread, ``Committed`` on any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+import polars as pl
+
+from headrace.core.errors import CorruptLogError, DataError, DeclarationError
+from headrace.serdes.dtypes import columns_from_json, columns_to_json
+from headrace.serdes.ipc import concat_rows
+from headrace.stores.keyvalue import KeyValueStore, Reads
+from headrace.stores.ordered_keys import KeyEncoding
+from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
+
+SCANNED_ROWS = 8192
+
+_LAYOUTS_KEY = b"\xff"  # a row's key begins with 0 or 1
+_ROWS_END = b"\x02"
+_LAYOUTS_FORMAT = 1
+
+Columns = Mapping[str, pl.DataType]
+
+
+class _Layouts(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = _LAYOUTS_FORMAT
+    key: list[tuple[str, Any]]
+    layouts: list[list[tuple[str, Any]]]
+
+
+_LAYOUTS_DECODER = msgspec.json.Decoder(_Layouts)
+
+
+class TableReader:
+    """Reads rows of ``columns``, some of which are the key."""
+
+    def __init__(self, reads: Reads, columns: Columns, key: Sequence[str]) -> None:
+        unknown = [name for name in key if name not in columns]
+        if unknown or len(set(key)) != len(key):
+            raise DeclarationError(
+                f"store {reads.id!r}: the key {list(key)} isn't a choice of the columns {list(columns)}",
+                hint="name each key column once, as it stands in the schema",
+            )
+        self._reads = reads
+        self._id = reads.id
+        self.key: Columns = {name: columns[name] for name in key}
+        self.values: Columns = {name: dtype for name, dtype in columns.items() if name not in key}
+        self._keys = KeyEncoding(self.key)
+        self._empty = pl.DataFrame(schema=dict(self.values))
+        self._written: bytes | None = None
+        self._layouts: list[ValueEncoding] = []
+
+    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
+        """The other columns for each row of ``keys``, in its order; null where there is no such row.
+
+        ``found`` names a column to add, which says whether there is one.
+        """
+        self._check_types(keys, self.key)
+        values = self._reads.get_many(self._keys.encode(keys))
+        there = [value for value in values if value is not None]
+        rows = self._decode(there)
+        is_there = np.ones(len(values), np.bool_)
+        if len(there) < len(values):
+            is_there = np.fromiter((value is not None for value in values), np.bool_, len(values))
+            rows = _spread(rows, is_there)
+        return rows if found is None else rows.with_columns(pl.Series(found, is_there))
+
+    def scan(
+        self,
+        *,
+        start: Mapping[str, Any] | None = None,
+        stop: Mapping[str, Any] | None = None,
+        prefix: Mapping[str, Any] | None = None,
+        reverse: bool = False,
+        batch_rows: int = SCANNED_ROWS,
+    ) -> Iterator[pl.DataFrame]:
+        """All columns of the rows from ``start`` up to, but without ``stop``, in the order of keys, or against it.
+
+        Both name values of the first key columns, or of all; ``prefix`` does so, too, and wants rows that have them.
+        """
+        low = self._bound(start) if start else b""
+        high = self._bound(stop) if stop else _ROWS_END
+        if prefix:
+            first = self._bound(prefix)
+            # Behind a column comes the end, or the next one's 0 or 1; in a string that goes on, FF.
+            low, high = max(low, first), min(high, first + _ROWS_END)
+        entries = self._reads.range(low, high, reverse=reverse) if low < high else iter(())
+        while batch := list(islice(entries, batch_rows)):
+            keys, values = zip(*batch, strict=True)
+            rows = self._decode(values)
+            yield pl.concat([self._keys.decode(keys), rows], how="horizontal")
+
+    def _bound(self, first: Mapping[str, Any]) -> bytes:
+        names = list(self.key)[: len(first)]
+        if set(first) != set(names):
+            raise DeclarationError(
+                f"store {self._id!r}: {list(first)} aren't the first columns of the key {list(self.key)}"
+            )
+        columns = {name: self.key[name] for name in names}
+        row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})
+        return KeyEncoding(columns).encode(row)[0]
+
+    def _check_types(self, rows: pl.DataFrame, columns: Columns) -> None:
+        for name, dtype in columns.items():
+            found = rows.schema.get(name)
+            if found != dtype:
+                raise DataError(
+                    f"store {self._id!r}: column {name!r} is {found or 'missing'}, where the table has {dtype}",
+                    hint=f"cast it before: pl.col({name!r}).cast(...)" if found else None,
+                )
+
+    # -- layouts
+
+    def _decode(self, values: Sequence[bytes]) -> pl.DataFrame:
+        """The values' columns, as they are declared now."""
+        self._read_layouts()  # after the values: a commit writes both at once
+        if not values:
+            return self._empty
+        numbers = layouts_of(values)
+        present = np.unique(numbers).tolist()
+        if present[-1] >= len(self._layouts):
+            raise CorruptLogError(f"store {self._id!r}: a row has the unknown layout {present[-1]}")
+        if len(present) == 1:
+            return self._as_declared(self._layouts[present[0]].decode(values))
+        parts, places = [], []
+        for number in present:
+            at = np.flatnonzero(numbers == number)
+            places.append(at)
+            parts.append(self._as_declared(self._layouts[number].decode([values[place] for place in at.tolist()])))
+        return concat_rows(parts)[np.argsort(np.concatenate(places))]
+
+    def _as_declared(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if rows.columns == list(self.values):
+            return rows
+        columns = [
+            rows.get_column(name)
+            if name in rows.columns
+            else pl.Series(name, [None], dtype).new_from_index(0, rows.height)
+            for name, dtype in self.values.items()
+        ]
+        return pl.DataFrame(columns) if columns else pl.DataFrame(height=rows.height)
+
+    def _read_layouts(self) -> None:
+        written = self._reads.get(_LAYOUTS_KEY)
+        if written == self._written:
+            return
+        layouts = [] if written is None else self._parsed(written)
+        self._written, self._layouts = written, layouts
+
+    def _parsed(self, written: bytes) -> list[ValueEncoding]:
+        known = _LAYOUTS_DECODER.decode(written)
+        if known.format != _LAYOUTS_FORMAT:
+            raise CorruptLogError(
+                f"store {self._id!r}: layouts of format {known.format}; this Headrace reads {_LAYOUTS_FORMAT}",
+                hint="they were written by a newer Headrace; upgrade this one",
+            )
+        self._check_key(columns_from_json(dict(known.key)))
+        layouts = [columns_from_json(dict(layout)) for layout in known.layouts]
+        for columns in layouts:
+            self._check_layout(columns)
+        return [ValueEncoding(columns, number) for number, columns in enumerate(layouts)]
+
+    def _check_key(self, key: Columns) -> None:
+        if list(key.items()) != list(self.key.items()):
+            raise DeclarationError(
+                f"store {self._id!r} is kept by the key {_shown(key)}, and is now declared with {_shown(self.key)}",
+                hint="take the change back, or give the step another id (its state begins anew)",
+            )
+
+    def _check_layout(self, columns: Columns) -> None:
+        for name, dtype in self.values.items():
+            if name in columns and columns[name] != dtype:
+                raise DeclarationError(
+                    f"store {self._id!r}: column {name!r} was kept as {columns[name]}, and is now declared as {dtype}",
+                    hint="add a column of another name, or give the step another id (its state begins anew)",
+                )
+
+
+class TableStore(TableReader):
+    """Reads and writes rows in a key-value store of its own: ``store``, which is the task's to checkpoint."""
+
+    def __init__(self, store: KeyValueStore, columns: Columns, key: Sequence[str]) -> None:
+        super().__init__(store, columns, key)
+        self.store = store
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are passed over."""
+        self._check_types(rows, {**self.key, **self.values})
+        if rows.height:
+            encoding = self._writing()
+            self.store.put_many(self._keys.encode(rows), encoding.encode(rows))
+
+    def delete_rows(self, keys: pl.DataFrame) -> None:
+        """Remove the row of each key, where there is one."""
+        self._check_types(keys, self.key)
+        self._read_layouts()
+        self.store.delete_many(self._keys.encode(keys))
+
+    def _writing(self) -> ValueEncoding:
+        """The layout of the columns as they are declared; the first row of it makes it known."""
+        self._read_layouts()
+        for layout in reversed(self._layouts):
+            if list(layout.columns.items()) == list(self.values.items()):
+                return layout
+        if len(self._layouts) == LAYOUTS_MAX:
+            raise DeclarationError(
+                f"store {self._id!r}: the columns have changed {LAYOUTS_MAX} times",
+                hint="give the step another id (its state begins anew)",
+            )
+        columns = [*(layout.columns for layout in self._layouts), self.values]
+        known = _Layouts(key=_json_pairs(self.key), layouts=[_json_pairs(layout) for layout in columns])
+        self.store.put_many([_LAYOUTS_KEY], [msgspec.json.encode(known)], lasting=True)
+        self._read_layouts()
+        return self._layouts[-1]
+
+
+def _spread(rows: pl.DataFrame, is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:
+    """Give each True its row, in order, and each False nulls."""
+    if not rows.width:
+        return pl.DataFrame(height=len(is_there))
+    if not rows.height:
+        return rows.clear(len(is_there))
+    place = pl.Series(np.cumsum(is_there) - 1)
+    return rows.select(pl.all().gather(place.set(~pl.Series(is_there), None)))
+
+
+def _json_pairs(columns: Columns) -> list[tuple[str, Any]]:
+    return list(columns_to_json(columns).items())
+
+
+def _shown(columns: Columns) -> str:
+    return ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())
