@@ -91,11 +91,12 @@ class Orders:
         self._random = np.random.default_rng(seed)
         self.written: list[pl.DataFrame] = []
         self.members = 50
+        self._time = START_MS
 
     def write(self, rows: int = 40, span_ms: int = 1000) -> None:
         """The next ones, over so much event time."""
         first = sum(batch.height for batch in self.written)
-        began = START_MS + len(self.written) * span_ms
+        began, self._time = self._time, self._time + span_ms
         batch = pl.DataFrame(
             {
                 "order": np.arange(first, first + rows),

@@ -1,0 +1,277 @@
+"""Failures around real hosts: zombies, upstream restarts, torn tails, clocks that jump, stages that stand still."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+from driven_app import INTERVAL_MS, OUTPUTS, DrivenApp, Orders, check, expected, orders_app
+from polars.testing import assert_frame_equal
+
+from headrace.core.errors import FencedError
+from headrace.runtime import early, inputs
+from headrace.runtime.container import Container
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Orders]:
+    orders = Orders(tmp_path)
+    yield orders
+    orders.close()
+
+
+def fed(app: DrivenApp, orders: Orders, batches: int, ms: int = 300) -> None:
+    for _ in range(batches):
+        orders.write()
+        app.run(ms)
+
+
+def finished(app: DrivenApp, orders: Orders) -> None:
+    fed(app, orders, 2)
+    orders.end()
+    app.finish()
+    check(app, orders)
+
+
+def committed_again(container: Container, version: int) -> bool:
+    return all(host.node.version > version for host in container.hosts)
+
+
+def fenced(zombie: Container) -> int:
+    """Let every task of a zombie go on until it is stopped; how many were."""
+    stopped = 0
+    for host in zombie.hosts:
+        try:
+            for _ in range(200):
+                host.poll()
+                host.step(host._clock.monotonic_ms())
+                zombie.connections.flush_records()
+                host.on_time(host._clock.monotonic_ms())
+                zombie.connections.flush_records()
+                host._clock.advance(10)  # type: ignore[attr-defined]  # the test's own
+        except FencedError as error:
+            assert f"task {host.name}" in error.message
+            stopped += 1
+    return stopped
+
+
+# -- zombies
+
+
+@pytest.mark.parametrize("stage", ["orders", "by-member", "by-region"])
+def test_a_zombie_that_wakes_up_changes_nothing(tmp_path: Path, orders: Orders, stage: str) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        others = [app.start(each.name) for each in app.plan.stages if each.name != stage]
+        zombie = app.start(stage)
+        fed(app, orders, 4)
+        orders.write()
+        app.run(40)
+        app.living.remove(zombie)  # it hangs, with work half done
+        fed(app, orders, 1)
+        replacement = app.start(stage)
+        fed(app, orders, 3)
+        before = {output: app.rows(output) for output in OUTPUTS}
+        versions = {host.name: host.node.version for host in replacement.hosts}
+        orders.write()
+        assert fenced(zombie) == len(zombie.hosts)
+        assert {host.name: host.node.version for host in replacement.hosts} == versions
+        for output in OUTPUTS:
+            assert_frame_equal(app.rows(output), before[output])
+        app.living.append(zombie)
+        app.kill(zombie)
+        assert set(app.living) == {*others, replacement}
+        finished(app, orders)
+
+
+def test_a_zombie_and_its_replacement_run_side_by_side(tmp_path: Path, orders: Orders) -> None:
+    """Turn by turn both read, write and try to commit; the older one is stopped by its first commit at the latest."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start("orders", "by-region")
+        zombie = app.start("by-member")
+        fed(app, orders, 3)
+        app.living.remove(zombie)
+        app.start("by-member")
+        orders.write()
+        with pytest.raises(FencedError):
+            for _ in range(2 * INTERVAL_MS // 20):
+                zombie.turn()
+                app.turn()
+        app.living.append(zombie)
+        app.kill(zombie)
+        finished(app, orders)
+
+
+# -- rollbacks
+
+
+def test_a_restart_upstream_rolls_back_everything_downstream(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        first = app.start("orders")
+        rest = app.start("by-member", "by-region")
+        fed(app, orders, 6)
+        for _ in range(5):
+            # Just behind a commit: what comes now is processed everywhere, and committed nowhere.
+            app.until(partial(committed_again, first, first.hosts[0].node.version))
+            orders.write(100, span_ms=5000)
+            app.run(60)
+            app.kill(first)
+            first = app.start("orders")
+            app.run(3 * INTERVAL_MS)
+        rolled_back = {host.name.stage: 0 for host in rest.hosts}
+        for host in rest.hosts:
+            assert host.metrics.counters["rollbacks"] == host.node.rollbacks
+            rolled_back[host.name.stage] += host.node.rollbacks
+        assert all(rolled_back.values()), rolled_back
+        assert app.rows("seen", committed=False).height > app.rows("seen").height
+        finished(app, orders)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_single_tasks_restart_again_and_again(tmp_path: Path, orders: Orders, seed: int) -> None:
+    chance = random.Random(seed)
+    with DrivenApp(orders_app(tmp_path)) as app:
+        tasks = [task.name for stage in app.plan.stages for task in stage.tasks]
+        running = {task: app.start_tasks([task]) for task in tasks}
+        for _ in range(25):
+            orders.write(chance.randrange(1, 80), span_ms=chance.choice([200, 1000, 4000]))
+            app.run(chance.randrange(20, 400))
+            task = chance.choice(tasks)
+            app.kill(running[task])
+            running[task] = app.start_tasks([task])
+        finished(app, orders)
+
+
+# -- the log's end
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_torn_tails_are_stepped_over(tmp_path: Path, orders: Orders, seed: int) -> None:
+    """Every partition the app writes ends in a piece of a record, as a killed writer leaves it."""
+    chance = random.Random(seed)
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        fed(app, orders, 3)
+        for _ in range(3):
+            orders.write()
+            app.run(chance.randrange(20, 300))
+            app.kill(container)
+            for path in (tmp_path / "streams").glob("*/*.log"):
+                if path.parent.name == "orders":
+                    continue
+                record = path.read_bytes()[32:]
+                with path.open("ab") as file:
+                    file.write(record[: chance.randrange(1, min(len(record), 120))] if record else b"")
+            container = app.start()
+        finished(app, orders)
+
+
+# -- early arrivals
+
+
+@pytest.mark.parametrize("memory", [0, 2000, 32 << 20])
+def test_early_arrivals_wait_in_order(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    """One of the upstream tasks is down: what its sister says of later versions is early, for longer and longer."""
+    monkeypatch.setattr(early.MessageBuffer.__init__, "__defaults__", (memory,))
+    with DrivenApp(orders_app(tmp_path)) as app:
+        one, other = (app.start_tasks([task.name]) for task in app.plan.stage("orders").tasks)
+        app.start("by-member", "by-region")
+        fed(app, orders, 3)
+        app.kill(other)
+        fed(app, orders, 8)
+        buffers = [host._early for host in app.hosts if host.name.stage == "by-member"]
+        assert all((buffer.memory_bytes > 0) == (memory > 0) for buffer in buffers)
+        assert all((buffer.disk_bytes > 0) == (memory < 10_000) for buffer in buffers)
+        # The living sister restarts as well: what is buffered of its uncommitted end is forgotten.
+        orders.write()
+        app.run(40)
+        app.kill(one)
+        one = app.start_tasks([app.plan.stage("orders").tasks[0].name])
+        app.run(INTERVAL_MS)
+        app.start_tasks([app.plan.stage("orders").tasks[1].name])
+        app.run(4 * INTERVAL_MS)
+        assert all((buffer.memory_bytes, buffer.disk_bytes) == (0, 0) for buffer in buffers)
+        finished(app, orders)
+
+
+# -- clocks
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_wall_clock_jumps(tmp_path: Path, orders: Orders, seed: int) -> None:
+    chance = random.Random(seed)
+    with DrivenApp(orders_app(tmp_path)) as app:
+        first = app.start("orders")
+        app.start("by-member", "by-region")
+        for _ in range(12):
+            orders.write()
+            app.run(chance.randrange(20, 300))
+            app.clock.jump(chance.choice([-86_400_000, -5000, -300, 300, 5000, 86_400_000]))
+            if chance.random() < 0.4:
+                app.kill(first)
+                first = app.start("orders")
+        finished(app, orders)
+
+
+def test_a_clock_set_back_stops_commits_until_it_is_set_right(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start()
+        fed(app, orders, 3)
+        app.clock.jump(-60_000)
+        fed(app, orders, 3)
+        app.clock.jump(60_000)
+        app.run(3 * INTERVAL_MS)
+        (version,) = {host.node.version for host in app.hosts if host.name.stage == "orders"}
+        assert version >= app.clock.now_ms() // INTERVAL_MS - 2
+        finished(app, orders)
+
+
+# -- standing still
+
+
+def test_a_stage_that_stands_still_stops_the_ones_before_it(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As much as may wait in a task is read ahead of its processing; here that has to be little.
+    monkeypatch.setattr(inputs, "WAITING_BYTES_MAX", 1000)
+    limit = 60_000
+    with DrivenApp(orders_app(tmp_path, ahead_bytes_max=limit)) as app:
+        upstream = app.start("orders")
+        downstream = app.start("by-member", "by-region")
+        fed(app, orders, 3)
+        app.kill(downstream)
+        for _ in range(30):
+            orders.write(400)
+            app.run(100)
+        assert all("by-member" in (host.blocked_by or "") for host in upstream.hosts)
+        folder = tmp_path / "streams" / app.plan.streams["by-member"].spec.stream.name
+        sizes = [path.stat().st_size for path in folder.glob("*.log")]
+        lag = sum(host.lag(ssp) or 0 for host in upstream.hosts for ssp in host.task.specs)
+        assert lag > 4 * limit
+        fed(app, orders, 5)
+        # Checkpoints and watermarks go on; data doesn't.
+        grown = [path.stat().st_size for path in folder.glob("*.log")]
+        assert max(sizes) < 3 * limit
+        assert all(after - before < 20_000 for before, after in zip(sizes, grown, strict=True))
+        app.start("by-member", "by-region")
+        finished(app, orders)
+        assert all(host.blocked_by is None for host in upstream.hosts)
+
+
+def test_the_last_stage_alone_stands_still(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start("orders", "by-member")
+        last = app.start("by-region")
+        fed(app, orders, 2)
+        app.kill(last)
+        fed(app, orders, 20, ms=100)
+        done = expected(pl.concat(orders.written))["seen"]
+        app.run(2 * INTERVAL_MS)
+        assert_frame_equal(app.rows("seen"), done, check_row_order=False)
+        app.start("by-region")
+        finished(app, orders)
