@@ -66,14 +66,15 @@ class App(Declarations):
         Raises what made the app fail.
         """
         from headrace.metadata.sqlite import SqliteMetadata
-        from headrace.runners.progress import ProgressLine
+        from headrace.runners.prepare import at_home
+        from headrace.runners.progress import ProgressLine, set_aside
 
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
                 f"the file of app {self.name!r} runs it while it is only being read",
                 hint='put app.run() under `if __name__ == "__main__":`',
             )
-        graph = self.graph()
+        graph = at_home(self.graph())
         home = Path(graph.settings.home)
         home.mkdir(parents=True, exist_ok=True)
         line = ProgressLine() if progress else None
@@ -97,4 +98,5 @@ class App(Declarations):
             metadata.close()
         if progress:
             how = "drained" if status.state == "draining" else "ended"
-            print(f"{graph.app} {how} after {time.monotonic() - began:.1f} s", file=sys.stderr)  # noqa: T201
+            seconds = time.monotonic() - began
+            print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201

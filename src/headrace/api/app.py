@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar, get_args
@@ -34,6 +35,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 _DEFAULTS = Settings()
+HOME_VARIABLE = "HEADRACE_HOME"
 _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -50,7 +52,7 @@ class Declarations:
         self,
         name: str,
         *,
-        home: str = _DEFAULTS.home,
+        home: str | None = None,
         intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
         guarantee: Guarantee = _DEFAULTS.guarantee,
         checkpoint_interval: Duration = _DEFAULTS.checkpoint_interval_ms,
@@ -59,7 +61,8 @@ class Declarations:
     ) -> None:
         """Begin an app.
 
-        ``home`` is the folder of its streams, state and metadata. ``intermediate_partitions`` is the
+        ``home`` is the folder of its streams, state and metadata (default: ``HEADRACE_HOME``, else ``.headrace``).
+        ``intermediate_partitions`` is the
         partition count of intermediate streams that nothing else decides. ``checkpoint_interval`` is the
         time between checkpoints. A stage stops reading when its output runs ``ahead_bytes_max`` bytes ahead
         of the reader. ``grouping`` says whether a task is made for each partition or for each container.
@@ -70,7 +73,7 @@ class Declarations:
             if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             settings = Settings(
-                home=str(home),
+                home=str(home or os.environ.get(HOME_VARIABLE) or _DEFAULTS.home),
                 intermediate_partitions=intermediate_partitions,
                 guarantee=_one_of("guarantee", guarantee, Guarantee),
                 checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from headrace.api.specs import DEAD_LETTER_COLUMNS, Role
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role
 from headrace.core.errors import StreamExistsError, UsageError
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
+
+
+def at_home(graph: Graph) -> Graph:
+    """The app with absolute paths: containers have working folders of their own."""
+    settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()))
+    streams = {
+        id_: replace(spec, system=replace(spec.system, options=_absolute(spec.system.options)))
+        for id_, spec in graph.streams.items()
+    }
+    return replace(graph, settings=settings, streams=streams)
+
+
+def _absolute(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: str(Path(value).absolute()) if name in ("root", "path") and isinstance(value, str) else value
+        for name, value in options.items()
+    }
 
 
 def check_stages(planned: Plan, stages: Sequence[str]) -> None:

@@ -155,8 +155,8 @@ class PartitionTime:
         living = [t for t in self._times if t not in self._ended]
         awake = [self._times[t] for t in living if t not in self._idle_tasks]
         self.idle = bool(living) and not awake
-        if awake:
-            self.watermark = max(self.watermark, min(awake))
+        # When all are silent, time has come as far as the foremost of them saw it: nobody is left to wait for.
+        self.watermark = max(self.watermark, min(awake) if awake else max(self._times[t] for t in living))
 
     # -- durable form
 
@@ -217,14 +217,14 @@ class InputTimes:
 
     def rise(self) -> int | None:
         """The task's watermark if it has risen since the last call, else None."""
-        awake = [p.watermark for p in self.partitions.values() if not p.closed and not p.idle]
-        if not awake:
+        living = [p for p in self.partitions.values() if not p.closed]
+        awake = [p.watermark for p in living if not p.idle]
+        # All idle: nobody is left to wait for, so time comes as far as the foremost saw it.
+        reached = min(awake) if awake else max((p.watermark for p in living), default=NEVER)
+        if reached <= self.watermark:
             return None
-        lowest = min(awake)
-        if lowest <= self.watermark:
-            return None
-        self.watermark = lowest
-        return lowest
+        self.watermark = reached
+        return reached
 
     def held_back_by(self) -> list[SSP]:
         """The partitions whose watermark is the lowest: those that everything waits for."""

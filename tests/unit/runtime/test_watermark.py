@@ -153,7 +153,7 @@ def test_a_partition_is_idle_while_all_its_living_tasks_are() -> None:
     partition = written_by("count")
     partition.on_end_of_stream("count/0", 2)
     partition.on_watermark("count/1", 2, 10, idle=True)
-    assert (partition.idle, partition.watermark) == (True, NEVER)
+    assert (partition.idle, partition.watermark) == (True, 10)
     partition.on_watermark("count/1", 2, 20)
     assert (partition.idle, partition.watermark) == (False, 20)
 
@@ -210,3 +210,15 @@ def test_only_what_has_ended_counts_as_ended() -> None:
     clicks, _, times = sources()
     clicks.end()
     assert not times.ended
+
+
+def test_when_all_are_idle_time_comes_as_far_as_the_foremost_saw_it() -> None:
+    partition = written_by("count")
+    partition.on_watermark("count/0", 2, 10)
+    partition.on_watermark("count/1", 2, 90)
+    assert partition.watermark == 10
+    partition.on_watermark("count/1", 2, 90, idle=True)
+    partition.on_watermark("count/0", 2, 10, idle=True)
+    assert (partition.idle, partition.watermark) == (True, 90)
+    partition.on_watermark("count/0", 2, 20)
+    assert partition.watermark == 90  # never back

@@ -48,7 +48,7 @@ class FilesConsumer:
                 self._close(reading)
                 raise UsageError(
                     f"{ssp}: offset {position} lies behind the end, {reading.position}",
-                    hint="the files are shorter or fewer than they were; choose a startpoint",
+                    hint="the files are shorter or fewer than they were; read again from the oldest offset",
                 )
         self._readings[ssp] = reading
 

@@ -96,7 +96,7 @@ class LogConsumer:
         if position > reading.file.size():
             raise UsageError(
                 f"{reading.ssp}: offset {position} lies behind the end, {end}",
-                hint="the log was replaced, or lost its end in a crash of the machine; choose a startpoint",
+                hint="the log was replaced, or lost its end in a crash of the machine; read again from the oldest offset",
             )
         return position
 
