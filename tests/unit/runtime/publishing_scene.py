@@ -1,0 +1,195 @@
+"""An app whose output goes to a target in memory that can fail, doubt and be watched; everything else is real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import polars as pl
+
+import headrace as hr
+from headrace.api.specs import Graph, Role
+from headrace.core.clock import ManualClock
+from headrace.core.errors import UnavailableError
+from headrace.core.frame import Header, Kind, encode
+from headrace.core.ids import StreamId, TaskName
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.runners.prepare import prepare_streams
+from headrace.runtime.connections import Connections
+from headrace.runtime.container import Container
+from headrace.runtime.host import TaskHost
+from headrace.serdes.ipc import encode_rows
+from headrace.systems.base import Admin, Consumer, StreamInfo
+from headrace.systems.memory import MemorySystem
+from headrace.systems.registry import SystemSpec
+
+KIND = "shelf"
+
+
+class Crash(BaseException):
+    """The process is gone: nobody catches this."""
+
+
+class Shelf:
+    """A place for rows with a transaction: a row system of one target. ``trouble`` is asked before and after each."""
+
+    shelves: dict[str, Shelf] = {}  # noqa: RUF012 - by name, as the memory system has it
+
+    def __init__(self) -> None:
+        self.positions: dict[str, int] = {}
+        self.rows: list[int] = []
+        self.versions: list[int] = []
+        self.trouble: Callable[[str], None] = lambda moment: None
+        self.calls = 0
+
+    def position(self, writer: str) -> int:
+        self.calls += 1
+        self.trouble("position")
+        return self.positions.get(writer, -1)
+
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        self.calls += 1
+        self.trouble("before")
+        if self.positions.get(writer, -1) < version:
+            self.positions[writer] = version
+            self.versions.append(version)
+            self.rows += pl.concat(rows)["n"].to_list()
+        self.trouble("after")
+
+    def close(self) -> None:
+        pass
+
+    def target(self, stream: str) -> Shelf:
+        return self
+
+    def admin(self) -> Admin:
+        return _ShelfAdmin()  # type: ignore[return-value]
+
+    def consumer(self) -> Consumer:
+        raise NotImplementedError
+
+
+class _ShelfAdmin:
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+        return StreamInfo(stream, partitions, columns)
+
+
+def open_shelf(name: str, options: dict[str, Any]) -> Shelf:
+    """The factory behind the kind."""
+    return Shelf.shelves[name]
+
+
+class ShelfPoint:
+    """The entry point that makes the kind known."""
+
+    name, value = KIND, "publishing_scene:open_shelf"
+
+
+def entry_points(group: str) -> list[type[ShelfPoint]]:
+    """Instead of what is installed."""
+    return [ShelfPoint] if group == "headrace.row_systems" else []
+
+
+def away(moment: str) -> None:
+    """The target can't be reached."""
+    raise UnavailableError("connection refused")
+
+
+class Scene:
+    """One app of two stages (or one), in memory, restarted at will."""
+
+    def __init__(self, name: str, *, stages: int = 1, home: str | None = None, ahead_bytes_max: int = 64 << 20) -> None:
+        self.shelf = Shelf.shelves[f"{name}-shelf"] = Shelf()
+        self.memory = SystemSpec(name, "memory", {"name": name})
+        self.clock = ManualClock()
+        self.clock.advance(5_000_000)
+        app = hr.App("app", home=home or "unused", ahead_bytes_max=ahead_bytes_max)
+        numbers = app.input("numbers", {"n": pl.Int64}, system=self.memory)
+        flow = numbers if stages == 1 else numbers.partition_by("n", id="by-n", partitions=2)
+        flow.send_to(app.output("out", system=SystemSpec(f"{name}-shelf", KIND)))
+        self._connections = Connections()
+        self._connections.admin(self.memory).create("numbers", 1)
+        self.plan = self._planned(app.graph(), on_disk=home is not None)
+        self.generations: dict[TaskName, int] = {}
+        self.fed: list[int] = []
+        self.container = self.start()
+
+    def _planned(self, graph: Graph, *, on_disk: bool) -> Plan:
+        settings = replace(graph.settings, internal=self.memory, state_on_disk=on_disk)
+        streams = {
+            id_: replace(spec, system=self.memory, stream=StreamId(self.memory.name, id_))
+            if spec.role is Role.INTERMEDIATE
+            else spec
+            for id_, spec in graph.streams.items()
+        }
+        graph = replace(graph, settings=settings, streams=streams)
+        facts = {"numbers": StreamInfo("numbers", 1)}
+        planned = plan(graph, facts)
+        prepare_streams(planned)
+        return planned
+
+    def start(self) -> Container:
+        """A new incarnation of everything; the one before goes on existing until it is stopped."""
+        tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
+        self.container = Container(self.plan, tasks, self._next_generation, self.clock)
+        for host in self.container.hosts:
+            host.start()
+        return self.container
+
+    def stop(self, container: Container | None = None) -> None:
+        """End an incarnation as a kill would, apart from what the process gives back."""
+        container = container or self.container
+        for host in container.hosts:
+            host.close()
+        container.wakeup.close()
+
+    def restart(self) -> Container:
+        """Kill and start again."""
+        self.stop()
+        return self.start()
+
+    def feed(self, count: int) -> None:
+        """Append the next numbers to the input."""
+        first = len(self.fed)
+        rows = list(range(first, first + count))
+        self.fed += rows
+        producer = self._connections.record_producer(self.memory)
+        producer.send("numbers", 0, encode(Header(Kind.USER), encode_rows(pl.DataFrame({"n": rows}))))
+        producer.flush()
+
+    def seal(self) -> None:
+        """The input ends."""
+        self._connections.admin(self.memory).seal("numbers")
+
+    def turns(self, count: int = 20, ms: int = 0, container: Container | None = None) -> None:
+        """Let it run, with time passing before each turn."""
+        for _ in range(count):
+            self.clock.advance(ms)
+            (container or self.container).turn()
+
+    def commit(self) -> None:
+        """Let more than a checkpoint interval pass, and what follows from it happen."""
+        self.turns(30, 100)
+
+    @property
+    def host(self) -> TaskHost:
+        """The task that writes the output."""
+        return self.container.hosts[-1]
+
+    @property
+    def finished(self) -> bool:
+        """All tasks have."""
+        return all(host.finished for host in self.container.hosts)
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.stop()
+        self._connections.close()
+        MemorySystem.forget(self.memory.name)
+        del Shelf.shelves[f"{self.memory.name}-shelf"]
+
+    def _next_generation(self, task: TaskName) -> int:
+        self.generations[task] = self.generations.get(task, 0) + 1
+        return self.generations[task]
