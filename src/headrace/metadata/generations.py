@@ -11,7 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.core.errors import DataError, ProtocolError, UnavailableError
+from headrace.core.errors import (
+    DataError,
+    IndeterminateWriteError,
+    ProtocolError,
+    StorageError,
+    UnavailableError,
+)
 from headrace.core.ids import TaskName
 from headrace.metadata.store import Entry, MetadataStore, Put
 
@@ -39,7 +45,10 @@ class Generations:
         self._namespace = f"generations/{app}"
 
     def issue(self, tasks: Sequence[TaskName]) -> dict[TaskName, int]:
-        """The next generation of each of ``tasks``: 1 at first, higher than every one issued before."""
+        """The next generation of each of ``tasks``: 1 at first, higher than every one issued before.
+
+        Raises what may be tried again: ``StorageError`` or ``UnavailableError``.
+        """
         issued: dict[TaskName, int] = {}
         missing = list(dict.fromkeys(tasks))
         for _ in range(_MOST_ATTEMPTS):
@@ -48,7 +57,7 @@ class Generations:
             known = self._store.scan(self._namespace)
             wanted = [self._next(task, known.get(str(task))) for task in missing]
             puts = [put for _, put in wanted]
-            answers = self._store.put_each_if(self._namespace, puts)
+            answers = self._put(puts)
             for task, (generation, _), version in zip(missing, wanted, answers, strict=True):
                 if version is not None:
                     issued[task] = generation
@@ -63,6 +72,16 @@ class Generations:
         """The latest generation of every task that has one."""
         entries = self._store.scan(self._namespace)
         return {TaskName.parse(key): self._read(key, entry) for key, entry in entries.items()}
+
+    def _put(self, puts: Sequence[Put]) -> list[int | None]:
+        try:
+            return self._store.put_each_if(self._namespace, puts)
+        except IndeterminateWriteError as error:
+            # If it was written, those numbers are skipped, and no harm is done: the next call gives higher ones.
+            raise StorageError(
+                f"no generations could be issued for app {self._app!r}: {error.message}",
+                hint="make room on the disk of the metadata store",
+            ) from error
 
     def _next(self, task: TaskName, entry: Entry | None) -> tuple[int, Put]:
         generation = self._read(str(task), entry) + 1 if entry else 1

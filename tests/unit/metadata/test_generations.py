@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace.core.errors import DataError, ProtocolError
+from headrace.core.errors import DataError, IndeterminateWriteError, ProtocolError, StorageError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import HIGHEST, Generations
 from headrace.metadata.sqlite import SqliteMetadata
@@ -76,3 +76,23 @@ def test_what_cant_be_counted_on_is_refused(value, error, text):
     with pytest.raises(error, match=text):
         Generations(store, "app").issue([A0])
     assert store.get("generations/app", "a/0").value == value
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_write_of_unknown_fate_may_be_tried_again(written):
+    class Unsure(MemoryMetadata):
+        fails = True
+
+        def put_each_if(self, namespace, puts):
+            answers = super().put_each_if(namespace, puts) if written or not self.fails else []
+            if self.fails:
+                raise IndeterminateWriteError("the disk is full")
+            return answers
+
+    store = Unsure()
+    generations = Generations(store, "app")
+    with pytest.raises(StorageError, match="the disk is full") as caught:
+        generations.issue([A0])
+    assert caught.value.retry
+    store.fails = False
+    assert generations.issue([A0]) == {A0: 2 if written else 1}
