@@ -3,12 +3,14 @@
 Everything a user needs is here; every other module may move. Exports are written by hand.
 """
 
-from headrace.api.aggregates import collect, count, max, mean, min, sum
+from headrace.api.aggregates import collect, count, distinct, first, fold, last, max, mean, min, reduce, sum, top
 from headrace.api.descriptors import files, log, memory, sql
 from headrace.api.handles import Output, Table
-from headrace.api.specs import Aggregate, Tumbling
+from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Trigger, Tumbling
+from headrace.api.specs import Aggregate
 from headrace.api.stream import Stream
-from headrace.api.windows import tumbling
+from headrace.api.triggers import after, all_of, any_of, at_close, every, repeated, since_first, since_last
+from headrace.api.windows import count_window, global_window, hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import (
     DataError,
@@ -28,33 +30,58 @@ __version__ = "0.1.0"
 __all__ = [
     "Aggregate",
     "App",
+    "CountWindow",
     "DataError",
     "DeclarationError",
+    "GlobalWindow",
     "HeadraceError",
+    "Hopping",
     "Output",
     "PlanError",
     "Schema",
+    "Session",
+    "Sliding",
     "Stream",
     "StreamNotFoundError",
     "StreamReader",
     "StreamWriter",
     "SurroundingsError",
     "Table",
+    "Trigger",
     "Tumbling",
     "UsageError",
     "UserFunctionError",
     "__version__",
+    "after",
+    "all_of",
+    "any_of",
+    "at_close",
     "collect",
     "count",
+    "count_window",
     "create_stream",
+    "distinct",
+    "every",
     "files",
+    "first",
+    "fold",
+    "global_window",
+    "hopping",
+    "last",
     "log",
     "max",
     "mean",
     "memory",
     "min",
     "read_stream",
+    "reduce",
+    "repeated",
+    "session",
+    "since_first",
+    "since_last",
+    "sliding",
     "sql",
     "sum",
+    "top",
     "tumbling",
 ]

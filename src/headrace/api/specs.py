@@ -15,6 +15,7 @@ from typing import Any, Literal
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.shapes import Panes, TimeAxis, Trigger, WindowShape
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
@@ -153,36 +154,64 @@ class Broadcast:
     stream: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tumbling:
-    """Windows of one size, side by side, aligned to the epoch (plus ``offset_ms``)."""
-
-    size_ms: int
-    offset_ms: int = 0
-
-
-WindowShape = Tumbling
-
-AggregateKind = Literal["count", "sum", "min", "max", "mean", "collect"]
+AggregateKind = Literal[
+    "count",
+    "sum",
+    "min",
+    "max",
+    "mean",
+    "first",
+    "last",
+    "top",
+    "distinct",
+    "approx_distinct",
+    "collect",
+    "fold",
+    "reduce",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate:
-    """A built-in aggregate over a column or expression; ``count`` needs none."""
+    """An aggregate over a column or expression; ``count`` and ``fold`` need none.
+
+    ``by`` and ``most`` belong to ``top``; ``function``, ``merge``, ``initial``, ``dtype`` to ``fold`` and ``reduce``.
+    """
 
     kind: AggregateKind
     expr: pl.Expr | None = None
+    by: pl.Expr | None = None
+    most: int = 0
+    function: Callable[[Any, Any], Any] | None = None
+    merge: Callable[[Any, Any], Any] | None = None
+    initial: Any = None
+    dtype: pl.DataType | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Aggregates per key and window; a window's result leaves when the watermark reaches its end."""
+    """Aggregates per key and window; a window's result leaves when time reaches its end.
+
+    ``event_time`` is None where no time of the messages plays a part. ``early`` and ``late`` say when it speaks
+    besides; ``marked``: each result says which pane it is.
+    """
 
     shape: WindowShape
     keys: tuple[str, ...]
     aggregates: tuple[tuple[str, Aggregate], ...]
-    event_time: EventTime
+    event_time: EventTime | None
     input: Schema
+    axis: TimeAxis = "event"
+    early: Trigger | None = None
+    late: Trigger | None = None
+    lateness_ms: int = 0
+    panes: Panes = "accumulating"
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The messages that came too late for the window before it, as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +272,7 @@ Operator = (
     | PartitionBy
     | Broadcast
     | Window
+    | Late
     | Join
     | TableJoin
     | SendTo

@@ -7,6 +7,7 @@ these (``drop``, ``rename``, a key by expression) is composed of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, final
 
 import polars as pl
@@ -35,6 +36,7 @@ from headrace.api.joining import Within, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring, Location
 from headrace.api.rows import SchemaLike, check_function, output_schema
+from headrace.api.shapes import Panes, Trigger, WindowShape
 from headrace.api.specs import (
     Aggregate,
     BatchFunction,
@@ -42,6 +44,7 @@ from headrace.api.specs import (
     EventTime,
     Filter,
     JoinHow,
+    Late,
     Merge,
     Operator,
     PartitionBy,
@@ -52,9 +55,9 @@ from headrace.api.specs import (
     SendToTable,
     Sink,
     StreamSpec,
-    Tumbling,
 )
-from headrace.api.windowing import RESULT_TIME, window_columns, window_step
+from headrace.api.windowing import Timing, late_target, result_time, window_columns, window_step
+from headrace.core.duration import Duration
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
@@ -248,18 +251,29 @@ class Stream:
 
     def window(
         self,
-        shape: Tumbling,
+        shape: WindowShape,
         *,
-        key: str | Sequence[str],
+        key: str | Sequence[str] | None,
         agg: Mapping[str, Aggregate],
         id: str | None = None,
         time: str | None = None,
+        early: Trigger | int | str | timedelta | None = None,
+        late: Trigger | int | str | timedelta | None = None,
+        allowed_lateness: Duration = 0,
+        panes: Panes = "accumulating",
+        late_to: Output | None = None,
     ) -> Stream:
-        """Aggregate per key and window of event time; a result leaves when the watermark passes its window.
+        """Aggregate per key and window; a result leaves when the watermark passes the end of its window.
 
         The columns are the key, ``window_start``, ``window_end`` (exclusive; of the event time's type) and
-        the aggregates. A null key is a key of its own. Counting is per task: for one result a key, ``partition_by``
-        it first.
+        the aggregates. A null key is a key of its own; ``key=None`` puts all messages of a task together. Counting is
+        per task: for one result a key, ``partition_by`` it first. ``time`` names another column for the event
+        time, or is ``"processing"``: then the clock says when a message belongs, and windows end by it.
+
+        ``early`` and ``late`` are triggers: results before the watermark, and after it from messages that come up to
+        ``allowed_lateness`` after. With any of the three, results get the columns ``pane`` (early, on_time or late) and
+        ``pane_index``; ``panes="discarding"`` leaves out of each what earlier ones had. Messages that are too late are
+        counted, and written to the output ``late_to``.
 
         >>> counts = views.partition_by("member", id="members").window(
         ...     hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s"
@@ -268,10 +282,15 @@ class Stream:
         Schema(member: String, window_start: Int64, window_end: Int64, views: Int64)
         """
         with Declaring("window") as here:
-            step = window_step(shape, key=key, agg=agg, schema=self._schema, time=self._time, time_column=time)
+            timing = Timing(time, early, late, allowed_lateness, panes)
+            step = window_step(shape, key=key, agg=agg, schema=self._schema, time=self._time, timing=timing)
             schema = Schema.of(window_columns(step))
             id_ = self.draft.claim("window", id, here, 'window(..., id="per-10s")')
-            return self._then("window", step, here, schema, RESULT_TIME, id_=id_)
+            result = self._then("window", step, here, schema, result_time(step, self._time, here), id_=id_)
+            if late_to is not None:
+                late_target(late_to, step)
+                result._then("late", Late(), here, self._schema, self._time)._send(late_to, None, here)
+            return result
 
     def join(
         self,
@@ -316,12 +335,7 @@ class Stream:
         >>> views.send_to(app.output("all-views"), key="member")
         """
         with Declaring("send_to") as here:
-            check_target(target)
-            self._check_owner(target.draft, target.id)
-            keys = target_keys(target, key, self._schema)
-            stream = self._ordered(adopt_schema(target, self._schema), here)
-            step = SendToTable(target.id) if isinstance(target, Table) else SendTo(target.id, keys)
-            self.draft.add("send_to", step, (stream.node,), here)
+            self._send(target, key, here)
 
     def sink(self, function: Callable[[pl.DataFrame], None]) -> None:
         """Hand each batch to a function. After a failure it may see messages again.
@@ -333,6 +347,14 @@ class Stream:
             self.draft.add("sink", Sink(function), (self.node,), here)
 
     # -- how methods are made ------------------------------------------------------------------------
+
+    def _send(self, target: Output | Table, key: str | Sequence[str] | None, here: Location) -> None:
+        check_target(target)
+        self._check_owner(target.draft, target.id)
+        keys = target_keys(target, key, self._schema)
+        stream = self._ordered(adopt_schema(target, self._schema), here)
+        step = SendToTable(target.id) if isinstance(target, Table) else SendTo(target.id, keys)
+        self.draft.add("send_to", step, (stream.node,), here)
 
     def _then(
         self,

@@ -3,86 +3,229 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
 from headrace.api.aggregates import aggregate_dtype
-from headrace.api.event_time import Time, bound_dtype, needed_time
+from headrace.api.event_time import LostTime, Time, bound_dtype, needed_time
 from headrace.api.expressions import value_dtype
+from headrace.api.handles import Output
 from headrace.api.keys import key_columns
-from headrace.api.specs import Aggregate, EventTime, Tumbling, Window
+from headrace.api.location import Location
+from headrace.api.shapes import (
+    CountWindow,
+    GlobalWindow,
+    Panes,
+    Session,
+    Sliding,
+    TimeAxis,
+    Trigger,
+    WindowShape,
+)
+from headrace.api.specs import Aggregate, EventTime, Window
+from headrace.api.triggers import as_trigger, every
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
 START, END = "window_start", "window_end"
+PANE, PANE_INDEX = "pane", "pane_index"
 
 RESULT_TIME = EventTime(END, -1)
 """A window's result belongs to the last millisecond that the window holds."""
 
+PROCESSING = "processing"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a window speaks, as the user says it."""
+
+    time: str | None
+    early: object
+    late: object
+    allowed_lateness: Duration
+    panes: Panes
+
 
 def window_step(
-    shape: Tumbling,
+    shape: WindowShape,
     *,
-    key: str | Sequence[str],
+    key: str | Sequence[str] | None,
     agg: Mapping[str, Aggregate],
     schema: Schema,
     time: Time,
-    time_column: str | None,
+    timing: Timing,
 ) -> Window:
     """The window's spec, or the error that says what is wrong with it."""
-    if not isinstance(shape, Tumbling):
+    if not isinstance(shape, WindowShape):
         raise DeclarationError(
             f"the shape of a window can't be {type(shape).__name__} {shape!r:.80}",
-            hint='write hr.tumbling("10s")',
+            hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.sliding("10s"), hr.session("30m"), '
+            "hr.count_window(100) or hr.global_window()",
         )
-    keys = key_columns(key, schema, "window")
-    if not isinstance(agg, Mapping) or not agg:
+    keys = () if key is None or (not isinstance(key, str) and not tuple(key)) else key_columns(key, schema, "window")
+    axis: TimeAxis = "processing" if timing.time == PROCESSING else "event"
+    early, late, lateness_ms = _triggers(timing)
+    marked = early is not None or late is not None or lateness_ms > 0
+    _check_shape(shape, axis, early, late, lateness_ms)
+    if timing.panes not in ("accumulating", "discarding"):
+        raise DeclarationError(f"panes={timing.panes!r} is unknown", hint='"accumulating" or "discarding"')
+    if timing.panes == "discarding" and not marked:
         raise DeclarationError(
-            "agg= names no aggregate, so the window would yield nothing",
-            hint='write agg={"views": hr.count(), "bytes": hr.sum("bytes")}',
+            'panes="discarding" has no meaning for a window that speaks once',
+            hint="add early= or allowed_lateness=, or leave it out",
         )
-    for name, aggregate in agg.items():
-        _check_aggregate(name, aggregate, keys)
-    for column in (*schema.columns, *agg):
-        if column.startswith("__"):
-            raise DeclarationError(
-                f"the column {column!r} may not enter a window: names that begin with '__' are Headrace's own",
-                hint="rename it before the window",
-            )
-    for bound in (START, END):
-        if bound in keys:
-            raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")
-    return Window(
+    step = Window(
         shape=shape,
         keys=keys,
-        aggregates=tuple(agg.items()),
-        event_time=needed_time(time, schema, "window", time_column),
+        aggregates=tuple(agg.items()) if isinstance(agg, Mapping) else (),
+        event_time=_event_time(shape, axis, schema, time, timing.time),
         input=schema,
+        axis=axis,
+        early=early,
+        late=late,
+        lateness_ms=lateness_ms,
+        panes=timing.panes,
+        marked=marked,
     )
+    _check_names(step)
+    return step
 
 
 def window_columns(window: Window) -> dict[str, pl.DataType]:
-    """The columns of the results: keys, the window's bounds, aggregates."""
+    """The columns of the results: keys, the window's bounds and pane, aggregates."""
     columns = window.input.columns
-    bound = bound_dtype(columns[window.event_time.column])
-    result = {key: columns[key] for key in window.keys} | {START: bound, END: bound}
+    result = {key: columns[key] for key in window.keys} | _own_columns(window)
     for name, aggregate in window.aggregates:
         try:
-            value = None if aggregate.expr is None else value_dtype(window.input, aggregate.expr)
-            result[name] = aggregate_dtype(aggregate, value)
+            values = [value_dtype(window.input, expr) for expr in (aggregate.expr, aggregate.by) if expr is not None]
+            result[name] = aggregate_dtype(aggregate, *values)
         except DeclarationError as error:
             raise DeclarationError(f"agg {name!r}: {error.message}", hint=error.hint) from None
     return result
 
 
-def _check_aggregate(name: str, aggregate: object, keys: tuple[str, ...]) -> None:
+def result_time(window: Window, time: Time, here: Location) -> Time:
+    """The event time of the results: the end of their window, where that is one of event time."""
+    if window.axis == "processing":
+        return LostTime(END, "was taken from the clock", "window", here)
+    if isinstance(window.shape, CountWindow | GlobalWindow):
+        return LostTime(time.column, "was aggregated", "window", here) if isinstance(time, EventTime) else time
+    return RESULT_TIME
+
+
+def late_target(target: object, window: Window) -> None:
+    """Raise unless late messages of such a window can go to ``target``."""
+    if not isinstance(target, Output):
+        raise DeclarationError(
+            f"late_to= takes an output, not {type(target).__name__} {target!s:.80}",
+            hint='write late_to=app.output("too-late")',
+        )
+    if window.axis == "processing" or isinstance(window.shape, CountWindow | GlobalWindow):
+        raise DeclarationError("no message is too late for such a window", hint="leave late_to= out")
+
+
+def _own_columns(window: Window) -> dict[str, pl.DataType]:
+    result: dict[str, pl.DataType] = {}
+    if not isinstance(window.shape, CountWindow | GlobalWindow):
+        time = window.event_time
+        bound = pl.Int64() if time is None else bound_dtype(window.input.columns[time.column])
+        result |= {START: bound, END: bound}
+    if window.marked:
+        result |= {PANE: pl.String(), PANE_INDEX: pl.Int64()}
+    return result
+
+
+def _triggers(timing: Timing) -> tuple[Trigger | None, Trigger | None, int]:
+    early = None if timing.early is None else as_trigger(timing.early)
+    lateness_ms = to_ms(timing.allowed_lateness, "allowed_lateness")
+    if timing.late is not None and not lateness_ms:
+        raise DeclarationError(
+            "late= has no meaning without allowed_lateness=: a window is over at its end",
+            hint='say how long it stays open for late messages: allowed_lateness="1m"',
+        )
+    late = as_trigger(timing.late) if timing.late is not None else every(1) if lateness_ms else None
+    return early, late, lateness_ms
+
+
+def _check_shape(
+    shape: WindowShape, axis: TimeAxis, early: Trigger | None, late: Trigger | None, lateness_ms: int
+) -> None:
+    triggered = early is not None or late is not None
+    if isinstance(shape, CountWindow) and (triggered or axis == "processing"):
+        raise DeclarationError(
+            "a count window ends by counting alone: it has no triggers, no lateness and no time",
+            hint="leave early=, late=, allowed_lateness= and time= out; global_window() with early= is freer",
+        )
+    if isinstance(shape, GlobalWindow) and lateness_ms:
+        raise DeclarationError("nothing is late for a window that never ends", hint="leave allowed_lateness= out")
+    if isinstance(shape, Sliding) and triggered:
+        raise DeclarationError(
+            "a sliding window ends with its message: there is nothing to say before or after",
+            hint="give the input more lateness=, or use hopping() for triggers and allowed lateness",
+        )
+    if axis == "processing" and lateness_ms:
+        raise DeclarationError("nothing is late by the clock", hint='leave allowed_lateness= or time="processing" out')
+
+
+def _event_time(shape: WindowShape, axis: TimeAxis, schema: Schema, time: Time, named: str | None) -> EventTime | None:
+    if axis == "processing":
+        return None
+    if isinstance(shape, CountWindow | GlobalWindow) and named is None:
+        # Time is of use to first, last and triggers, where there is one.
+        return time if isinstance(time, EventTime) else None
+    return needed_time(time, schema, "window", named)
+
+
+def _check_names(window: Window) -> None:
+    if not window.aggregates:
+        raise DeclarationError(
+            "agg= names no aggregate, so the window would yield nothing",
+            hint='write agg={"views": hr.count(), "bytes": hr.sum("bytes")}',
+        )
+    own = _own_columns(window)
+    for name, aggregate in window.aggregates:
+        _check_aggregate(name, aggregate, window, own)
+    for column in (*window.input.columns, *(name for name, _ in window.aggregates)):
+        if column.startswith("__"):
+            raise DeclarationError(
+                f"the column {column!r} may not enter a window: names that begin with '__' are Headrace's own",
+                hint="rename it before the window",
+            )
+    for bound in own:
+        if bound in window.keys:
+            raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")
+    _check_deadlines(window)
+
+
+def _check_aggregate(name: str, aggregate: object, window: Window, own: Mapping[str, pl.DataType]) -> None:
     if not isinstance(name, str) or not name:
         raise DeclarationError(f"an aggregate's name is a column name, not {name!r}")
-    if name in keys or name in (START, END):
-        what = "key" if name in keys else "window's own column"
+    if name in window.keys or name in own:
+        what = "key" if name in window.keys else "window's own column"
         raise DeclarationError(f"the aggregate {name!r} has the name of a {what}", hint="give it another name")
     if not isinstance(aggregate, Aggregate):
         raise DeclarationError(
             f"agg {name!r} must be an aggregate, and is {type(aggregate).__name__} {aggregate!s:.80}",
             hint="write hr.count(), hr.sum(...), hr.min(...), hr.max(...), hr.mean(...) or hr.collect(...)",
         )
+    if aggregate.kind == "fold" and aggregate.merge is None and isinstance(window.shape, Session):
+        raise DeclarationError(
+            f"agg {name!r}: a session may be two that a late message joins, and the fold can't join what it holds",
+            hint="give it merge=: hr.fold(initial, step, merge=lambda a, b: ..., dtype=...)",
+        )
+
+
+def _check_deadlines(window: Window) -> None:
+    """Event time can be waited for only where there is one."""
+    if window.event_time is not None or window.axis == "processing":
+        return
+    for trigger in (window.early, window.late):
+        for alternative in trigger.alternatives if trigger is not None else ():
+            if alternative.deadlines and not alternative.processing:
+                raise DeclarationError(
+                    f"the trigger '{trigger}' waits for event time, and no input before it declares one",
+                    hint='write time="processing" in the trigger, or give the input an event_time=',
+                )

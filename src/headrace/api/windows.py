@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from headrace.api.location import Declaring
-from headrace.api.specs import Tumbling
-from headrace.core.duration import Duration, to_ms
+from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling
+from headrace.core.duration import Duration, format_ms, to_ms
+from headrace.core.errors import DeclarationError
 
 
 def tumbling(size: Duration, offset: Duration = 0) -> Tumbling:
@@ -19,3 +20,82 @@ def tumbling(size: Duration, offset: Duration = 0) -> Tumbling:
     """
     with Declaring("tumbling"):
         return Tumbling(to_ms(size, "size", minimum=1), to_ms(offset, "offset", minimum=None))
+
+
+def hopping(size: Duration, every: Duration, offset: Duration = 0) -> Hopping:
+    """Windows of one size, a new one ``every`` so often: they overlap, and a message is in several.
+
+    ``every`` need not divide ``size``. Windows begin at multiples of ``every`` since the epoch, plus ``offset``.
+
+    >>> hr.hopping("1m", every="10s")
+    Hopping(size_ms=60000, every_ms=10000, offset_ms=0)
+    """
+    with Declaring("hopping"):
+        size_ms, every_ms = to_ms(size, "size", minimum=1), to_ms(every, "every", minimum=1)
+        if every_ms > size_ms:
+            raise DeclarationError(
+                f"a window of {format_ms(size_ms)} every {format_ms(every_ms)} would leave out what comes between two",
+                hint="every= is at most the size; to look at samples only, filter() by the time first",
+            )
+        return Hopping(size_ms, every_ms, to_ms(offset, "offset", minimum=None))
+
+
+def sliding(size: Duration) -> Sliding:
+    """For each message the window that ends with it: what its key had in the last ``size``, itself included.
+
+    A window is (t - size, t] for each time t at which the key has a message, so ``window_end`` is t + 1 ms. Messages of
+    one key and time share one result.
+
+    >>> hr.sliding("10s")
+    Sliding(size_ms=10000)
+    """
+    with Declaring("sliding"):
+        return Sliding(to_ms(size, "size", minimum=1))
+
+
+def session(gap: Duration) -> Session:
+    """Windows of activity: a message that comes ``gap`` or more after the one before it begins a new session.
+
+    A session lasts from its first message until ``gap`` after its last. A message that comes out of order may join two
+    sessions into one.
+
+    >>> hr.session("30m")
+    Session(gap_ms=1800000)
+    """
+    with Declaring("session"):
+        return Session(to_ms(gap, "gap", minimum=1))
+
+
+def count_window(size: int, every: int | None = None) -> CountWindow:
+    """The last ``size`` messages of a key in order of arrival, each time that ``every`` more have come.
+
+    Without ``every`` the windows stand side by side. Time plays no part. What is incomplete when the input ends leaves
+    then.
+
+    >>> hr.count_window(100)
+    CountWindow(size=100, every=100)
+    >>> hr.count_window(100, every=10)
+    CountWindow(size=100, every=10)
+    """
+    with Declaring("count_window"):
+        for name, number in (("size", size), ("every", size if every is None else every)):
+            if not isinstance(number, int) or isinstance(number, bool):
+                raise DeclarationError(f"{name}: {number!r} is no number of messages", hint="write one, like 100")
+            if number < 1:
+                raise DeclarationError(f"{name}: a window of {number} messages holds nothing", hint="1 is the least")
+        step = size if every is None else every
+        if step > size:
+            raise DeclarationError(
+                f"the last {size} of every {step} messages would leave out the others",
+                hint="every= is at most the size",
+            )
+        return CountWindow(size, step)
+
+
+def global_window() -> GlobalWindow:
+    """One window for all of time: its result leaves when the input ends, and at ``early=`` triggers.
+
+    >>> hr.global_window()
+    GlobalWindow()
+    """
+    return GlobalWindow()

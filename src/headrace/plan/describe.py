@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import polars as pl
 
+from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling, WindowShape
 from headrace.api.specs import (
     BatchFunction,
     Broadcast,
@@ -13,6 +14,7 @@ from headrace.api.specs import (
     Filter,
     Input,
     Join,
+    Late,
     Merge,
     Operator,
     PartitionBy,
@@ -22,7 +24,6 @@ from headrace.api.specs import (
     SendToTable,
     Sink,
     TableJoin,
-    Tumbling,
     Window,
 )
 from headrace.core.duration import format_ms
@@ -37,6 +38,7 @@ _KINDS: dict[type[Operator], str] = {
     PartitionBy: "partition_by",
     Broadcast: "broadcast",
     Window: "window",
+    Late: "late",
     Join: "join",
     TableJoin: "join",
     SendTo: "send_to",
@@ -66,10 +68,8 @@ def detail_of(operator: Operator) -> str:
             return f"{_call(function)}, at-least-once"
         case PartitionBy(keys=keys):
             return f"by {_names(keys)}"
-        case Window(shape=shape, keys=keys, aggregates=aggregates):
-            named = ", ".join(f"{name} = {aggregate.kind}" for name, aggregate in aggregates)
-            by = f" by {_names(keys)}" if keys else ""
-            return f"{_shape(shape)}{by}: {named}"
+        case Window() as window:
+            return _window(window)
         case Join(keys=keys, how=how, before_ms=before, after_ms=after):
             return f"{how} on {_names(keys)}, {_signed(-before)} to {_signed(after)}"
         case TableJoin(keys=keys, how=how):
@@ -113,9 +113,35 @@ def _call(function: Callable[..., object]) -> str:
     return f"{getattr(function, '__qualname__', type(function).__name__)}()"
 
 
-def _shape(shape: Tumbling) -> str:
-    offset = f" {_signed(shape.offset_ms)}" if shape.offset_ms else ""
-    return f"tumbling {format_ms(shape.size_ms)}{offset}"
+def _window(window: Window) -> str:
+    named = ", ".join(f"{name} = {aggregate.kind}" for name, aggregate in window.aggregates)
+    by = f" by {_names(window.keys)}" if window.keys else ""
+    words = [f"{_shape(window.shape)}{by}"]
+    words += ["processing time"] if window.axis == "processing" else []
+    words += [f"early {window.early}"] if window.early else []
+    words += [f"late {window.late} for {format_ms(window.lateness_ms)}"] if window.late else []
+    words += [window.panes] if window.marked else []
+    return f"{', '.join(words)}: {named}"
+
+
+def _shape(shape: WindowShape) -> str:
+    match shape:
+        case Tumbling(size_ms=size, offset_ms=offset):
+            return f"tumbling {format_ms(size)}{_offset(offset)}"
+        case Hopping(size_ms=size, every_ms=every, offset_ms=offset):
+            return f"hopping {format_ms(size)} every {format_ms(every)}{_offset(offset)}"
+        case Sliding(size_ms=size):
+            return f"sliding {format_ms(size)}"
+        case Session(gap_ms=gap):
+            return f"session with a gap of {format_ms(gap)}"
+        case CountWindow(size=size, every=every):
+            return f"{size} messages" + (f" every {every}" if every != size else "")
+        case GlobalWindow():
+            return "all of time"
+
+
+def _offset(ms: int) -> str:
+    return f" {_signed(ms)}" if ms else ""
 
 
 def _signed(ms: int) -> str:

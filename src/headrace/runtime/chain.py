@@ -17,6 +17,7 @@ from headrace.api.specs import (
     Graph,
     Input,
     Join,
+    Late,
     Merge,
     Node,
     PartitionBy,
@@ -35,7 +36,7 @@ from headrace.runtime.operators.expression import FilterOperator, ProjectOperato
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.join import JoinOperator
 from headrace.runtime.operators.sending import SendOperator
-from headrace.runtime.operators.window import WindowOperator
+from headrace.runtime.operators.windows import window_operator
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
@@ -43,7 +44,7 @@ from headrace.stores.base import StateStore
 def build_operator(graph: Graph, node: Node, port: Port, counters: Counters) -> Operator:
     """The operator that runs a node."""
     match node.operator:
-        case Input() | Merge():
+        case Input() | Merge() | Late():
             return Operator(node)
         case Filter() as spec:
             return FilterOperator(node, spec)
@@ -54,7 +55,7 @@ def build_operator(graph: Graph, node: Node, port: Port, counters: Counters) -> 
         case BatchFunction() as spec:
             return BatchFunctionOperator(node, spec)
         case Window() as spec:
-            return WindowOperator(node, spec, counters)
+            return window_operator(node, spec, counters)
         case PartitionBy() | SendTo() | Broadcast() as spec:
             return SendOperator(node, spec, port)
         case Sink() as spec:
@@ -83,7 +84,9 @@ class Chain:
             if isinstance(node.operator, Input):
                 self._inputs.setdefault(node.operator.stream, []).append(self._operators[id_])
             for number, before in enumerate(node.inputs):
-                self._operators[before].after.append(self._operators[id_].side(number))
+                operator = self._operators[before]
+                after = operator.late_after if isinstance(node.operator, Late) else operator.after
+                after.append(self._operators[id_].side(number))
         self._behind = _delays(graph, stage, self._operators)
         sending = [self._behind[id_] for id_ in stage.nodes if not self._operators[id_].after]
         self.delay_ms = max(sending, default=0)
@@ -102,8 +105,14 @@ class Chain:
         for id_, operator in self._operators.items():
             operator.on_watermark(max(NEVER, watermark - self._behind[id_]))
 
+    def tell_time(self, now_ms: int) -> None:
+        """Say what the wall clock shows; nothing follows from it yet."""
+        for operator in self._operators.values():
+            operator.now_ms = now_ms
+
     def on_time(self, now_ms: int) -> None:
         """Let operators do what is due by the wall clock."""
+        self.tell_time(now_ms)
         for operator in self._operators.values():
             due = operator.due_ms()
             if due is not None and due <= now_ms:

@@ -202,6 +202,7 @@ class TaskHost:
             return False
         ssp = envelope.ssp
         self._heard_ms[ssp] = now_ms
+        self.task.chain.tell_time(self._clock.now_ms())
         match envelope:
             case Frames():
                 self._frames(envelope)
@@ -456,6 +457,7 @@ class TaskHost:
 
     def _feed(self, label: int) -> None:
         """Process early arrivals whose turn has come, neighbouring user frames of a partition together."""
+        self.task.chain.tell_time(self._clock.now_ms())
         waiting: list[EarlyFrame] = []
         for frame in self._early.take(label):
             user = frame.payload[0] == Kind.USER

@@ -6,7 +6,9 @@ with the logarithm of the entries, and each entry is merged a logarithmic number
 columnar: adding a batch of 10,000 keys costs no Python per key, and a checkpoint writes just the rows
 that changed since the last one.
 
-Two operations change it: ``add`` a run, ``take`` all rows with ``time <= bound`` out of it. Both are logged.
+Two operations change it: ``add`` a run, and take all rows with ``time <= bound`` out of it (``take``, ``drop``,
+``retire``). Both are logged. What is taken or read can be much; then it comes in several frames, each with other
+keys, so that merging it needs little more memory than the rows themselves.
 
 On disk a run is a few values of the local database, and a manifest names the runs. A restart reads the manifest
 alone; a run is loaded when it is merged or taken from, and let go again when too many are in memory.
@@ -15,13 +17,14 @@ alone; a run is loaded when it is merged or taken from, and let go again when to
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
+from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
 
@@ -34,6 +37,9 @@ _PIECE_ROWS_MAX = 1 << 18  # one record of the changelog, one value of the datab
 _MERGED_ROWS_MAX = 1 << 21
 """Runs are not merged beyond this size: a merge must stay short, however large the state is."""
 _CACHED_ROWS_MAX = 1 << 21
+_PART_ROWS_MAX = 1 << 20
+_PARTS_MAX = 1 << 8
+"""What is taken or read is merged in parts of so many rows, about, and so many parts at most."""
 
 _MANIFEST = b"manifest"
 _MANIFEST_FORMAT = 1
@@ -53,6 +59,7 @@ class _RunEntry(msgspec.Struct, frozen=True, kw_only=True):
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = _MANIFEST_FORMAT
     runs: list[_RunEntry]
+    taken: int | None = None
 
 
 _MANIFEST_DECODER = msgspec.json.Decoder(_Manifest)
@@ -88,6 +95,8 @@ class Runs:
         self._log: list[bytes] = []
         self._earliest: int | None = None
         self._changed = False
+        self.taken: int | None = None
+        """The highest bound up to which rows were ever taken or dropped."""
 
     @property
     def id(self) -> str:
@@ -98,6 +107,13 @@ class Runs:
     def earliest(self) -> int | None:
         """The lowest time held, None when empty. May be lower than the truth after ``take``, never higher."""
         return self._earliest
+
+    @property
+    def latest(self) -> int | None:
+        """The highest time held, None when empty."""
+        highest = [run.high for run in self._runs]
+        highest += [self._bounds(frame)[1] for frame in self._fresh]
+        return max(highest, default=None)
 
     def add(self, run: pl.DataFrame) -> None:
         """Take in partial results; they count from now on."""
@@ -134,6 +150,34 @@ class Runs:
                 yield self._load(run)
         yield from self._fresh
 
+    def take_parts(self, bound: int, keys: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """As ``take``, in frames of different ``keys``. The rows are gone when this returns, read or not."""
+        if self._earliest is None or self._earliest > bound:
+            return iter(())
+        self._settle()
+        self._log.append(_TAKE + _BOUND.pack(bound))
+        return self._merged_parts(self._remove(bound), keys, 1)
+
+    def read_parts(self, low: int, bound: int, keys: Sequence[str], widening: int = 1) -> Iterator[pl.DataFrame]:
+        """All rows with ``low <= time <= bound``, merged, in frames of different ``keys``; they stay.
+
+        ``widening``: how many rows the reader will make of each.
+        """
+        if self._earliest is None or self._earliest > bound:
+            return iter(())
+        within = pl.col(self._time).is_between(low, bound)
+        found = [frame.filter(within) for frame in self.frames(low, bound)]
+        return self._merged_parts(found, keys, widening)
+
+    def retire(self, bound: int) -> None:
+        """Remove all rows with ``time <= bound``; the bound is remembered, though there were none."""
+        if self._earliest is None or bound == self.taken:
+            return
+        if self._earliest <= bound:
+            self._settle()
+        self._log.append(_TAKE + _BOUND.pack(bound))
+        self._remove(bound)
+
     def scan(self) -> pl.DataFrame | None:
         """Everything held, merged; for inspection."""
         frames = [*(self._load(run) for run in self._runs), *self._fresh]
@@ -149,6 +193,7 @@ class Runs:
         self._runs, self._fresh, self._log = [], [], []
         self._fresh_rows = self._fresh_merged = 0
         self._earliest = None
+        self.taken = None
         self._changed = True
 
     # -- the changelog
@@ -190,6 +235,7 @@ class Runs:
         self._runs = [_Run(e.number, e.rows, e.low, e.high, e.pieces, frame=None, stored=True) for e in manifest.runs]
         self._next_number = max((run.number + 1 for run in self._runs), default=0)
         self._earliest = min((run.low for run in self._runs), default=None)
+        self.taken = manifest.taken
 
     def persist(self, writes: Writes) -> None:
         """See ``StateStore``."""
@@ -204,7 +250,7 @@ class Runs:
                     writes.put(_PIECE.pack(b"r", run.number, piece), encode_rows(part))
                 run.stored = True
         entries = [_RunEntry(number=r.number, rows=r.rows, low=r.low, high=r.high, pieces=r.pieces) for r in self._runs]
-        writes.put(_MANIFEST, msgspec.json.encode(_Manifest(runs=entries)))
+        writes.put(_MANIFEST, msgspec.json.encode(_Manifest(runs=entries, taken=self.taken)))
         self._gone = []
         self._changed = False
         if self._view is not None:
@@ -233,6 +279,26 @@ class Runs:
                 run.frame = None
 
     # -- inside
+
+    def _merged_parts(self, frames: list[pl.DataFrame], keys: Sequence[str], widening: int) -> Iterator[pl.DataFrame]:
+        rows = sum(frame.height for frame in frames)
+        number = min(-(-rows * widening // _PART_ROWS_MAX), _PARTS_MAX) if keys else 1
+        if not rows:
+            return
+        if number == 1:
+            yield self._merge(concat_rows(frames))
+            return
+        parts: list[list[pl.DataFrame]] = [[] for _ in range(number)]
+        frames.reverse()
+        while frames:  # a frame goes when its rows have been dealt out, so there are never two of all
+            frame = frames.pop()
+            for part, dealt in split(frame, partition_of(frame, keys, number), number):
+                parts[part].append(dealt)
+        del frame
+        for part in range(number):
+            dealt_rows, parts[part] = parts[part], []
+            if dealt_rows:
+                yield self._merge(concat_rows(dealt_rows))
 
     def _bounds(self, run: pl.DataFrame) -> tuple[int, int]:
         times = run.get_column(self._time)
@@ -278,18 +344,20 @@ class Runs:
     def _remove(self, bound: int) -> list[pl.DataFrame]:
         """Take rows with ``time <= bound`` out of all runs. Runs that begin later aren't touched, or even loaded."""
         taken, kept = [], []
+        self.taken = bound if self.taken is None else max(bound, self.taken)
+        self._changed = True
         for run in self._runs:
             if run.low > bound:
                 kept.append(run)
                 continue
             frame = self._load(run)
             self._gone += [run] if run.stored else []
-            self._changed = True
             if run.high <= bound:
                 taken.append(frame)
                 continue
             taken.append(frame.filter(pl.col(self._time) <= bound))
             kept.append(self._run(frame.filter(pl.col(self._time) > bound)))
         self._runs = kept
-        self._earliest = min((run.low for run in kept), default=None)
+        lows = [run.low for run in kept] + [self._bounds(frame)[0] for frame in self._fresh]
+        self._earliest = min(lows, default=None)
         return taken

@@ -75,7 +75,6 @@ def aggregated(app: hr.App, dtype: Any, aggregate: hr.Aggregate) -> pl.DataType:
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: s.window(hr.tumbling("1s"), key="member", agg=COUNT), "window owns something durable"),
     (lambda s: s.window(hr.tumbling("1s"), key="nope", agg=COUNT, id="w"), "there is no column 'nope'"),
-    (lambda s: s.window(hr.tumbling("1s"), key=(), agg=COUNT, id="w"), "window needs a key"),
     (lambda s: s.window(hr.tumbling("1s"), key="member", agg={}, id="w"), "agg= names no aggregate"),
     (lambda s: s.window("1s", key="member", agg=COUNT, id="w"), "the shape of a window can't be str '1s'"),  # type: ignore[arg-type]
     (lambda s: window(s, member=hr.count()), "the aggregate 'member' has the name of a key"),

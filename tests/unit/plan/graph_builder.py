@@ -10,6 +10,7 @@ from dataclasses import replace
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.shapes import Tumbling
 from headrace.api.specs import (
     Aggregate,
     Broadcast,
@@ -29,7 +30,6 @@ from headrace.api.specs import (
     StreamSpec,
     TableJoin,
     TableSpec,
-    Tumbling,
     Window,
 )
 from headrace.core.ids import StreamId

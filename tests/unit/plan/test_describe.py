@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 from graph_builder import AppBuilder
 
-from headrace.api.specs import BatchFunction, EventTime, PartitionBy, Project, RowFunction, Sink, Tumbling, Window
+from headrace.api.shapes import Tumbling
+from headrace.api.specs import BatchFunction, EventTime, PartitionBy, Project, RowFunction, Sink, Window
 from headrace.plan.describe import detail_of, event_time_of, expressions_of
 from headrace.plan.render import render
 

@@ -1,6 +1,8 @@
-"""Built-in aggregates as three expressions each: partial results of a batch, their merge, the final value.
+"""Aggregates as expressions: partial results of a batch, their merge, the final value. All vectorised.
 
-Merging is associative, so partial results can be made anywhere and in any grouping. All vectorised.
+Merging is associative, so partial results can be made anywhere and in any grouping, as long as they are put together
+in the order of arrival: some aggregates depend on it. An aggregate keeps its partial result in one or two
+columns, its *parts*. The user's own functions are in ``folding``.
 """
 
 from __future__ import annotations
@@ -11,86 +13,248 @@ from dataclasses import dataclass
 import polars as pl
 
 from headrace.api.specs import Aggregate
+from headrace.runtime.operators import sketch
+from headrace.runtime.operators.folding import Failed, Fold
+from headrace.serdes.schema import Schema
+
+TIME = "__t"
+"""The column that says when a message happened (ms), where that is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """One column of partial results. ``of`` computes it from a batch's group, ``merge`` from several of its kind."""
+class _Parts:
+    """``of`` computes the parts from a group of values, ``merge`` from several of their kind."""
 
-    of: Callable[[pl.Expr], pl.Expr]
-    merge: Callable[[pl.Expr], pl.Expr]
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    parts: tuple[_Part, ...]
-    final: Callable[[Sequence[pl.Expr]], pl.Expr]
+    of: tuple[pl.Expr, ...]
+    merge: tuple[pl.Expr, ...]
+    final: pl.Expr
 
 
-def _sum(value: pl.Expr) -> pl.Expr:
-    return value.sum()
+def _summed(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts((value.sum(),), (pl.col(names[0]).sum(),), pl.col(names[0]))
 
 
-_RULES: dict[str, _Rule] = {
-    "count": _Rule((_Part(lambda v: v.count().cast(pl.Int64), _sum),), lambda p: p[0]),
-    "sum": _Rule((_Part(_sum, _sum),), lambda p: p[0]),
-    "min": _Rule((_Part(lambda v: v.min(), lambda v: v.min()),), lambda p: p[0]),
-    "max": _Rule((_Part(lambda v: v.max(), lambda v: v.max()),), lambda p: p[0]),
-    "mean": _Rule(
-        (
-            _Part(lambda v: v.cast(pl.Float64).sum(), _sum),
-            _Part(lambda v: v.count().cast(pl.Int64), _sum),
-        ),
-        lambda p: pl.when(p[1] > 0).then(p[0] / p[1]),
-    ),
-    "collect": _Rule(
-        (_Part(lambda v: v, lambda v: v.list.explode(keep_nulls=True, empty_as_null=False)),), lambda p: p[0]
-    ),
+def _counted(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts((value.count().cast(pl.Int64),), (pl.col(names[0]).sum(),), pl.col(names[0]))
+
+
+def _smallest(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts((value.min(),), (pl.col(names[0]).min(),), pl.col(names[0]))
+
+
+def _largest(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts((value.max(),), (pl.col(names[0]).max(),), pl.col(names[0]))
+
+
+def _averaged(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    total, number = map(pl.col, names)
+    return _Parts(
+        (value.cast(pl.Float64).sum(), value.count().cast(pl.Int64)),
+        (total.sum(), number.sum()),
+        pl.when(number > 0).then(total / number),
+    )
+
+
+def _earliest(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    first, time = map(pl.col, names)
+    at = pl.col(TIME)
+    return _Parts(
+        (value.get(at.arg_min()), at.min()),
+        (first.get(time.arg_min(), null_on_oob=True), time.min()),
+        first,
+    )
+
+
+def _latest(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    last, time = map(pl.col, names)
+    at = pl.col(TIME)
+    # Backwards: of equal times the largest's search finds the first.
+    return _Parts(
+        (value.reverse().get(at.reverse().arg_max()), at.max()),
+        (last.reverse().get(time.reverse().arg_max(), null_on_oob=True), time.max()),
+        last,
+    )
+
+
+def _first_arrived(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    first, there = map(pl.col, names)
+    return _Parts((value.first(), pl.len() > 0), (first.filter(there).first(), there.any()), first)
+
+
+def _last_arrived(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    last, there = map(pl.col, names)
+    return _Parts((value.last(), pl.len() > 0), (last.filter(there).last(), there.any()), last)
+
+
+def _values(column: str) -> pl.Expr:
+    return pl.col(column).list.explode(keep_nulls=False, empty_as_null=False)
+
+
+def _collected(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts((value.implode(),), (_values(names[0]).implode(),), pl.col(names[0]))
+
+
+def _different(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts(
+        (value.drop_nulls().unique().implode(),),
+        (_values(names[0]).unique().implode(),),
+        pl.col(names[0]).list.len().cast(pl.Int64),
+    )
+
+
+def _different_about(value: pl.Expr, names: Sequence[str]) -> _Parts:
+    return _Parts(
+        (sketch.highest(value).implode(),),
+        (sketch.highest(_values(names[0])).implode(),),
+        pl.col(names[0]).map_batches(sketch.estimate, return_dtype=pl.Int64),
+    )
+
+
+def _top(value: pl.Expr, by: pl.Expr, names: Sequence[str], most: int) -> _Parts:
+    # Two lists side by side, and a rank by place among equals: sorting structs inside a group isn't safe in Polars 2.1.
+    def best(values: pl.Expr, ranks: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+        order = ranks.rank("ordinal", descending=True).arg_sort().head(most)
+        return values.gather(order).implode(), ranks.gather(order).implode()
+
+    known = by.is_not_null()
+    return _Parts(
+        best(value.filter(known), by.filter(known)),
+        best(_values(names[0]), _values(names[1])),
+        pl.col(names[0]),
+    )
+
+
+_Rule = Callable[[pl.Expr, Sequence[str]], _Parts]
+
+_RULES: dict[str, tuple[int, _Rule]] = {
+    "count": (1, _counted),
+    "sum": (1, _summed),
+    "min": (1, _smallest),
+    "max": (1, _largest),
+    "mean": (2, _averaged),
+    "collect": (1, _collected),
+    "distinct": (1, _different),
+    "approx_distinct": (1, _different_about),
 }
+_BY_TIME: dict[str, _Rule] = {"first": _earliest, "last": _latest}
+_BY_ARRIVAL: dict[str, _Rule] = {"first": _first_arrived, "last": _last_arrived}
 
 
 class Aggregation:
-    """The aggregates of one window step over key columns (the window's start is one of the keys)."""
+    """The aggregates of one window step."""
 
     def __init__(
-        self, keys: Sequence[str], aggregates: Sequence[tuple[str, Aggregate]], wide: dict[str, pl.DataType]
+        self,
+        aggregates: Sequence[tuple[str, Aggregate]],
+        wide: dict[str, pl.DataType],
+        rows: Schema,
+        *,
+        timed: bool,
+        failed: Failed,
     ) -> None:
-        """``wide`` gives for each aggregate the type of its result, in which partial sums are kept too."""
-        self._keys = list(keys)
-        self._values: list[pl.Expr] = []
+        """``wide`` gives for each aggregate the type of its result, in which partial sums are kept too.
+
+        ``rows`` are what is aggregated; ``timed``: with a column ``TIME``. ``failed`` makes the error of a user's
+        function that raised.
+        """
+        self._wide = wide
+        self._timed = timed
+        self._prepared: list[pl.Expr] = []
         self._partial: list[pl.Expr] = []
         self._merge: list[pl.Expr] = []
         self._final: list[pl.Expr] = []
+        self._folds: list[Fold] = []
         for number, (name, aggregate) in enumerate(aggregates):
-            rule = _RULES[aggregate.kind]
-            value = self._value(f"__{number}", aggregate.expr)
-            if aggregate.kind == "sum":
-                value = value.cast(wide[name])
-            columns = [f"__{number}_{part}" for part in range(len(rule.parts))]
-            for column, part in zip(columns, rule.parts, strict=True):
-                of = pl.len().cast(pl.Int64) if aggregate.expr is None else part.of(value)
-                self._partial.append(of.alias(column))
-                self._merge.append(part.merge(pl.col(column)).alias(column))
-            self._final.append(rule.final([pl.col(c) for c in columns]).cast(wide[name]).alias(name))
+            parts, columns = self._parts(f"__{number}", name, aggregate, rows, failed)
+            self._partial += [of.alias(column) for column, of in zip(columns, parts.of, strict=True)]
+            self._merge += [merge.alias(column) for column, merge in zip(columns, parts.merge, strict=True)]
+            self._final.append(parts.final.cast(wide[name]).alias(name))
+        empty = rows.empty().with_columns(pl.lit(0, pl.Int64).alias(TIME)).with_columns(self._prepared)
+        schema = empty.group_by(pl.lit(0).alias("__group")).agg(self._partial).drop("__group").schema
+        self.parts = list(schema)
+        """The columns that partial results are kept in."""
+        self.nothing = [_nothing(dtype).alias(name) for name, dtype in schema.items()]
+        """The parts of no message at all."""
 
-    def partial(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of a batch."""
-        return rows.with_columns(self._values).group_by(self._keys).agg(self._partial)
+    def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
+        """Partial results of a batch per ``keys``; ``more`` is computed beside them."""
+        return rows.with_columns(self._prepared).group_by(keys).agg(*self._partial, *more)
 
-    def merge(self, partials: pl.DataFrame) -> pl.DataFrame:
+    def merge(self, partials: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
         """Partial results that may name a key more than once, as such that don't."""
-        return partials.group_by(self._keys).agg(self._merge)
+        return partials.group_by(keys).agg(*self._merge, *more)
 
-    def final(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Keys and final values, from merged partial results."""
-        return partials.select(*self._keys, *self._final)
+    def rolling(self, partials: pl.DataFrame, keys: Sequence[str], index: str, period: int) -> pl.DataFrame:
+        """For each row what the rows of its key have together whose ``index`` is in (own - period, own].
 
-    def _value(self, column: str, expr: pl.Expr | None) -> pl.Expr:
+        Rows have to be sorted by ``keys`` and ``index``.
+        """
+        groups = partials.rolling(index_column=index, period=f"{period}i", group_by=list(keys) or None)
+        return groups.agg(self._merge)
+
+    def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
+        """Call the user's functions on what has come: afterwards it is a result, not messages."""
+        for fold in self._folds:
+            partials = fold.settle(partials)
+        return partials
+
+    def final(self, partials: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+        """``keys`` and final values, from merged partial results."""
+        return self.settle(partials).select(*keys, *self._final)
+
+    @property
+    def folds(self) -> bool:
+        """There are functions of the user's."""
+        return bool(self._folds)
+
+    def _parts(
+        self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
+    ) -> tuple[_Parts, list[str]]:
+        kind = aggregate.kind
+        both = [f"{column}_0", f"{column}_1"]
+        if kind in ("fold", "reduce"):
+            return self._fold(column, name, aggregate, rows, failed)
+        if aggregate.expr is None:
+            parts = _counted(pl.lit(None), both)
+            return _Parts((pl.len().cast(pl.Int64),), parts.merge, parts.final), both[:1]
+        if aggregate.by is not None:
+            by = self._value(f"{column}_by", aggregate.by)
+            return _top(self._value(column, aggregate.expr), by, both, aggregate.most), both
+        value = self._value(column, aggregate.expr)
+        if kind in _BY_TIME:
+            return (_BY_TIME if self._timed else _BY_ARRIVAL)[kind](value, both), both
+        if kind == "sum":
+            value = value.cast(self._wide[name])
+        if kind == "approx_distinct":
+            self._prepared.append(aggregate.expr.map_batches(sketch.codes, return_dtype=pl.UInt32).alias(column))
+            value = pl.col(column)
+        number, rule = _RULES[kind]
+        return rule(value, both), both[:number]
+
+    def _fold(
+        self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
+    ) -> tuple[_Parts, list[str]]:
+        fold = Fold(column, name, aggregate, self._wide[name], rows, failed)
+        self._folds.append(fold)
+        values = [pl.col(c) for c in rows.columns] if aggregate.expr is None else [self._value(column, aggregate.expr)]
+        made = pl.col(fold.made)
+        parts = _Parts(
+            (pl.lit([], pl.List(self._wide[name])).first(), *(fold.of(value) for value in values)),
+            (_values(fold.made).implode(), *(_values(waiting).implode() for waiting in fold.waiting)),
+            made.list.first(),
+        )
+        return parts, [fold.made, *fold.waiting]
+
+    def _value(self, column: str, expr: pl.Expr) -> pl.Expr:
         """What to aggregate: a column as it is, an expression as a column computed for each row first.
 
         Within a group a literal would be one value, however many rows the group has.
         """
-        if expr is None or expr.meta.is_column():
-            return pl.lit(None) if expr is None else expr
-        self._values.append(expr.alias(column))
+        if expr.meta.is_column():
+            return expr
+        self._prepared.append(expr.alias(column))
         return pl.col(column)
+
+
+def _nothing(dtype: pl.DataType) -> pl.Expr:
+    return pl.lit([], dtype) if isinstance(dtype, pl.List) else pl.lit(None, dtype)

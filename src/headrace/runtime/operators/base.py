@@ -45,8 +45,12 @@ class Operator:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.after: list[Operator] = []
+        self.late_after: list[Operator] = []
+        """Who gets the messages that came too late for it."""
         self.batches = 0
         self.rows = 0
+        self.now_ms: int | None = None
+        """What the wall clock showed when the host last looked: at the start of each step."""
 
     def receive(self, rows: pl.DataFrame) -> None:
         """Take rows from an operator before this one (or from the task)."""

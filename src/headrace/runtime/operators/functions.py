@@ -14,6 +14,7 @@ import polars as pl
 from headrace.api.specs import BatchFunction, Node, RowFunction, Sink
 from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.users_code import users_line
 
 
 class RowFunctionOperator(Operator):
@@ -47,7 +48,7 @@ class RowFunctionOperator(Operator):
                 case "flat_map":
                     return [result for record in records for result in function(record)]
         except Exception as error:
-            raise self.failed(error, "the function", _users_line(error)) from error
+            raise self.failed(error, "the function", users_line(error)) from error
 
 
 class BatchFunctionOperator(Operator):
@@ -62,7 +63,7 @@ class BatchFunctionOperator(Operator):
         try:
             result: object = self._spec.function(rows.clone())
         except Exception as error:
-            raise self.failed(error, "the batch function", _users_line(error)) from error
+            raise self.failed(error, "the batch function", users_line(error)) from error
         if not isinstance(result, pl.DataFrame):
             wrong = TypeError(f"it returned {type(result).__name__}, not a polars DataFrame")
             raise self.failed(wrong, "the batch function")
@@ -87,14 +88,4 @@ class SinkOperator(Operator):
         try:
             self._function(rows.clone())
         except Exception as error:
-            raise self.failed(error, "the sink function", _users_line(error)) from error
-
-
-def _users_line(error: Exception) -> str:
-    """The line of the app's own code that raised, or that called what raised; nothing if none is known."""
-    trace = error.__traceback__
-    while trace is not None:
-        if not trace.tb_frame.f_globals.get("__name__", "").startswith("headrace."):
-            return f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return ""
+            raise self.failed(error, "the sink function", users_line(error)) from error

@@ -1,109 +1,151 @@
-"""Tumbling event-time windows with built-in aggregates, columnar throughout.
+"""What all window steps share: the time that they go by, late messages, and the shape of results.
 
-A batch becomes partial results per (window, key) at once; the state is runs of partial results
-(``stores.runs``). When the watermark reaches a window's end, its rows are taken out, merged, finished and
-emitted, in the order of window and key. A message older than the watermark whose window has left is late:
-it is counted and dropped. A null key is a key like any other, as in Polars; a null event time is an error.
+Time is that of the messages, read from their event time and moved by the watermark, or that of the clock: then a
+message belongs to the moment at which it is processed, and windows end when the clock says so. Each family of shapes
+has a module of its own; ``windows`` chooses.
+
+A null key is a key like any other, as in Polars; a null event time is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from headrace.api.specs import Node, Window
-from headrace.core.errors import DataError
-from headrace.runtime.operators.aggregation import Aggregation
+from headrace.core.errors import DataError, UserFunctionError
+from headrace.runtime.operators.aggregation import TIME, Aggregation
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.event_time import from_ms, time_ms
+from headrace.runtime.operators.users_code import users_line
 from headrace.runtime.watermark import FOREVER, NEVER
-from headrace.stores.base import StateStore
-from headrace.stores.runs import Runs
 
-_START = "__start"
-_END = "__end"
+START, END = "__start", "__end"
+"""The bounds of a window, or of a piece of one, in ms; the end is exclusive."""
 
 
 class WindowOperator(Operator):
-    """A window step of one task."""
+    """A window step of one task. Subclasses take messages in, and say what leaves when time goes on."""
 
     def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
         super().__init__(node)
         schema = node.schema
         if schema is None:
             raise ValueError("a window node has an output schema")
-        self._spec = spec
-        self._output = schema
-        self._counters = counters
-        self._size = spec.shape.size_ms
-        time = time_ms(spec.event_time, spec.input.columns[spec.event_time.column])
-        shift = spec.shape.offset_ms % self._size
-        self._start = (time - (time - shift) % self._size).alias(_START)
-        names = [name for name, _ in spec.aggregates]
-        self._aggregation = Aggregation(
-            [_START, *spec.keys], spec.aggregates, {name: schema.columns[name] for name in names}
+        self.spec = spec
+        self.keys = list(spec.keys)
+        self.time = NEVER
+        """How far time has come."""
+        self.aggregation = Aggregation(
+            spec.aggregates,
+            {name: schema.columns[name] for name, _ in spec.aggregates},
+            spec.input,
+            timed=spec.event_time is not None,
+            failed=self._user_failed,
         )
-        self._runs = Runs(node.id, _START, self._aggregation.merge)
-        self._watermark = NEVER
+        self._output = schema.columns
+        self._counters = counters
+        time = spec.event_time
+        self._event_time = None if time is None else time_ms(time, spec.input.columns[time.column]).alias(TIME)
+
+    # -- what a shape does
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """Take messages; those with a time have it in the column ``TIME``."""
+        raise NotImplementedError
+
+    def advance(self, time: int) -> None:
+        """Time (of the step's own axis) has come to ``time``; what is over leaves."""
+        raise NotImplementedError
+
+    def next_ms(self) -> int | None:
+        """When, by the clock, the next window is over; asked where the clock is the axis."""
+        raise NotImplementedError
+
+    # -- the operator's hooks
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
-        partial = self._partial(rows)
-        lowest = self._lowest(partial)
-        bound = self._watermark - self._size
-        if self._watermark > NEVER and lowest <= bound:
-            partial = self._without_late(rows, bound)
-        self._runs.add(partial)
+        if self.spec.axis == "processing":
+            now = self.now()
+            if now > self.time:
+                self.on_time(now)
+            rows = rows.with_columns(pl.lit(now, pl.Int64).alias(TIME))
+        elif self._event_time is not None:
+            rows = rows.with_columns(self._event_time)
+        self.take_in(rows)
 
     def on_watermark(self, watermark: int) -> None:
         """See ``Operator``."""
-        self._watermark = watermark
-        self._fire(watermark - self._size)
+        if self.spec.axis == "event":
+            self.advance(watermark)
+            self.time = watermark
+
+    def on_time(self, now_ms: int) -> None:
+        """See ``Operator``."""
+        if self.spec.axis == "processing" and now_ms > self.time:
+            self.advance(now_ms)
+            self.time = now_ms
+
+    def due_ms(self) -> int | None:
+        """See ``Operator``."""
+        return self.next_ms() if self.spec.axis == "processing" else None
 
     def on_end(self) -> None:
         """See ``Operator``."""
-        self._fire(FOREVER)
-
-    def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
-        return (self._runs,)
+        self.advance(FOREVER)
+        self.time = FOREVER
 
     def resume(self, watermark: int) -> None:
         """See ``Operator``."""
-        self._watermark = watermark
+        if self.spec.axis == "event":
+            self.time = watermark
 
-    def _partial(self, rows: pl.DataFrame) -> pl.DataFrame:
+    # -- for the shapes
+
+    def now(self) -> int:
+        """What the clock shows."""
+        if self.now_ms is None:
+            raise ValueError("the host tells the time before it hands on messages")
+        return self.now_ms
+
+    def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
+        """Partial results of messages."""
         try:
-            return self._aggregation.partial(rows.with_columns(self._start))
+            return self.aggregation.partial(rows, keys, *more)
         except pl.exceptions.PolarsError as error:
             raise self.failed(error, "an aggregate") from error
 
-    def _lowest(self, partial: pl.DataFrame) -> int:
-        starts = partial[_START]
-        if starts.null_count():
-            raise DataError(
-                f"operator {self.node.id!r} got messages whose event time ({self._spec.event_time.column!r}) is null",
-                hint="filter them out before the window, or give them a time",
-            )
-        low = starts.min()
-        return low if isinstance(low, int) else FOREVER
+    def too_late(self, rows: pl.DataFrame) -> None:
+        """Count messages whose windows are over, and hand them to whoever wants them."""
+        self._counters.count("late", rows.height)
+        if rows.height:
+            plain = rows.select(list(self.spec.input.columns))
+            for operator in self.late_after:
+                operator.receive(plain)
 
-    def _without_late(self, rows: pl.DataFrame, bound: int) -> pl.DataFrame:
-        stamped = rows.with_columns(self._start)
-        kept = stamped.filter(pl.col(_START) > bound)
-        self._counters.count("late", stamped.height - kept.height)
-        return self._aggregation.partial(kept)
-
-    def _fire(self, bound: int) -> None:
-        done = self._runs.take(bound)
-        if done is None:
-            return
-        done = done.sort(_START, *self._spec.keys)
-        start, end = (self._output.columns[name] for name in ("window_start", "window_end"))
-        result = (
-            self._aggregation.final(done)
-            .with_columns((pl.col(_START) + self._size).alias(_END))
-            .with_columns(from_ms(_START, start).alias("window_start"), from_ms(_END, end).alias("window_end"))
+    def null_time(self) -> DataError:
+        """The error for messages without a time."""
+        time = self.spec.event_time
+        column = "" if time is None else f" ({time.column!r})"
+        return DataError(
+            f"operator {self.node.id!r} got messages whose event time{column} is null",
+            hint="filter them out before the window, or give them a time",
         )
-        self.emit(result.select(list(self._output.columns)))
+
+    def send(self, merged: pl.DataFrame, *more: str) -> None:
+        """Finish merged partial results and emit them in the order of window and key.
+
+        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that go out as they are.
+        """
+        if not merged.height:
+            return
+        result = self.aggregation.final(merged.sort(START, *self.keys), [START, END, *self.keys, *more])
+        bounds = [
+            from_ms(ours, self._output[public]).alias(public)
+            for ours, public in ((START, "window_start"), (END, "window_end"))
+            if public in self._output
+        ]
+        self.emit(result.with_columns(bounds).select(list(self._output)))
+
+    def _user_failed(self, error: Exception, what: str) -> UserFunctionError:
+        return self.failed(error, what, users_line(error))

@@ -1,0 +1,161 @@
+"""When a window speaks before its end (``early=``) and after it (``late=``).
+
+Everything counts since the last pane of the same window and key: what a pane has shown doesn't make the next one
+come sooner. A count is looked at with each message, a time whenever time moves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from itertools import product
+from typing import Literal
+
+from headrace.api.location import Declaring
+from headrace.api.shapes import Alternative, Deadline, Since, Trigger
+from headrace.core.duration import Duration, format_ms, to_ms
+from headrace.core.errors import DeclarationError
+
+Clock = Literal["event", "processing"]
+
+
+def after(messages: int) -> Trigger:
+    """Fires once, with the n-th message of a window and key.
+
+    >>> print(hr.after(100))
+    after 100
+    """
+    with Declaring("after"):
+        return Trigger(f"after {messages}", (Alternative(False, _number(messages)),))
+
+
+def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
+    """Fires again and again: with every n messages (a number), or at full multiples of a duration.
+
+    At a multiple it fires only where something has come since the last pane. ``time`` says by which clock.
+
+    >>> print(hr.every(100))
+    every 100
+    >>> print(hr.every("10s", time="processing"))
+    every 10s of processing time
+    """
+    with Declaring("every"):
+        if isinstance(step, int) and not isinstance(step, bool):
+            return Trigger(f"every {step}", (Alternative(True, _number(step)),))
+        return _deadline("every", "tick", step, time, repeats=True)
+
+
+def since_first(duration: Duration, time: Clock = "event") -> Trigger:
+    """Fires once, this long after the first message of a window and key.
+
+    >>> print(hr.since_first("5s"))
+    5s since the first
+    """
+    with Declaring("since_first"):
+        return _deadline("{} since the first", "first", duration, time, repeats=False)
+
+
+def since_last(duration: Duration, time: Clock = "event") -> Trigger:
+    """Fires once, when no message of a window and key has come for this long.
+
+    In event time the latest message counts, whenever it came.
+
+    >>> print(hr.repeated(hr.since_last("5s", time="processing")))
+    repeatedly 5s since the last of processing time
+    """
+    with Declaring("since_last"):
+        return _deadline("{} since the last", "last", duration, time, repeats=False)
+
+
+def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
+    """Fires when one of the triggers does. A number or a duration stands for ``every`` of it.
+
+    >>> print(hr.any_of(hr.every(1000), hr.every("10s")))
+    any of (every 1000, every 10s)
+    """
+    with Declaring("any_of"):
+        parts = _several(triggers)
+        return Trigger(_listed("any of", parts), tuple(a for part in parts for a in part.alternatives))
+
+
+def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
+    """Fires when all of the triggers would. With a time among them it is looked at when time moves.
+
+    >>> print(hr.repeated(hr.all_of(hr.after(100), hr.since_first("1m"))))
+    repeatedly all of (after 100, 1m since the first)
+    """
+    with Declaring("all_of"):
+        parts = _several(triggers)
+        chosen = product(*(part.alternatives for part in parts))
+        return Trigger(_listed("all of", parts), tuple(_both(alternatives) for alternatives in chosen))
+
+
+def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
+    """The same trigger again after each pane.
+
+    >>> print(hr.repeated(hr.since_first("5s")))
+    repeatedly 5s since the first
+    """
+    with Declaring("repeated"):
+        inner = as_trigger(trigger)
+        return Trigger(f"repeatedly {inner}", tuple(replace(a, repeats=True) for a in inner.alternatives))
+
+
+def at_close() -> Trigger:
+    """Never fires by itself: as ``late=`` it gathers late messages until the window is over, in one pane.
+
+    >>> print(hr.at_close())
+    at close
+    """
+    return Trigger("at close")
+
+
+def as_trigger(value: object) -> Trigger:
+    """A trigger as it is; a number or a duration as ``every`` of it."""
+    if isinstance(value, Trigger):
+        return value
+    if isinstance(value, int | str | timedelta) and not isinstance(value, bool):
+        return every(value)
+    raise DeclarationError(
+        f"{type(value).__name__} {value!r:.80} is no trigger",
+        hint='write hr.every(100), hr.every("10s"), hr.since_first("5s"), hr.since_last("5s"), '
+        "hr.any_of(...) or hr.all_of(...)",
+    )
+
+
+def _number(messages: object) -> int:
+    if not isinstance(messages, int) or isinstance(messages, bool):
+        raise DeclarationError(f"{messages!r} is no number of messages", hint="write a whole number, like 100")
+    if messages < 1:
+        raise DeclarationError(f"{messages} messages can't be waited for", hint="the number is 1 at least")
+    return messages
+
+
+def _deadline(text: str, since: Since, duration: Duration, time: object, *, repeats: bool) -> Trigger:
+    if time not in ("event", "processing"):
+        raise DeclarationError(f"time={time!r} is no clock", hint='"event" or "processing"')
+    ms = to_ms(duration, "the duration", minimum=1)
+    processing = time == "processing"
+    words = f"{text} {format_ms(ms)}" if since == "tick" else text.format(format_ms(ms))
+    words += " of processing time" if processing else ""
+    return Trigger(words, (Alternative(repeats, 0, (Deadline(since, ms, processing),)),))
+
+
+def _several(triggers: tuple[object, ...]) -> list[Trigger]:
+    if len(triggers) < 2:
+        raise DeclarationError("one trigger alone needs no combining", hint="name two or more")
+    return [as_trigger(trigger) for trigger in triggers]
+
+
+def _listed(how: str, parts: list[Trigger]) -> str:
+    return f"{how} ({', '.join(map(str, parts))})"
+
+
+def _both(alternatives: tuple[Alternative, ...]) -> Alternative:
+    deadlines = tuple(dict.fromkeys(d for a in alternatives for d in a.deadlines))
+    if len({deadline.processing for deadline in deadlines}) > 1:
+        raise DeclarationError(
+            "event time and processing time can't be waited for together",
+            hint="the two don't move together: combine them by any_of, or use one of them",
+        )
+    return Alternative(all(a.repeats for a in alternatives), max(a.count for a in alternatives), deadlines)
