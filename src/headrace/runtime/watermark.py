@@ -62,6 +62,7 @@ class PartitionTime:
         "_counts",
         "_ended",
         "_idle_tasks",
+        "_names",
         "_stages",
         "_times",
         "closed",
@@ -80,6 +81,8 @@ class PartitionTime:
         self._times: dict[str, int] = {}
         self._idle_tasks: set[str] = set()
         self._ended: set[str] = set()
+        self._names: dict[str, set[str]] = {}
+        """Who has been heard, by stage."""
 
     # -- a source says it directly
 
@@ -97,10 +100,14 @@ class PartitionTime:
 
     def on_watermark(self, task: str, task_count: int, timestamp: int, *, idle: bool = False) -> None:
         """Take an upstream task's watermark."""
-        self._name(task, task_count)
-        self._times[task] = max(self._times.get(task, NEVER), timestamp)
+        new = self._name(task, task_count)
+        before = self._times.get(task, NEVER)
+        self._times[task] = max(before, timestamp)
+        woken = idle is not (task in self._idle_tasks)
         (self._idle_tasks.add if idle else self._idle_tasks.discard)(task)
-        self._reconcile()
+        # Most messages are of tasks that held nobody back: then the minimum is what it was.
+        if new or woken or self.idle or before <= self.watermark:
+            self._reconcile()
 
     def on_end_of_stream(self, task: str, task_count: int) -> None:
         """Take an upstream task's end-of-stream; the same again changes nothing."""
@@ -113,15 +120,13 @@ class PartitionTime:
         unheard = sorted(self._stages - self._counts.keys())
         parts = [f"any task of stage {stage}" for stage in unheard]
         for stage, count in sorted(self._counts.items()):
-            heard = {t for t in self._heard() if TaskName.parse(t).stage == stage}
-            if len(heard) < count:
-                parts.append(f"{count - len(heard)} of {count} tasks of stage {stage}")
+            heard = len(self._names.get(stage, ()))
+            if heard < count:
+                parts.append(f"{count - heard} of {count} tasks of stage {stage}")
         return ", ".join(parts)
 
-    def _heard(self) -> set[str]:
-        return self._times.keys() | self._ended
-
-    def _name(self, task: str, task_count: int) -> None:
+    def _name(self, task: str, task_count: int) -> bool:
+        """Note that a task was heard; whether it is the first time."""
         stage = TaskName.parse(task).stage
         if self._stages and stage not in self._stages:
             raise ProtocolError(
@@ -135,13 +140,17 @@ class PartitionTime:
                 f"{self.ssp}: task {task!r} says that its stage has {task_count} tasks; others said {known}",
                 hint="a stage's task count can't change under a running app; drain it first",
             )
-        names = {t for t in self._heard() if TaskName.parse(t).stage == stage} | {task}
-        if len(names) > task_count:
+        names = self._names.setdefault(stage, set())
+        if task in names:
+            return False
+        if len(names) == task_count:
             raise ProtocolError(
-                f"{self.ssp}: {len(names)} tasks of stage {stage!r} have reported "
-                f"({', '.join(sorted(names))}), but it says to have {task_count}",
+                f"{self.ssp}: {len(names) + 1} tasks of stage {stage!r} have reported "
+                f"({', '.join(sorted(names | {task}))}), but it says to have {task_count}",
                 hint="two versions of the stage are running; stop one of them",
             )
+        names.add(task)
+        return True
 
     def _reconcile(self) -> None:
         if not self._counts.keys() >= self._stages:
@@ -150,7 +159,7 @@ class PartitionTime:
         if len(self._ended) == total:
             self.end()
             return
-        if len(self._heard()) < total:
+        if sum(map(len, self._names.values())) < total:
             return
         living = [t for t in self._times if t not in self._ended]
         awake = [self._times[t] for t in living if t not in self._idle_tasks]
@@ -188,6 +197,9 @@ class PartitionTime:
         self._times = dict(times.tasks_to_event_time)
         self._idle_tasks = set(times.idle_tasks)
         self._ended = set(ends.tasks)
+        self._names = {}
+        for task in self._times.keys() | self._ended:
+            self._names.setdefault(TaskName.parse(task).stage, set()).add(task)
         self.watermark = times.timestamp_of_last_emission
         self.closed = ends.ended
         # An upstream task that is idle says so once: forgotten here, it would hold everything back for good.
