@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_note, print_traceback
 from headrace.cli.plan import plan
 from headrace.cli.run import run
@@ -37,6 +38,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="Exit codes: 0 well, 1 the app or the command failed, 2 wrong usage.",
 )
+checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
 streams = typer.Typer(no_args_is_help=True, help="Make, fill, read and end streams of the embedded log.")
 
 
@@ -76,6 +78,9 @@ for verb, name in (
 ):
     streams.command(name)(verb)
 app.add_typer(streams, name="stream")
+checkpoints.command("list")(list_checkpoints)
+checkpoints.command("show")(show)
+app.add_typer(checkpoints, name="checkpoint")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

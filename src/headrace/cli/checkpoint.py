@@ -1,0 +1,159 @@
+"""``headrace checkpoint list`` and ``show``: the last commit of each task, whether its app runs or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home
+
+if TYPE_CHECKING:
+    from headrace.runners.checkpoints import TaskCheckpoint
+    from headrace.runners.coordination.messages import CheckpointStatus
+
+AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which app.", show_default=False)]
+
+
+def list_checkpoints(
+    app: Annotated[
+        str | None, typer.Argument(metavar="APP", help="Which app; all of this home.", show_default=False)
+    ] = None,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """List the last checkpoint of each task.
+
+    Its version and age, how long it took (if the app runs), and what is kept for it: the changelog, the local
+    state, snapshots.
+    """
+    from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
+
+    apps = apps_with_checkpoints(home) if app is None else [app]
+    found = [checkpoint for each in apps for checkpoint in read_checkpoints(home, each)]
+    running = _running(home)
+    if as_json:
+        print_json([_as_data(checkpoint, running) for checkpoint in found])
+    elif found:
+        _print_list(found, running)
+    else:
+        print_note(f"no app has committed anything on {home}")
+
+
+def show(
+    app: AppOfHome,
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; all of them.", show_default=False)
+    ] = None,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything about the last checkpoint of an app's tasks.
+
+    Where each input is read on, how many frames each output partition got, which generations there were,
+    and the snapshots that a lost state folder would be rebuilt from.
+    """
+    from headrace.runners.checkpoints import read_checkpoints
+
+    found = read_checkpoints(home, app, task)
+    running = _running(home)
+    if as_json:
+        print_json([_as_data(checkpoint, running) for checkpoint in found])
+        return
+    for number, checkpoint in enumerate(found):
+        if number:
+            print_line("")
+        _print_one(checkpoint, running)
+
+
+Running = Mapping[tuple[str, str], "CheckpointStatus"]
+
+
+def _running(home: Path) -> Running:
+    """What the tasks that run now say of their last commit."""
+    from headrace.cli.status import ask
+
+    return {
+        (status.app, task.name): task.checkpoint
+        for status in ask(home, None)
+        for task in status.tasks
+        if task.checkpoint is not None
+    }
+
+
+def _as_data(checkpoint: TaskCheckpoint, running: Running) -> dict[str, Any]:
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(checkpoint)
+    live = running.get((checkpoint.app, checkpoint.task))
+    return data | {"ageMs": _age_ms(checkpoint, running), "durationMs": None if live is None else live.duration_ms}
+
+
+def _age_ms(checkpoint: TaskCheckpoint, running: Running) -> int | None:
+    live = running.get((checkpoint.app, checkpoint.task))
+    return checkpoint.age_ms if live is None else live.age_ms
+
+
+def _took(checkpoint: TaskCheckpoint, running: Running) -> str:
+    live = running.get((checkpoint.app, checkpoint.task))
+    return "-" if live is None else f"{live.duration_ms:,.1f} ms"
+
+
+def _print_list(found: Sequence[TaskCheckpoint], running: Running) -> None:
+    from headrace.cli.status_view import age
+
+    print_table(
+        ("app", "task", "version", "generation", "age", "took", "changelog", "state", "snapshots"),
+        [
+            (
+                one.app,
+                one.task,
+                _version(one),
+                one.current_generation,
+                age(_age_ms(one, running)),
+                _took(one, running),
+                format_bytes(one.changelog_bytes),
+                format_bytes(one.state_bytes),
+                len(one.snapshots),
+            )
+            for one in found
+        ],
+    )
+    for one in found:
+        if one.problem is not None:
+            print_note(f"{one.app} {one.task}: {one.problem}")
+
+
+def _version(checkpoint: TaskCheckpoint) -> str:
+    if checkpoint.version is None:
+        return "none"
+    return f"{checkpoint.version} (ended)" if checkpoint.ended else str(checkpoint.version)
+
+
+def _print_one(one: TaskCheckpoint, running: Running) -> None:
+    from headrace.cli.status_view import age
+
+    print_line(f"{one.app}  {one.task}")
+    if one.problem is not None:
+        print_line(f"  problem      {one.problem}")
+        return
+    print_line(f"  version      {_version(one)}" + ("" if one.next_version is None else f", next {one.next_version}"))
+    print_line(f"  generation   {one.generation or '-'} committed it, {one.current_generation or '-'} is the newest")
+    print_line(f"  age          {age(_age_ms(one, running))}, took {_took(one, running)}")
+    waiting = f", {format_bytes(one.changes_bytes)} of it not committed" if one.changes_bytes else ""
+    print_line(f"  changelog    {one.changelog}, {format_bytes(one.changelog_bytes)}{waiting}")
+    print_line(f"  local state  {format_bytes(one.state_bytes)}")
+    for snapshot in one.snapshots:
+        print_line(
+            f"  snapshot     version {snapshot.version} of generation {snapshot.generation}, "
+            f"offset {snapshot.offset}, {format_bytes(snapshot.bytes)}"
+        )
+    for position in one.inputs:
+        where = "its oldest frame" if position.offset is None else f"offset {position.offset:,}"
+        behind = "" if position.lag is None else f", {format_bytes(position.lag)} behind the end"
+        print_line(f"  reads        {position.stream}[{position.partition}] from {where}{behind}")
+    for output in one.outputs:
+        print_line(f"  has written  {counted(output.seq, 'frame')} to {output.stream}[{output.partition}]")

@@ -1,0 +1,281 @@
+"""What the tasks of apps have committed, read from their changelogs and folders, whether they run or not.
+
+Nothing is opened that a running task has locked: the last commit that counts stands in the changelog, and of local
+state and snapshots just the files are looked at. Reading begins at the newest snapshot that fits, else at the
+changelog's beginning.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from headrace.checkpoint.changelog import Changelog, Entry
+from headrace.checkpoint.record import CommitRecord, LocalCheckpoint
+from headrace.core.errors import HeadraceError, ProtocolError, UsageError
+from headrace.core.frame import Header, Kind, body_of, decode_header
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.metadata.generations import Generations
+from headrace.metadata.sqlite import SqliteMetadata
+from headrace.runtime.naming import changelog_name
+from headrace.runtime.state import Snapshot
+from headrace.systems.base import Edge, Extent, Records
+from headrace.systems.log.layout import StreamFolder
+from headrace.systems.log.system import LogSystem
+
+_CHANGELOG = "-changelog"
+_READ_BYTES = 8 << 20
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the answers share: they are printed as JSON."""
+
+
+class Position(_Part, frozen=True, kw_only=True):
+    """Where a task reads on in one input partition, and how far that is behind its end (None: unknown)."""
+
+    stream: str
+    partition: int
+    offset: Offset | None
+    lag: int | None
+
+
+class Output(_Part, frozen=True, kw_only=True):
+    """How many frames a task has written to one output partition."""
+
+    stream: str
+    partition: int
+    seq: int
+
+
+class SnapshotFacts(_Part, frozen=True, kw_only=True):
+    """A snapshot: the commit it holds, and what it takes on disk (files that it shares with the state included)."""
+
+    offset: Offset
+    generation: int
+    version: int
+    bytes: int
+
+
+class TaskCheckpoint(_Part, frozen=True, kw_only=True):
+    """The last commit of one task that counts, and what is kept for it.
+
+    ``generation`` made the commit; ``current_generation`` is the newest one that has begun. Without a commit
+    ``version`` is None. ``age_ms`` is how long the changelog has not been written. ``problem`` says why nothing
+    is known.
+    """
+
+    app: str
+    task: str
+    version: int | None = None
+    next_version: int | None = None
+    generation: int | None = None
+    current_generation: int | None = None
+    ended: bool = False
+    age_ms: int | None = None
+    inputs: tuple[Position, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    changelog: str = ""
+    changelog_bytes: int = 0
+    changes_bytes: int = 0
+    """How much of the changelog has come since the last commit, or since the fence of a restart."""
+    state_bytes: int = 0
+    snapshots: tuple[SnapshotFacts, ...] = ()
+    problem: str | None = None
+
+
+def apps_with_checkpoints(home: Path) -> list[str]:
+    """The apps that have committed something on this home, or have tried to."""
+    found: set[str] = set()
+    for stream in _log(home).admin().list():
+        words = stream.removesuffix(_CHANGELOG).split("-") if stream.endswith(_CHANGELOG) else []
+        # Both an app's name and a stage's may hold dashes; the tasks that were given generations decide.
+        for n in range(1, len(words)):
+            app, stage = "-".join(words[:n]), "-".join(words[n:])
+            if any(task.stage == stage for task in _tasks(home, app)):
+                found.add(app)
+    return sorted(found)
+
+
+def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
+    """The checkpoints of an app's tasks, or of one; raises ``UsageError`` when there is no such app or task."""
+    tasks = _tasks(home, app)
+    if not tasks:
+        known = ", ".join(apps_with_checkpoints(home))
+        raise UsageError(
+            f"app {app!r} has never run on {home}",
+            hint=f"there are checkpoints of {known}" if known else "name the home folder that it uses with --home",
+        )
+    wanted = [name for name in tasks if task in (None, str(name))]
+    if not wanted:
+        raise UsageError(f"app {app!r} has no task {task!r}", hint=f"it has {', '.join(map(str, tasks))}")
+    return [_task(home, app, name) for name in wanted]
+
+
+def _tasks(home: Path, app: str) -> list[TaskName]:
+    path = home / "metadata.db"
+    if not path.exists():
+        return []
+    metadata = SqliteMetadata(path)
+    try:
+        return sorted(Generations(metadata, app).latest())
+    finally:
+        metadata.close()
+
+
+def _log(home: Path) -> LogSystem:
+    return LogSystem(home / "streams")
+
+
+def _task(home: Path, app: str, task: TaskName) -> TaskCheckpoint:
+    name = changelog_name(app, task.stage)
+    facts = TaskCheckpoint(app=app, task=str(task), changelog=f"log.{name}[{task.number}]")
+    folder = f"{task.stage}-{task.number}"
+    snapshots = Snapshot.all(home / "snapshots" / app / folder)
+    facts = msgspec.structs.replace(
+        facts,
+        state_bytes=_size(home / "state" / app / folder),
+        snapshots=tuple(_snapshot(snapshot) for snapshot in snapshots),
+    )
+    system = _log(home)
+    try:
+        extent = system.admin().extents(name)[task.number]
+        read = _read(system, SSP(StreamId("log", name), task.number), extent, snapshots)
+    except HeadraceError as error:
+        return msgspec.structs.replace(facts, problem=error.message)
+    facts = msgspec.structs.replace(
+        facts,
+        changelog_bytes=extent.upcoming - extent.oldest,
+        age_ms=_age_ms(home, name, task.number),
+        current_generation=read.changelog.generation or None,
+        changes_bytes=read.changes_bytes,
+    )
+    record = read.changelog.record
+    return facts if record is None else _committed(facts, record, system)
+
+
+def _committed(facts: TaskCheckpoint, record: CommitRecord, system: LogSystem) -> TaskCheckpoint:
+    positions = [(entry.stream, entry.partition, entry.offset) for entry in record.inputs]
+    positions += [(entry.stream, entry.partition, entry.offset) for entry in record.sources]
+    return msgspec.structs.replace(
+        facts,
+        version=record.version,
+        next_version=None if record.ended else record.next_version,
+        generation=record.generation,
+        ended=record.ended,
+        inputs=tuple(
+            Position(stream=stream, partition=partition, offset=offset, lag=_lag(system, stream, partition, offset))
+            for stream, partition, offset in positions
+        ),
+        outputs=tuple(Output(stream=out.stream, partition=out.partition, seq=out.seq) for out in record.outputs),
+    )
+
+
+# -- the changelog ------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Reading:
+    changelog: Changelog
+    changes_bytes: int = 0
+
+
+def _read(system: LogSystem, ssp: SSP, extent: Extent, snapshots: Sequence[Snapshot]) -> _Reading:
+    for snapshot in reversed(snapshots):
+        if extent.oldest <= snapshot.local.offset < extent.upcoming:
+            found = _read_from(system, ssp, extent, snapshot.local)
+            if found is not None:
+                return found
+    found = _read_from(system, ssp, extent, _oldest_commit(system, ssp, extent))
+    if found is None:
+        raise ProtocolError(f"{ssp} changed while it was read")
+    return found
+
+
+def _oldest_commit(system: LogSystem, ssp: SSP, extent: Extent) -> LocalCheckpoint | None:
+    """A changelog is trimmed at a commit, which is then where to begin; one that is whole begins with a fence."""
+    for offset, header, _ in _records(system, ssp, extent.oldest, extent.upcoming):
+        if header.kind is Kind.COMMIT:
+            return LocalCheckpoint(offset, header.generation, header.version)
+        break
+    return None
+
+
+def _read_from(system: LogSystem, ssp: SSP, extent: Extent, base: LocalCheckpoint | None) -> _Reading | None:
+    reading: _Reading | None = None
+    start = extent.oldest if base is None else base.offset
+    try:
+        for offset, header, payload in _records(system, ssp, start, extent.upcoming):
+            if reading is None:
+                reading = _Reading(Changelog(header.producer, "", base))
+            match reading.changelog.take(offset, header, body_of(payload)):
+                case Entry.MISFIT:
+                    return None
+                case Entry.HOLD:
+                    reading.changes_bytes += len(payload)
+                case Entry.APPLY | Entry.FORGET:
+                    reading.changes_bytes = 0
+                case Entry.SKIP:
+                    pass
+    except HeadraceError:
+        if base is None or reading is not None:
+            raise
+        return None  # a snapshot of another changelog, whose commit would stand where no record begins
+    return reading or _Reading(Changelog(0, "", None))
+
+
+def _records(system: LogSystem, ssp: SSP, start: Offset, end: Offset) -> Iterator[tuple[Offset, Header, bytes]]:
+    consumer = system.consumer()
+    try:
+        consumer.register(ssp, Edge.OLDEST if start == 0 else start)
+        while consumer.position(ssp) < end:
+            polled = consumer.poll([ssp], _READ_BYTES)
+            if not polled:
+                return  # what is left is the unfinished end of an append
+            for records in polled:
+                if isinstance(records, Records):
+                    for offset, payload in zip(records.offsets, records.payloads, strict=True):
+                        yield offset, decode_header(payload), payload
+    finally:
+        consumer.close()
+
+
+# -- sizes and ages -----------------------------------------------------------------------------------------
+
+
+def _lag(system: LogSystem, stream: str, partition: int, offset: Offset | None) -> int | None:
+    """How far a position in the embedded log is behind its end; of other systems nothing is known here."""
+    name = StreamId.parse(stream)
+    admin = system.admin()
+    if name.system != "log" or offset is None or admin.describe(name.name) is None:
+        return None
+    return max(0, admin.extents(name.name)[partition].upcoming - offset)
+
+
+def _snapshot(snapshot: Snapshot) -> SnapshotFacts:
+    local = snapshot.local
+    return SnapshotFacts(
+        offset=local.offset, generation=local.generation, version=local.version, bytes=_size(snapshot.folder)
+    )
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.glob("*"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue  # a running task has just deleted it
+    return total
+
+
+def _age_ms(home: Path, changelog: str, partition: int) -> int | None:
+    try:
+        written = StreamFolder(home / "streams", changelog).log(partition).stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return max(0, round((time.time() - written) * 1000))

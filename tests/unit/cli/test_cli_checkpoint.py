@@ -1,0 +1,203 @@
+"""``headrace checkpoint``: what real tasks have committed, read beside them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.core.clock import ManualClock
+from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.metadata.generations import Generations
+from headrace.metadata.sqlite import SqliteMetadata
+from headrace.plan.planner import plan
+from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
+from headrace.runners.facts import gather_facts
+from headrace.runners.prepare import prepare_streams
+from headrace.runtime import state
+from headrace.runtime.container import Container
+from headrace.systems.log.system import LogSystem
+
+Cli = Callable[..., Any]
+
+
+def views_app(home: Path, name: str) -> hr.App:
+    app = hr.App(name, home=str(home), checkpoint_interval=100)
+    views = app.input("views", {"member": pl.Int64, "ts": pl.Int64}, event_time="ts")
+    counted = views.partition_by("member", id="by-member", partitions=2).window(
+        hr.tumbling("1s"), key="member", agg={"views": hr.count()}, id="counted"
+    )
+    counted.send_to(app.output(f"{name}-counts", partitions=2))
+    return app
+
+
+class Driven:
+    """A container of an app, driven by the test."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        graph = views_app(home, name).graph()
+        planned = plan(graph, gather_facts(graph))
+        prepare_streams(planned)
+        self.clock = ManualClock(1_000_000)
+        self.metadata = SqliteMetadata(home / "metadata.db")
+        generations = Generations(self.metadata, name)
+        tasks = [task.name for stage in planned.stages for task in stage.tasks]
+        self.container = Container(planned, tasks, lambda task: generations.issue([task])[task], self.clock)
+        for host in self.container.hosts:
+            host.start()
+
+    def run(self, ms: int) -> None:
+        for _ in range(ms // 10):
+            self.container.turn()
+            self.clock.advance(10)
+
+    def close(self) -> None:
+        for host in self.container.hosts:
+            host.close()
+        self.container.close()
+        self.metadata.close()
+
+
+@pytest.fixture
+def running(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
+    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 1000)
+    hr.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
+    driven = Driven(home, "page-views")
+    with hr.StreamWriter("views", home=home) as writer:
+        for n in range(12):
+            writer.write([{"member": member, "ts": n * 700} for member in range(20)])
+            driven.run(150)
+    yield driven
+    driven.close()
+
+
+def test_the_list_says_what_the_tasks_have_committed(cli: Cli, home: Path, running: Driven) -> None:
+    found = cli("checkpoint", "list", "--json").json()
+    assert [(one["app"], one["task"]) for one in found] == [
+        ("page-views", "by-member/0"),
+        ("page-views", "by-member/1"),
+        ("page-views", "views/0"),
+    ]
+    for one, host in zip(found, sorted(running.container.hosts, key=lambda host: host.name), strict=True):
+        assert (one["version"], one["generation"], one["currentGeneration"]) == (host.node.version, 1, 1)
+        assert (one["ended"], one["problem"], one["durationMs"]) == (False, None, None)
+        assert 0 <= one["ageMs"] < 60_000
+        local = host.node.local
+        assert local is not None
+        assert one["changelogBytes"] > 0
+        assert one["stateBytes"] > 0
+    views = found[2]
+    (extent,) = LogSystem(home / "streams").admin().extents("views")
+    assert views["inputs"] == [{"stream": "log.views", "partition": 0, "offset": extent.upcoming, "lag": 0}]
+    counts = found[0]
+    assert len(counts["snapshots"]) == 2
+    assert {output["stream"] for output in counts["outputs"]} == {"log.page-views-counts"}
+    text = cli("checkpoint", "list", "page-views").out
+    assert "by-member/0" in text
+    assert str(counts["version"]) in text
+
+
+def test_it_is_the_same_from_a_snapshot_and_from_the_beginning(home: Path, running: Driven) -> None:
+    with_snapshots = read_checkpoints(home, "page-views")
+    shutil.rmtree(home / "snapshots")
+    without = read_checkpoints(home, "page-views")
+    assert [one.version for one in without] == [one.version for one in with_snapshots]
+    assert [(one.inputs, one.outputs) for one in without] == [(one.inputs, one.outputs) for one in with_snapshots]
+    assert [one.snapshots for one in without] == [(), (), ()]
+
+
+def test_show_tells_everything_of_one_task(cli: Cli, running: Driven) -> None:
+    (host,) = (host for host in running.container.hosts if str(host.name) == "by-member/1")
+    text = cli("checkpoint", "show", "page-views", "by-member/1").out
+    assert text.startswith("page-views  by-member/1\n")
+    assert f"version      {host.node.version}, next {host.node.label}" in text
+    assert "generation   1 committed it, 1 is the newest" in text
+    assert "reads        log.page-views-by-member[1] from offset" in text
+    assert "has written" in text
+    assert text.count("snapshot     version") == 2
+    everything = cli("checkpoint", "show", "page-views", "--json").json()
+    assert [one["task"] for one in everything] == ["by-member/0", "by-member/1", "views/0"]
+
+
+def test_a_restart_shows_as_a_newer_generation(home: Path, running: Driven) -> None:
+    before = {one.task: one.version for one in read_checkpoints(home, "page-views")}
+    for host in running.container.hosts:
+        host.close()
+    generations = Generations(running.metadata, "page-views")
+    again = Container(
+        running.container.hosts[0].plan,
+        [TaskName("views", 0)],
+        lambda task: generations.issue([task])[task],
+        running.clock,
+    )
+    again.hosts[0].start()
+    (views,) = read_checkpoints(home, "page-views", "views/0")
+    assert (views.generation, views.current_generation) == (1, 2)
+    assert views.version == before["views/0"]
+    again.hosts[0].close()
+    again.close()
+
+
+def test_apps_and_stages_with_dashes_are_told_apart(home: Path, running: Driven) -> None:
+    other = Driven(home, "page")
+    try:
+        assert apps_with_checkpoints(home) == ["page", "page-views"]
+    finally:
+        other.close()
+
+
+def test_a_task_that_has_not_committed(home: Path, cli: Cli) -> None:
+    hr.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
+    driven = Driven(home, "page-views")
+    driven.close()
+    one = read_checkpoints(home, "page-views", "views/0")[0]
+    assert (one.version, one.generation, one.current_generation, one.problem) == (None, None, 1, None)
+    assert "none" in cli("checkpoint", "list").out
+
+
+def test_a_changelog_that_cannot_be_read_spoils_only_its_own_line(home: Path, cli: Cli, running: Driven) -> None:
+    running.run(100)
+    path = home / "streams/page-views-by-member-changelog/p00000.log"
+    data = bytearray(path.read_bytes())
+    for at in range(len(data) - 4000, len(data), 60):
+        data[at] ^= 0xFF
+    path.write_bytes(bytes(data))
+    broken, whole, _ = read_checkpoints(home, "page-views")
+    assert broken.problem is not None
+    assert whole.problem is None
+    listed = cli("checkpoint", "list")
+    assert listed.code == 0
+    assert "page-views by-member/0: log.page-views-by-member-changelog[0]" in listed.err
+    assert "problem" in cli("checkpoint", "show", "page-views", "by-member/0").out
+
+
+def test_one_that_was_trimmed_by_hand(home: Path, running: Driven) -> None:
+    shutil.rmtree(home / "snapshots")
+    (host,) = (host for host in running.container.hosts if str(host.name) == "by-member/0")
+    local = host.node.local
+    assert local is not None
+    LogSystem(home / "streams").admin().trim(SSP(StreamId("log", "page-views-by-member-changelog"), 0), local.offset)
+    assert read_checkpoints(home, "page-views", "by-member/0")[0].version == host.node.version
+
+
+def test_nothing_there(cli: Cli, home: Path) -> None:
+    nothing = cli("checkpoint", "list")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert nothing.err == f"no app has committed anything on {home}\n"
+    assert cli("checkpoint", "list", "--json").json() == []
+    assert not (home / "metadata.db").exists()
+    named = cli("checkpoint", "show", "page-views")
+    assert named.code == 2
+    assert "app 'page-views' has never run" in named.err
+
+
+def test_a_task_that_there_is_not(cli: Cli, running: Driven) -> None:
+    wrong = cli("checkpoint", "show", "page-views", "views/7")
+    assert wrong.code == 2
+    assert "no task 'views/7'" in wrong.err
+    assert "views/0" in wrong.err
