@@ -8,8 +8,8 @@ The only file that knows RocksDB. One thread uses it; ``write`` and ``snapshot``
 from __future__ import annotations
 
 import fcntl
-import functools
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import cast
 
 from rocksdict import BlockBasedOptions, Cache, Checkpoint, Options, Rdict, WriteBatch
 
-from headrace.core.errors import StorageError, SurroundingsError
+from headrace.core.errors import StorageError, SurroundingsError, UnavailableError
 
 _NO_COMPRESSION_BELOW = 4096
 _CACHE_BYTES = 64 << 20
@@ -130,11 +130,14 @@ class Database:
         self.folder = folder
         if (folder / _UNREADABLE).exists():
             raise StateCorruptError(f"state folder {folder} could not be read the last time")
+        cache = _CACHE.borrow()
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            self._db = Rdict(str(folder), _options())
+            # Unless told for the column family, too, RocksDict takes the options of the last time, with a tiny cache.
+            self._db = Rdict(str(folder), _options(cache), column_families={"default": _options(cache)})
             self._open = True
         except Exception as error:
+            _CACHE.give_back()
             raise _classified(folder, error) from error
 
     def get(self, key: bytes) -> bytes | None:
@@ -182,8 +185,8 @@ class Database:
     def _entries(self, start: bytes, *, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Everything from ``start`` on. RocksDB's iterator just ends where it can't read on; look at its end."""
         last = start
-        items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=backwards, from_key=start))
         try:
+            items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=backwards, from_key=start))
             for last, value in items:
                 yield last, value
             end = self._db.iter()
@@ -199,8 +202,13 @@ class Database:
         except Exception as error:
             raise self._unreadable(error) from error
 
-    def _unreadable(self, error: Exception) -> StateCorruptError:
-        """Have the next start rebuild the folder: most damage shows when something is read, not at the opening."""
+    def _unreadable(self, error: Exception) -> SurroundingsError:
+        """Have the next start rebuild the folder: most damage shows when something is read, not at the opening.
+
+        A reader on another thread may come when the folder has just been released; nothing is damaged by that.
+        """
+        if not self._open:
+            return UnavailableError(f"state folder {self.folder} was released", hint="ask the task's present container")
         (self.folder / _UNREADABLE).touch()
         return StateCorruptError(
             f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
@@ -240,6 +248,7 @@ class Database:
         with suppress(Exception):
             self._db.close()
         del self._db  # which releases the folder in any case
+        _CACHE.give_back()
 
 
 def restore_snapshot(snapshot: Path, folder: Path) -> None:
@@ -290,13 +299,37 @@ def _link_table_else_copy(source: str, target: str) -> str:
     return target
 
 
-@functools.cache
-def _shared_cache() -> Cache:
-    """One for all tasks of the process, so that its size doesn't grow with their number."""
-    return Cache(_CACHE_BYTES)
+class _SharedCache:
+    """A cache of blocks for all open databases of the process, so that its size doesn't grow with their number.
+
+    The last one to close frees it: a folder that is opened again is read from the disk.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cache: Cache | None = None
+        self._users = 0
+
+    def borrow(self) -> Cache:
+        """To be given back when the database is closed."""
+        with self._lock:
+            self._users += 1
+            if self._cache is None:
+                self._cache = Cache(_CACHE_BYTES)
+            return self._cache
+
+    def give_back(self) -> None:
+        """The database is closed."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                self._cache = None
 
 
-def _options() -> Options:
+_CACHE = _SharedCache()
+
+
+def _options(cache: Cache) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_enable_blob_files(True)
@@ -308,7 +341,7 @@ def _options() -> Options:
     options.set_allow_concurrent_memtable_write(False)  # one thread writes
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     tables = BlockBasedOptions()
-    tables.set_block_cache(_shared_cache())
+    tables.set_block_cache(cache)
     tables.set_bloom_filter(_BLOOM_BITS, False)
     options.set_block_based_table_factory(tables)
     return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError
@@ -14,6 +14,7 @@ from headrace.stores.changes import decode_change, encode_changes
 ENTRIES = st.dictionaries(st.binary(max_size=5), st.none() | st.binary(max_size=50), max_size=30)
 
 
+@settings(deadline=None)
 @given(ENTRIES, st.integers(1, 300))
 def test_entries_come_back_in_their_order(entries: dict[bytes, bytes | None], bytes_max: int) -> None:
     told: list[tuple[bytes, bytes | None]] = []

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import CorruptLogError, DataError, DeclarationError
+from headrace.core.errors import CorruptLogError, DataError, DeclarationError, UnavailableError
 from headrace.stores.database import Batch, Database, Part, PartOfBatch
 from headrace.stores.keyvalue import Committed, KeyValueStore
 from headrace.stores.table import TableReader, TableStore
@@ -267,6 +267,17 @@ def test_another_thread_reads_what_is_committed(database: Database) -> None:
     persist(people.store, database)
     people.put_rows(rows(("a", 1, 11, "later")))
     assert read() == [("a", 1, 10, "x")]
+
+
+def test_a_reader_that_comes_too_late_damages_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path / "db")
+    reader = TableReader(Committed("people", Part(database, "people")), COLUMNS, KEY)
+    database.close()
+    with pytest.raises(UnavailableError, match="was released"):
+        reader.get_rows(keys(("a", 1)))
+    with pytest.raises(UnavailableError, match="was released"):
+        scanned(reader.scan())
+    Database(tmp_path / "db").close()
 
 
 def test_reading_and_committing_at_once(database: Database) -> None:
