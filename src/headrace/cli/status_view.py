@@ -26,6 +26,8 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
     console.print(_headline(status, now_ms))
     console.print(_stages(status, now_ms))
+    if any(task.checkpoint is not None for task in status.tasks):
+        console.print(_checkpoints(status))
     console.print(_containers(status))
     for title, lines in (("held up", list(held_up(status))), ("warnings", list(warnings(status)))):
         if lines:
@@ -36,7 +38,10 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
 
 
 def held_up(status: AppStatus) -> Iterable[str]:
-    """Why tasks don't get on: a full downstream stream, or producers that haven't been heard."""
+    """Why tasks don't get on: a version that isn't completed, a full downstream stream, producers not heard."""
+    for one in status.held_up:
+        waiting = one.tasks[0] if len(one.tasks) == 1 else f"{one.tasks[0]} and {counted(len(one.tasks) - 1, 'other')}"
+        yield f"{waiting} can't complete a version for {age(one.for_ms)}, waiting for {one.by}: {one.reason}"
     for task in status.tasks:
         if task.state == "finished":
             continue
@@ -100,6 +105,24 @@ def _stages(status: AppStatus, now_ms: int) -> Table:
             f"{stage.rows_per_second:,.0f}",
             f"{time_of(stage.watermark)}{behind}",
             lag_of(stage.lag),
+        )
+    return table
+
+
+def _checkpoints(status: AppStatus) -> Table:
+    """The oldest checkpoint of each stage, the slowest one, and what the protocol had to do."""
+    table = _table("checkpoints", "version>", "age>", "took>", "early>", "rollbacks>", "duplicates>")
+    for stage in status.stages:
+        tasks = [task for task in status.tasks if task.name.rpartition("/")[0] == stage.name]
+        known = [task.checkpoint for task in tasks if task.checkpoint is not None]
+        early = sum(task.early_bytes for task in tasks)
+        table.add_row(
+            stage.name,
+            str(min(one.version for one in known)) if known else "-",
+            age(max(one.age_ms for one in known)) if known else "-",
+            f"{max(one.duration_ms for one in known):,.1f} ms" if known else "-",
+            format_bytes(early) if early else "-",
+            *(f"{sum(task.counters.get(name, 0) for task in tasks):,}" for name in ("rollbacks", "duplicates")),
         )
     return table
 

@@ -7,12 +7,17 @@ from headrace.runners.coordination.messages import CheckpointStatus, InputStatus
 from headrace.runtime.host import TaskHost
 from headrace.runtime.watermark import FOREVER, NEVER
 
+LATE_INTERVALS, LATE_MS = 3, 2000
+"""A version is overdue when so many checkpoint intervals, and so long, have passed since the last one."""
+
 
 def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
     """How this task is doing now."""
     inputs = {str(ssp): _input(host, ssp) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
+    overdue_ms = overdue(host, now_ms)
+    in_memory, on_disk = host.early_bytes
     return TaskStatus(
         name=str(host.name),
         state=_state(host),
@@ -29,9 +34,28 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         else CheckpointStatus(
             version=host.node.version, age_ms=int(now_ms - committed), duration_ms=host.commit_took_ms
         ),
+        waits_for=_waits_for(host) if overdue_ms else {},
+        overdue_ms=overdue_ms,
+        early_bytes=in_memory + on_disk,
+        early_disk_bytes=on_disk,
         blocked_by=host.blocked_by,
         uptime_ms=int(now_ms - host.started_ms),
     )
+
+
+def overdue(host: TaskHost, now_ms: float) -> int:
+    """How long ago the last commit was (or the start), when that is longer than it should be; else 0."""
+    since = now_ms - (host.started_ms if host.committed_ms is None else host.committed_ms)
+    late = since > LATE_INTERVALS * host.plan.graph.settings.checkpoint_interval_ms + LATE_MS
+    return int(since) if late and not host.finished else 0
+
+
+def _waits_for(host: TaskHost) -> dict[str, list[str]]:
+    names = {task.producer: str(task.name) for stage in host.plan.stages for task in stage.tasks}
+    found: dict[str, list[str]] = {}
+    for ssp, producer in host.node.holding_up():
+        found.setdefault(str(ssp), []).append(names[producer])
+    return found
 
 
 def _state(host: TaskHost) -> TaskState:

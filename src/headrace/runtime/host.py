@@ -162,6 +162,11 @@ class TaskHost:
         """The number that fences off older incarnations."""
         return self.node.generation
 
+    @property
+    def early_bytes(self) -> tuple[int, int]:
+        """How much of what has arrived waits for its version: in memory and on disk."""
+        return self._early.memory_bytes, self._early.disk_bytes
+
     def lag(self, ssp: SSP) -> int | None:
         """How far the processed position of an input is behind its end; None when unknown."""
         behind = self.inputs.lag(ssp)

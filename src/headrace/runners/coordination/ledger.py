@@ -30,6 +30,7 @@ from headrace.runners.coordination.messages import (
     TaskStatus,
 )
 from headrace.runners.coordination.stages import Rate, stage_status
+from headrace.runners.coordination.versions import held_up
 
 _UNDER_WAY = {"running", "blocked", "finished"}
 
@@ -253,6 +254,7 @@ class Ledger:
         """Everything, as others may see it."""
         statuses = {task: self._shown(task) for task in self._statuses}
         silent = {t for c in self._containers if c.state != "running" for t in c.tasks}
+        containers = [self._container_status(number, now_ms) for number in range(len(self._containers))]
         rates = {task: 0.0 if task in silent else rate.per_second for task, rate in self._rates.items()}
         return AppStatus(
             app=self.app,
@@ -264,7 +266,8 @@ class Ledger:
                 for name, tasks in self._stages.items()
             ],
             tasks=list(statuses.values()),
-            containers=[self._container_status(number, now_ms) for number in range(len(self._containers))],
+            containers=containers,
+            held_up=held_up(statuses.values(), containers),
             error=self.error,
         )
 

@@ -106,7 +106,12 @@ class CheckpointStatus(Part, frozen=True, kw_only=True):
 
 
 class TaskStatus(Part, frozen=True, kw_only=True):
-    """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text."""
+    """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text.
+
+    ``waits_for`` is filled when the next version is overdue: by input partition, the upstream tasks that have not
+    closed it; ``overdue_ms`` is how long ago the last commit was. ``early_bytes`` wait for their version, as many of
+    them on disk as ``early_disk_bytes``.
+    """
 
     name: str
     state: TaskState
@@ -119,6 +124,10 @@ class TaskStatus(Part, frozen=True, kw_only=True):
     inputs: dict[str, InputStatus] = {}
     counters: dict[str, int] = {}
     checkpoint: CheckpointStatus | None = None
+    waits_for: dict[str, list[str]] = {}
+    overdue_ms: int = 0
+    early_bytes: int = 0
+    early_disk_bytes: int = 0
     blocked_by: str | None = None
     uptime_ms: int = 0
 
@@ -217,6 +226,15 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
+class HeldUp(Part, frozen=True, kw_only=True):
+    """A task that keeps ``tasks`` from completing their next version, why as far as is known, and for how long."""
+
+    by: str
+    reason: str
+    for_ms: int
+    tasks: list[str]
+
+
 class AppStatus(Message, frozen=True, kw_only=True):
     """Everything that ``headrace status`` and the dashboard show. Stages come upstream first."""
 
@@ -227,6 +245,7 @@ class AppStatus(Message, frozen=True, kw_only=True):
     stages: list[StageStatus]
     tasks: list[TaskStatus]
     containers: list[ContainerStatus]
+    held_up: list[HeldUp] = []
     error: ErrorReport | None = None
 
 

@@ -1,0 +1,75 @@
+"""Which task keeps others from completing their next version, found from what they all report. Pure.
+
+A version travels through the graph: a task commits it when every task upstream has closed it. So who is late may
+be late because of another; the one to name is where following the waits ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from headrace.runners.coordination.messages import ContainerStatus, HeldUp, TaskStatus
+
+
+def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) -> list[HeldUp]:
+    """Each task that others wait for and that waits for none itself, the longest wait first."""
+    hosts = {task: container for container in containers for task in container.tasks}
+    known = {task.name: _as_of_now(task, hosts.get(task.name)) for task in tasks}
+    late: defaultdict[str, list[TaskStatus]] = defaultdict(list)
+    for task in known.values():
+        for culprit in sorted(_culprits(task, known)):
+            late[culprit].append(task)
+    found = [
+        HeldUp(
+            by=culprit,
+            reason=_reason(known.get(culprit), hosts.get(culprit)),
+            for_ms=max(task.overdue_ms for task in waiting),
+            tasks=sorted(task.name for task in waiting),
+        )
+        for culprit, waiting in late.items()
+    ]
+    return sorted(found, key=lambda one: (-one.for_ms, one.by))
+
+
+def _as_of_now(task: TaskStatus, container: ContainerStatus | None) -> TaskStatus:
+    """One that has finished, or isn't heard of any more, waits for nobody, whatever it said last."""
+    silent = container is not None and container.state != "running"
+    return msgspec.structs.replace(task, waits_for={}) if silent or task.state == "finished" else task
+
+
+def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:
+    """Where the waits of a task end."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    ahead = list(_waits_for(task))
+    while ahead:
+        name = ahead.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        upstream = known.get(name)
+        further = [] if upstream is None else list(_waits_for(upstream))
+        ahead += further
+        if not further:
+            found.add(name)
+    return found
+
+
+def _waits_for(task: TaskStatus) -> Iterator[str]:
+    for names in task.waits_for.values():
+        yield from names
+
+
+def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
+    if task is None:
+        return "it doesn't run here"
+    if container is not None and container.state != "running":
+        return f"its container {container.id} is {container.state}"
+    if task.state == "blocked" and task.blocked_by is not None:
+        return f"it waits: {task.blocked_by}"
+    if task.state in ("starting", "restoring"):
+        return f"it is {task.state}"
+    return "it is running, but hasn't committed it"

@@ -1,0 +1,104 @@
+"""What hosts report of their checkpoints while one of them is away, and who is named for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app
+
+from headrace.cli.status_view import age, to_text
+from headrace.core.ids import TaskName
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.messages import AppStatus, Heartbeat, Register
+from headrace.runners.reporting import LATE_INTERVALS, LATE_MS, task_status
+
+OVERDUE_MS = LATE_INTERVALS * INTERVAL_MS + LATE_MS
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Orders]:
+    orders = Orders(tmp_path)
+    yield orders
+    orders.close()
+
+
+def status(app: DrivenApp, away: TaskName | None) -> AppStatus:
+    """What a coordinator says when the living tasks are in one container, and the others' is not there yet."""
+    stages = {stage.name: [task.name for task in stage.tasks] for stage in app.plan.stages}
+    ledger = Ledger("orders", stages, 1, started_at=0, guarantee="exactly_once")
+    ledger.register(Register(container=0, attempt=0, host="h", pid=1, incarnation="i"), 0.0)
+    now = app.clock.monotonic_ms()
+    tasks = [task_status(host, now) for host in app.hosts if host.name != away]
+    ledger.heartbeat(Heartbeat(container=0, incarnation="i", sent_ms=1.0, tasks=tasks), 0.0)
+    return ledger.status(1.0)
+
+
+def test_all_is_well(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start()
+        orders.write()
+        app.run(2 * OVERDUE_MS)
+        found = status(app, None)
+        assert found.held_up == []
+        for task in found.tasks:
+            assert task.checkpoint is not None
+            assert 0 <= task.checkpoint.age_ms <= 2 * INTERVAL_MS
+            assert (task.waits_for, task.overdue_ms, task.early_bytes) == ({}, 0, 0)
+        text = to_text(found, 0, 160, coloured=False)
+        assert "rollbacks" in text
+        assert "held up" not in text
+        orders.end()
+        app.finish()
+        check(app, orders)
+
+
+def test_one_task_that_is_away_is_named_for_all_who_wait(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        one, other = (app.start_tasks([task.name]) for task in app.plan.stage("orders").tasks)
+        app.start("by-member", "by-region")
+        orders.write()
+        app.run(600)
+        app.kill(other)
+        orders.write()
+        app.run(OVERDUE_MS + INTERVAL_MS)
+        away = app.plan.stage("orders").tasks[1].name
+        (held,) = status(app, away).held_up
+        assert (held.by, held.reason) == (str(away), "it is starting")
+        assert held.tasks == ["by-member/0", "by-member/1", "by-region/0", "by-region/1"]
+        assert OVERDUE_MS <= held.for_ms <= OVERDUE_MS + 4 * INTERVAL_MS
+        text = to_text(status(app, away), 0, 160, coloured=False)
+        late = f"by-member/0 and 3 others can't complete a version for {age(held.for_ms)}"
+        assert f"{late}, waiting for {away}: it is starting" in text
+        waiting = {task.name: task for task in status(app, away).tasks}
+        stream = app.plan.streams["by-member"].spec.stream
+        assert waiting["by-member/0"].waits_for == {f"{stream}[0]": [str(away)]}
+        assert waiting["by-member/0"].early_bytes > 0
+        assert waiting["orders/0"].waits_for == {}
+        app.start_tasks([away])
+        app.run(4 * INTERVAL_MS)
+        assert status(app, None).held_up == []
+        orders.end()
+        app.finish()
+        check(app, orders)
+        assert one in app.living
+
+
+def test_rollbacks_are_counted(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        first = app.start("orders")
+        app.start("by-member", "by-region")
+        orders.write()
+        app.run(3 * INTERVAL_MS + 40)
+        orders.write(100, span_ms=3000)
+        app.run(60)
+        app.kill(first)
+        app.start("orders")
+        app.run(INTERVAL_MS)
+        counted = {task.name: task.counters.get("rollbacks", 0) for task in status(app, None).tasks}
+        assert counted["by-member/0"] == app.host("by-member/0").node.rollbacks > 0
+        assert counted["orders/0"] == 0
+        orders.end()
+        app.finish()
+        check(app, orders)
