@@ -15,7 +15,7 @@ from typing import Any, Literal
 import polars as pl
 
 from headrace.api.location import Location
-from headrace.api.shapes import Panes, TimeAxis, Trigger, WindowShape
+from headrace.api.shapes import Hopping, Panes, TimeAxis, Trigger, Tumbling, WindowShape
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
@@ -208,6 +208,12 @@ class Window:
     panes: Panes = "accumulating"
     marked: bool = False
 
+    @property
+    def mergeable(self) -> bool:
+        """Partial results of any batches, merged in any grouping, give the same results; built-in aggregates only."""
+        simple = isinstance(self.shape, Tumbling | Hopping) and self.axis == "event" and not self.marked
+        return simple and not any(aggregate.kind in ("fold", "reduce") for _, aggregate in self.aggregates)
+
 
 @dataclass(frozen=True, slots=True)
 class Late:
@@ -324,6 +330,7 @@ class Settings:
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
     state_on_disk: bool = True
+    combine: bool = True
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs live: the embedded log under ``home`` unless stated."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headrace.api.specs import Graph, StreamSpec
 from headrace.core.ids import SSP, TaskName
@@ -52,6 +52,8 @@ class Plan:
     graph: Graph
     streams: Mapping[str, StreamPlan]
     stages: tuple[StagePlan, ...]
+    combined: Mapping[str, str] = field(default_factory=dict)
+    """Intermediate streams that carry partial results, with the window that they are of: see ``combining``."""
 
     def stage(self, name: str) -> StagePlan:
         """The stage of that name; KeyError when there is none."""

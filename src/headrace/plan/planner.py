@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from headrace.api.specs import Graph
 from headrace.core.errors import UsageError
+from headrace.plan.combining import combined_windows
 from headrace.plan.joins import join_groups
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
@@ -32,7 +33,7 @@ def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int =
     counts = partition_counts(graph, facts, groups)
     cuts = cut_stages(graph)
     stages = group_tasks(graph, cuts, counts, containers)
-    return Plan(graph=graph, streams=_streams(graph, counts, stages), stages=stages)
+    return Plan(graph=graph, streams=_streams(graph, counts, stages), stages=stages, combined=combined_windows(graph))
 
 
 def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan]) -> dict[str, StreamPlan]:

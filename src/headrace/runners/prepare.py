@@ -67,7 +67,8 @@ def prepare_streams(plan: Plan) -> None:
 def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
     spec = stream.spec
     admin = connections.admin(spec.system)
-    columns = dict(spec.schema.columns) if spec.schema is not None else None
+    plain = spec.id not in plan.combined
+    columns = dict(spec.schema.columns) if spec.schema is not None and plain else None
     dead_letters = {s.dead_letter for s in plan.graph.streams.values()}
     if spec.id in dead_letters:
         columns = dict(DEAD_LETTER_COLUMNS)

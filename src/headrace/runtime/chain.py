@@ -7,6 +7,7 @@ what a window emits at a watermark reaches the operators behind it before they h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import polars as pl
 
@@ -32,16 +33,18 @@ from headrace.api.specs import (
 from headrace.core.errors import PlanError
 from headrace.plan.model import StagePlan
 from headrace.runtime.operators.base import Counters, Operator, Port
+from headrace.runtime.operators.combine import CombineOperator
 from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.join import JoinOperator
 from headrace.runtime.operators.sending import SendOperator
+from headrace.runtime.operators.window_aligned import aligned_window
 from headrace.runtime.operators.windows import window_operator
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
 
-def build_operator(graph: Graph, node: Node, port: Port, counters: Counters) -> Operator:
+def build_operator(graph: Graph, node: Node, port: Port, counters: Counters, combined: Mapping[str, str]) -> Operator:
     """The operator that runs a node."""
     match node.operator:
         case Input() | Merge() | Late():
@@ -55,6 +58,8 @@ def build_operator(graph: Graph, node: Node, port: Port, counters: Counters) -> 
         case BatchFunction() as spec:
             return BatchFunctionOperator(node, spec)
         case Window() as spec:
+            if node.id in combined.values():
+                return aligned_window(node, spec, counters, combined=True)
             return window_operator(node, spec, counters)
         case PartitionBy() | SendTo() | Broadcast() as spec:
             return SendOperator(node, spec, port)
@@ -76,8 +81,18 @@ def build_operator(graph: Graph, node: Node, port: Port, counters: Counters) -> 
 class Chain:
     """All operators of a stage for one task."""
 
-    def __init__(self, graph: Graph, stage: StagePlan, port: Port, counters: Counters) -> None:
-        self._operators = {id_: build_operator(graph, graph.nodes[id_], port, counters) for id_ in stage.nodes}
+    def __init__(
+        self,
+        graph: Graph,
+        stage: StagePlan,
+        port: Port,
+        counters: Counters,
+        combined: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """``combined``: intermediate streams that carry partial results, with the window that they are of."""
+        self._operators = {
+            id_: build_operator(graph, graph.nodes[id_], port, counters, combined) for id_ in stage.nodes
+        }
         self._inputs: dict[str, list[Operator]] = {}
         for id_ in stage.nodes:
             node = graph.nodes[id_]
@@ -86,7 +101,7 @@ class Chain:
             for number, before in enumerate(node.inputs):
                 operator = self._operators[before]
                 after = operator.late_after if isinstance(node.operator, Late) else operator.after
-                after.append(self._operators[id_].side(number))
+                after.append(_entry(graph, self._operators[id_], counters, combined).side(number))
         self._behind = _delays(graph, stage, self._operators)
         sending = [self._behind[id_] for id_ in stage.nodes if not self._operators[id_].after]
         self.delay_ms = max(sending, default=0)
@@ -135,6 +150,17 @@ class Chain:
     def stores(self) -> dict[str, StateStore]:
         """The state of all operators, by durable id."""
         return {store.id: store for operator in self._operators.values() for store in operator.stores()}
+
+
+def _entry(graph: Graph, operator: Operator, counters: Counters, combined: Mapping[str, str]) -> Operator:
+    """Who takes an operator's input: itself, or what makes partial results before it sends them."""
+    spec = operator.node.operator
+    window = graph.nodes[combined[spec.stream]] if isinstance(spec, PartitionBy) and spec.stream in combined else None
+    if window is None or not isinstance(window.operator, Window):
+        return operator
+    combine = CombineOperator(window, window.operator, counters)
+    combine.after.append(operator)
+    return combine
 
 
 def _delays(graph: Graph, stage: StagePlan, operators: Mapping[str, Operator]) -> dict[str, int]:

@@ -127,7 +127,10 @@ class TaskHost:
         self._announcer = Announcer(self._outlet, task.name, len(stage.tasks), downstream, now_ms)
         self._begin()
         self._progress = Progress(plan.graph.app, self.task.specs, connections, now_ms)
-        self._intakes = {ssp: Intake(spec, self.metrics, self._outlet.write) for ssp, spec in self.task.specs.items()}
+        self._intakes = {
+            ssp: Intake(spec, self.metrics, self._outlet.write, partial=spec.id in plan.combined)
+            for ssp, spec in self.task.specs.items()
+        }
         self.inputs = Inputs(self.task.specs, connections)
         self.positions: dict[SSP, Offset] = {}
         self._committed_sources: dict[SSP, CommittedSource] = {}

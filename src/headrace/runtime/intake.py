@@ -29,7 +29,11 @@ DeadLetters = Callable[[str, pl.DataFrame], None]
 class Intake:
     """The way in for one input stream of one task."""
 
-    def __init__(self, spec: StreamSpec, metrics: TaskMetrics, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self, spec: StreamSpec, metrics: TaskMetrics, dead_letters: DeadLetters, *, partial: bool = False
+    ) -> None:
+        """``partial``: an intermediate stream carries partial results, whose columns their window checks."""
+        self._partial = partial
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
@@ -77,6 +81,8 @@ class Intake:
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
             rows = decode_rows(memoryview(payload)[HEADER_SIZE:], checked=True)
+            if self._partial:
+                return rows
             fitting, mismatch = self._schema.conform(rows)
         except DataError as error:
             raise self._misplaced(ssp, offset, error) from error

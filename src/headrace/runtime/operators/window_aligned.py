@@ -16,6 +16,7 @@ import polars as pl
 
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node, Window
+from headrace.core.errors import DataError
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.window import END, START, WindowOperator
@@ -23,12 +24,20 @@ from headrace.runtime.watermark import FOREVER, NEVER
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 
+_ROWS = "__rows"
+
 
 class AlignedWindow(WindowOperator):
     """Windows of one size, aligned to the epoch."""
 
-    def __init__(self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters) -> None:
+    def __init__(
+        self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters, *, combined: bool = False
+    ) -> None:
+        """``combined``: what it gets are partial results, made before the shuffle by ``combine``."""
         super().__init__(node, spec, counters)
+        self._combined = combined
+        self._counters = counters
+        self._wire: pl.Schema | None = None
         self._size = shape.size_ms
         self._every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
         self._shift = shape.offset_ms % self._every
@@ -37,6 +46,40 @@ class AlignedWindow(WindowOperator):
         self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept))
         self._fired: int | None = None
         """The start of the last window that is over."""
+
+    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Partial results of messages, for another task of this step; each says of how many messages it is."""
+        if self._event_time is None:
+            raise ValueError("only windows over event time are combined")
+        timed = rows.with_columns(self._event_time).with_columns(self._slice)
+        partial = self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
+        if partial.get_column(START).null_count():
+            raise self.null_time()
+        return partial
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        if self._combined:
+            self._take_partials(rows)
+        else:
+            super().on_batch(rows)
+
+    def _take_partials(self, partial: pl.DataFrame) -> None:
+        if self._wire is None:
+            self._wire = self.combine(self.spec.input.empty()).schema
+        if partial.schema != self._wire:
+            raise DataError(
+                f"operator {self.node.id!r} got partial results with the columns {dict(partial.schema)}, "
+                f"not {dict(self._wire)}",
+                hint="another version of the app wrote them: drain the app before changing a window, or give the "
+                "partition_by before it a new id",
+            )
+        lowest = partial.get_column(START).min()
+        if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
+            late = pl.col(START) < self._fired + self._every
+            self._counters.count("late", int(partial.filter(late).get_column(_ROWS).sum()))
+            partial = partial.filter(~late)
+        self._runs.add(partial.drop(_ROWS))
 
     def take_in(self, rows: pl.DataFrame) -> None:
         """See ``WindowOperator``."""
@@ -119,6 +162,13 @@ class AlignedWindow(WindowOperator):
                 due = start.is_between(low, last) & (pl.col(START) < start + self._size)
                 held.append(slices.filter(due).with_columns(start.alias(START)))
             yield self.aggregation.merge(pl.concat(held), self._kept)
+
+
+def aligned_window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> AlignedWindow:
+    """The operator for a window that ``plan.combining`` chose."""
+    if not isinstance(spec.shape, Tumbling | Hopping):
+        raise TypeError(f"{spec.shape!r} isn't aligned")
+    return AlignedWindow(node, spec, spec.shape, counters, combined=combined)
 
 
 def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:

@@ -1,0 +1,62 @@
+"""Windows that are aggregated in part before the shuffle: the same results, fewer rows on the way."""
+
+from dataclasses import replace
+
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.testing.harness import TestApp
+
+VIEWS = {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}
+ALL = {
+    "n": hr.count(),
+    "some": hr.count("ms"),
+    "sum": hr.sum("ms"),
+    "least": hr.min("ms"),
+    "most": hr.max("ms"),
+    "mean": hr.mean("ms"),
+}
+
+
+def counted() -> hr.App:
+    app = hr.App("counted")
+    views = app.input("views", VIEWS, event_time="ts", lateness="2s")
+    shuffled = views.partition_by("member", id="by-member")
+    shuffled.window(hr.tumbling("3s"), key="member", agg=ALL, id="per-3s").send_to(app.output("counts"))
+    return app
+
+
+def results(
+    app: hr.App, batches: list[list[tuple[str | None, int | None, int]]], *, combine: bool
+) -> tuple[object, int, int]:
+    graph = app.graph()
+    graph = replace(graph, settings=replace(graph.settings, combine=combine))
+    with TestApp(graph, partitions=2) as t:
+        for number, batch in enumerate(batches):
+            rows = [{"member": member, "ms": ms, "ts": ts} for member, ms, ts in batch]
+            t.feed("views", rows, partition=number % 2)
+        t.end()
+        found = t.read("counts").sort("window_start", "member").to_dicts()
+        return found, t.counter("late"), t.read("by-member").height
+
+
+def test_fewer_rows_cross_the_shuffle() -> None:
+    batch: list[tuple[str | None, int | None, int]] = [("a", 1, 100), ("a", 2, 200), ("b", 3, 300), ("a", 4, 4_000)]
+    whole, parts = results(counted(), [batch], combine=False), results(counted(), [batch], combine=True)
+    assert whole[0] == parts[0]
+    assert (whole[2], parts[2]) == (4, 3)
+
+
+MESSAGES = st.tuples(
+    st.sampled_from(["a", "b", "c", None]), st.one_of(st.none(), st.integers(-50, 50)), st.integers(0, 20_000)
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(MESSAGES, min_size=1, max_size=8), max_size=8))
+def test_results_and_late_counts_are_those_of_whole_messages(
+    batches: list[list[tuple[str | None, int | None, int]]],
+) -> None:
+    assert results(counted(), batches, combine=True)[:2] == results(counted(), batches, combine=False)[:2]
