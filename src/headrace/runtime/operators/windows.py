@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
-from headrace.api.shapes import Hopping, Sliding, Tumbling
+from dataclasses import replace
+
+from headrace.api.shapes import (
+    Alternative,
+    CountWindow,
+    GlobalWindow,
+    Hopping,
+    Session,
+    Sliding,
+    Trigger,
+    Tumbling,
+)
 from headrace.api.specs import Node, Window
-from headrace.core.errors import PlanError
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.window import WindowOperator
 from headrace.runtime.operators.window_aligned import AlignedWindow
+from headrace.runtime.operators.window_assigned import AssignedWindow, WholeWindow
+from headrace.runtime.operators.window_count import CountedWindow
+from headrace.runtime.operators.window_session import SessionWindow
 from headrace.runtime.operators.window_sliding import SlidingWindow
 
 
-def window_operator(node: Node, spec: Window, counters: Counters) -> WindowOperator:
-    """The operator for a window step."""
+def window_operator(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
+    """The operator for a window step; ``combined``: what it gets are partial results, made before the shuffle."""
+    by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
-        case Tumbling() | Hopping() as shape if not spec.marked:
-            return AlignedWindow(node, spec, shape, counters)
+        case Tumbling() | Hopping() as shape if not spec.marked and not by_function:
+            return AlignedWindow(node, spec, shape, counters, combined=combined)
+        case Tumbling() | Hopping() as shape:
+            return AssignedWindow(node, spec, shape, counters)
         case Sliding() as shape:
             return SlidingWindow(node, spec, shape, counters)
-        case _:
-            raise PlanError(f"step {node.id!r}: there is no runtime for {spec.shape!r} yet")
+        case Session() as shape:
+            return SessionWindow(node, spec, shape, counters)
+        case GlobalWindow():
+            return WholeWindow(node, spec, counters)
+        case CountWindow(size=size, every=every) if size == every:
+            full = Trigger(f"every {size}", (Alternative(True, size),))
+            return WholeWindow(node, replace(spec, early=full, panes="discarding"), counters)
+        case CountWindow() as shape:
+            return CountedWindow(node, spec, shape, counters)
