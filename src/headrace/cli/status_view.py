@@ -1,4 +1,4 @@
-"""How an app is doing, as text: tables of stages and containers, what holds things up, and what is amiss."""
+"""How an app is doing, as text: tables of stages, outputs and containers, what holds things up, and what is amiss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import counted, format_bytes
-from headrace.runners.coordination.messages import AppStatus, TaskStatus
+from headrace.runners.coordination.messages import AppStatus, OutputStatus, TaskStatus
 from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
@@ -26,6 +26,9 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
     console.print(_headline(status, now_ms))
     console.print(_stages(status, now_ms))
+    outputs = outputs_of(status.tasks)
+    if outputs:
+        console.print(_outputs(outputs))
     if any(task.checkpoint is not None for task in status.tasks):
         console.print(_checkpoints(status))
     console.print(_containers(status))
@@ -35,6 +38,22 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
             for line in lines:
                 console.print(Text(f"  {line}"), soft_wrap=True)
     return out.getvalue().rstrip("\n")
+
+
+def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
+    """Each output of the app, its tasks taken together."""
+    found: dict[str, OutputStatus] = {}
+    for task in tasks:
+        for id_, output in task.outputs.items():
+            before = found.get(id_, OutputStatus(delivery=output.delivery))
+            found[id_] = OutputStatus(
+                delivery=output.delivery,
+                waiting=before.waiting + output.waiting,
+                waiting_bytes=before.waiting_bytes + output.waiting_bytes,
+                failures=before.failures + output.failures,
+                error=output.error or before.error,
+            )
+    return found
 
 
 def held_up(status: AppStatus) -> Iterable[str]:
@@ -53,7 +72,7 @@ def held_up(status: AppStatus) -> Iterable[str]:
 
 
 def warnings(status: AppStatus) -> Iterable[str]:
-    """What an operator should know: errors, lost containers, rows that were left out, old checkpoints."""
+    """What an operator should know: errors, targets that are away, lost containers, rows left out, old checkpoints."""
     if status.error is not None:
         yield f"the app failed: {status.error.message}"
     for container in status.containers:
@@ -62,6 +81,9 @@ def warnings(status: AppStatus) -> Iterable[str]:
             yield f"{where} was last heard of {age(container.last_seen_ms)} ago"
         elif container.error is not None:
             yield f"{where} {container.state}: {container.error.message}"
+    for id_, output in outputs_of(status.tasks).items():
+        if output.error is not None:
+            yield f"output {id_} can't be published ({counted(output.failures, 'failure')}): {output.error}"
     for name, count in sorted(_left_out(status.tasks).items()):
         yield f"{name}: {counted(count, 'row')}"
     for task in status.tasks:
@@ -106,6 +128,14 @@ def _stages(status: AppStatus, now_ms: int) -> Table:
             f"{time_of(stage.watermark)}{behind}",
             lag_of(stage.lag),
         )
+    return table
+
+
+def _outputs(outputs: dict[str, OutputStatus]) -> Table:
+    table = _table("output", "delivery", "not published>")
+    for id_, output in outputs.items():
+        waiting = f"{counted(output.waiting, 'version')}, {format_bytes(output.waiting_bytes)}"
+        table.add_row(id_, output.delivery, waiting if output.waiting else "-")
     return table
 
 

@@ -15,7 +15,8 @@ Added by us, and safe to ignore:
 - in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads)
   and ``sourceText``;
 - in a stream's spec ``role``, ``isBroadcast``, ``columns``, ``eventTime`` (or null), ``latenessMs``,
-  ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``sourceLocation``, ``sourceText``;
+  ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``delivery`` (of an output, else null), ``isTarget``,
+  ``sourceLocation``, ``sourceText``;
 - in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``sourceLocation``, ``sourceText``.
 """
 
@@ -104,6 +105,8 @@ def _stream(stream: RenderedStream) -> dict[str, Any]:
             "idleTimeoutMs": stream.idle_timeout_ms,
             "onError": stream.on_error,
             "deadLetter": stream.dead_letter,
+            "delivery": stream.delivery,
+            "isTarget": stream.target,
             "sourceLocation": str(stream.source),
             "sourceText": stream.source.text,
         },

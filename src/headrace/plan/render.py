@@ -17,13 +17,16 @@ from headrace.api.specs import (
     Join,
     Node,
     PartitionBy,
+    Role,
     SendTo,
     SendToTable,
     TableJoin,
     op_code,
 )
+from headrace.plan.delivery import Delivery, delivery_of_outputs
 from headrace.plan.describe import detail_of, event_time_of, expressions_of, kind_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan
+from headrace.systems.registry import keeps_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,10 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream; ``notes`` say what is special about how it is read."""
+    """A stream; ``notes`` say what is special about how it is read.
+
+    ``delivery`` says of an output how often a result arrives. A ``target`` is an output in a foreign system.
+    """
 
     id: str
     role: str
@@ -103,6 +109,8 @@ class RenderedStream:
     idle_timeout_ms: int | None
     on_error: str
     dead_letter: str | None
+    delivery: Delivery | None
+    target: bool
     notes: tuple[str, ...]
     source: RenderedSource
 
@@ -146,7 +154,7 @@ def render(plan: Plan) -> RenderedPlan:
         guarantee=plan.graph.settings.guarantee.replace("_", "-"),
         grouping=plan.graph.settings.grouping,
         stages=tuple(_stage(plan, stage, sources) for stage in plan.stages),
-        streams={id_: _stream(stream, sources) for id_, stream in plan.streams.items()},
+        streams={id_: _stream(plan.graph, stream, sources) for id_, stream in plan.streams.items()},
         tables={id_: _table(plan, id_, sources) for id_ in sorted(plan.graph.tables)},
     )
 
@@ -226,8 +234,9 @@ def _name_before(node: Node) -> str:
     return node.operator.stream if isinstance(node.operator, Input) else node.id
 
 
-def _stream(stream: StreamPlan, sources: _Sources) -> RenderedStream:
+def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStream:
     spec = stream.spec
+    output = spec.role is Role.SINK
     notes = [event_time_of(spec.event_time, spec.lateness_ms, spec.idle_timeout_ms)]
     if spec.broadcast:
         notes.append("broadcast")
@@ -252,6 +261,8 @@ def _stream(stream: StreamPlan, sources: _Sources) -> RenderedStream:
         idle_timeout_ms=spec.idle_timeout_ms,
         on_error=spec.on_error,
         dead_letter=spec.dead_letter,
+        delivery=delivery_of_outputs(graph) if output else None,
+        target=output and keeps_rows(spec.system),
         notes=tuple(note for note in notes if note),
         source=sources.of(spec.location),
     )

@@ -69,10 +69,15 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
         words.append(f"into table {operator.table}")
     if operator.output is not None:
         stream = plan.streams[operator.output]
-        words.append(f"into {stream.id} ({_count(stream.partitions, 'partition')})")
+        words.append(f"into {stream.id} ({_extent(stream)})")
     elif operator.detail:
         words.append(operator.detail)
     return ", ".join(words)
+
+
+def _extent(stream: RenderedStream) -> str:
+    """Its partitions; a target has none, and what it promises depends on it and not on its readers."""
+    return str(stream.delivery) if stream.target else _count(stream.partitions, "partition")
 
 
 def _stream_row(stream: RenderedStream) -> Row:
@@ -80,7 +85,7 @@ def _stream_row(stream: RenderedStream) -> Row:
         stream.id,
         stream.role,
         f"{stream.system}.{stream.physical}",
-        _count(stream.partitions, "partition"),
+        _extent(stream),
         f"{', '.join(stream.writers) or 'outside'} -> {', '.join(stream.readers) or 'outside'}",
         str(stream.source),
     )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from headrace.core.ids import SSP
-from headrace.runners.coordination.messages import CheckpointStatus, InputStatus, TaskState, TaskStatus
+from headrace.plan.delivery import deliveries
+from headrace.runners.coordination.messages import CheckpointStatus, InputStatus, OutputStatus, TaskState, TaskStatus
 from headrace.runtime.host import TaskHost
 from headrace.runtime.watermark import FOREVER, NEVER
 
@@ -28,6 +29,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         bytes_in=host.metrics.bytes_in,
         lag=None if None in lags else sum(lag or 0 for lag in lags),
         inputs=inputs,
+        outputs=_outputs(host),
         counters=dict(host.metrics.counters),
         checkpoint=None
         if committed is None
@@ -76,6 +78,25 @@ def _input(host: TaskHost, ssp: SSP) -> InputStatus:
         idle=partition.idle,
         missing=partition.missing(),
     )
+
+
+def _outputs(host: TaskHost) -> dict[str, OutputStatus]:
+    states = dict(host.publishing.states())
+    found = {}
+    for id_, delivery in deliveries(host.plan.graph, host.stage).items():
+        state = states.get(id_)
+        found[id_] = (
+            OutputStatus(delivery=delivery)
+            if state is None
+            else OutputStatus(
+                delivery=delivery,
+                waiting=state.waiting,
+                waiting_bytes=state.waiting_bytes,
+                failures=state.failures,
+                error=state.error,
+            )
+        )
+    return found
 
 
 def _time(watermark: int) -> int | None:

@@ -9,6 +9,7 @@ from headrace.runners.coordination.messages import (
     ContainerStatus,
     ErrorReport,
     InputStatus,
+    OutputStatus,
     StageStatus,
     TaskStatus,
 )
@@ -136,3 +137,20 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
 )
 def test_ages(ms: int | None, text: str) -> None:
     assert age(ms) == text
+
+
+def test_outputs_say_how_often_results_arrive_and_what_waits() -> None:
+    away = OutputStatus(
+        delivery="exactly-once", waiting=3, waiting_bytes=2_000_000, failures=4, error="connection refused"
+    )
+    tasks = [
+        TaskStatus(
+            name="a/0", state="running", outputs={"report": away, "print-1": OutputStatus(delivery="at-least-once")}
+        ),
+        TaskStatus(name="a/1", state="running", outputs={"report": OutputStatus(delivery="exactly-once", waiting=1)}),
+    ]
+    lines = shown(whole(tasks=tasks))
+    assert row(lines, "report") == ["report", "exactly-once", "4", "versions,", "2.0", "MB"]
+    assert row(lines, "print-1") == ["print-1", "at-least-once", "-"]
+    assert "output report can't be published (4 failures): connection refused" in list(warnings(whole(tasks=tasks)))
+    assert "delivery" not in "\n".join(shown(whole()))

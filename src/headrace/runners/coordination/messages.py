@@ -97,6 +97,16 @@ class InputStatus(Part, frozen=True, kw_only=True):
     missing: str = ""
 
 
+class OutputStatus(Part, frozen=True, kw_only=True):
+    """One output of a task. ``waiting`` counts committed versions that the target doesn't have yet."""
+
+    delivery: str
+    waiting: int = 0
+    waiting_bytes: int = 0
+    failures: int = 0
+    error: str | None = None
+
+
 class CheckpointStatus(Part, frozen=True, kw_only=True):
     """The last commit of a task (its ``version`` may be far above 1: it follows the clock)."""
 
@@ -122,6 +132,7 @@ class TaskStatus(Part, frozen=True, kw_only=True):
     bytes_in: int = 0
     lag: int | None = None
     inputs: dict[str, InputStatus] = {}
+    outputs: dict[str, OutputStatus] = {}
     counters: dict[str, int] = {}
     checkpoint: CheckpointStatus | None = None
     waits_for: dict[str, list[str]] = {}
