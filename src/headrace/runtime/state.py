@@ -58,6 +58,12 @@ class Snapshot:
             found.append(cls(path, LocalCheckpoint(int(offset), int(generation), int(version))))
         return found
 
+    def set_aside(self) -> None:
+        """It can't be used, and would be in the way of others. Deleting it is left to whoever knows why."""
+        aside = self.folder.with_name(f"unfit-{self.folder.name}")
+        discard(aside)
+        self.folder.rename(aside)
+
 
 class TaskState:
     """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog."""
@@ -72,7 +78,6 @@ class TaskState:
         self._since_snapshot = 0
         self._borrowed: Path | None = None
         self._restored: Snapshot | None = None
-        self._unfit: set[Snapshot] = set()
         self._damaged = False
         self.warnings: list[str] = []
 
@@ -89,6 +94,10 @@ class TaskState:
         local = self._read_local()
         if local is None:
             local = self._from_snapshot()
+        if local is not None:
+            # A life that ends early must not put the next snapshot off for ever. Where offsets count records and not
+            # bytes this is too little, and does no harm.
+            self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
         for id_, store in stores.items():
             store.attach(Part(self._database, id_))
         return local
@@ -98,7 +107,7 @@ class TaskState:
         which = "local state" if self._restored is None else f"snapshot {self._restored.folder.name}"
         self._warn(f"{which} doesn't fit the changelog; rebuilding it")
         if self._restored is not None:
-            self._unfit.add(self._restored)
+            self._restored.set_aside()
         self._throw_away()
         return self.begin(stores)
 
@@ -123,8 +132,6 @@ class TaskState:
         if self._folders is None or self._database is None:
             return None
         for snapshot in reversed(Snapshot.all(self._folders.snapshots)):
-            if snapshot in self._unfit:
-                continue
             folder = self._database.folder
             self._database.close()
             restore_snapshot(snapshot.folder, folder)
@@ -139,12 +146,16 @@ class TaskState:
                 self._warn(f"snapshot {snapshot.folder.name} holds something else than its name says")
             except StateCorruptError as error:
                 self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
-            self._unfit.add(snapshot)
+            snapshot.set_aside()
             self._database.close()
             discard(folder)
             self._database = Database(folder)
         self._restored = None
         return None
+
+    def _newest_snapshot(self) -> Offset:
+        snapshots = Snapshot.all(self._folders.snapshots) if self._folders is not None else []
+        return snapshots[-1].local.offset if snapshots else 0
 
     def _throw_away(self) -> None:
         if self._database is not None:

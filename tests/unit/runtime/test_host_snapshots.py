@@ -28,7 +28,12 @@ def orders(tmp_path: Path) -> Iterator[Orders]:
 
 
 def snapshots(home: Path, task: str) -> list[Path]:
-    return sorted((home / "snapshots/orders" / task).iterdir())
+    return sorted((home / "snapshots/orders" / task).glob("0*"))
+
+
+def sizes(home: Path) -> dict[str, int]:
+    """How far each changelog goes; what is trimmed still counts."""
+    return {path.name: path.stat().st_size for path in (home / "streams/orders-by-member-changelog").glob("*.log")}
 
 
 def oldest(home: Path, task: str) -> int:
@@ -60,6 +65,25 @@ def test_the_changelog_begins_at_the_last_snapshot_but_one(tmp_path: Path, order
             kept = snapshots(tmp_path, task)
             assert len(kept) == state.SNAPSHOTS_KEPT
             assert oldest(tmp_path, task) == int(kept[0].name.split("-")[0]) > 32
+        app.start()
+        finished(app, orders)
+
+
+def test_lives_that_are_short_do_not_put_snapshots_off(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 15_000)
+    with DrivenApp(orders_app(tmp_path)) as app:
+        for _ in range(15):
+            before = sizes(tmp_path)
+            container = app.start()
+            orders.write(40)
+            app.run(200)
+            app.drain(container)
+            assert max(after - before.get(name, 0) for name, after in sizes(tmp_path).items()) < 15_000
+        for task in ("by-member-0", "by-member-1"):
+            assert len(snapshots(tmp_path, task)) == state.SNAPSHOTS_KEPT
+            assert oldest(tmp_path, task) > 32
         app.start()
         finished(app, orders)
 
@@ -139,6 +163,8 @@ def test_snapshots_of_another_life_are_not_taken(tmp_path: Path, orders: Orders)
         ]
         finished(app, again)
     again.close()
+    names = [path.name for path in (tmp_path / "snapshots/orders/by-member-0").iterdir()]
+    assert sum(name.startswith("unfit-") for name in names) == 2
 
 
 def test_a_snapshot_under_a_false_name_is_not_taken(tmp_path: Path, orders: Orders) -> None:
