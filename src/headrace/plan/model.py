@@ -54,6 +54,8 @@ class Plan:
     stages: tuple[StagePlan, ...]
     combined: Mapping[str, str] = field(default_factory=dict)
     """Intermediate streams that carry partial results, with the window that they are of: see ``combining``."""
+    needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    """By node id the columns that somebody behind it looks at; None, or no entry: all. See ``pruning``."""
 
     def stage(self, name: str) -> StagePlan:
         """The stage of that name; KeyError when there is none."""

@@ -14,6 +14,7 @@ from headrace.plan.combining import combined_windows
 from headrace.plan.joins import join_groups
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
+from headrace.plan.pruning import needed_columns
 from headrace.plan.stages import cut_stages
 from headrace.plan.tasks import group_tasks
 from headrace.plan.validate import check_facts, check_graph
@@ -33,7 +34,14 @@ def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int =
     counts = partition_counts(graph, facts, groups)
     cuts = cut_stages(graph)
     stages = group_tasks(graph, cuts, counts, containers)
-    return Plan(graph=graph, streams=_streams(graph, counts, stages), stages=stages, combined=combined_windows(graph))
+    combined = combined_windows(graph)
+    return Plan(
+        graph=graph,
+        streams=_streams(graph, counts, stages),
+        stages=stages,
+        combined=combined,
+        needed=needed_columns(graph, combined),
+    )
 
 
 def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan]) -> dict[str, StreamPlan]:

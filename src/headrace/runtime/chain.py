@@ -7,7 +7,6 @@ what a window emits at a watermark reaches the operators behind it before they h
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 
 import polars as pl
 
@@ -31,7 +30,7 @@ from headrace.api.specs import (
     Window,
 )
 from headrace.core.errors import PlanError
-from headrace.plan.model import StagePlan
+from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.operators.base import Counters, Operator, Port
 from headrace.runtime.operators.combine import CombineOperator
 from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
@@ -44,13 +43,13 @@ from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
 
-def build_operator(graph: Graph, node: Node, port: Port, counters: Counters, combined: Mapping[str, str]) -> Operator:
+def build_operator(plan: Plan, node: Node, port: Port, counters: Counters) -> Operator:
     """The operator that runs a node."""
     match node.operator:
         case Input() | Merge() | Late():
             return Operator(node)
         case Filter() as spec:
-            return FilterOperator(node, spec)
+            return FilterOperator(node, spec, plan.needed.get(node.id))
         case Project() as spec:
             return ProjectOperator(node, spec)
         case RowFunction() as spec:
@@ -58,7 +57,7 @@ def build_operator(graph: Graph, node: Node, port: Port, counters: Counters, com
         case BatchFunction() as spec:
             return BatchFunctionOperator(node, spec)
         case Window() as spec:
-            if node.id in combined.values():
+            if node.id in plan.combined.values():
                 return aligned_window(node, spec, counters, combined=True)
             return window_operator(node, spec, counters)
         case PartitionBy() | SendTo() | Broadcast() as spec:
@@ -66,7 +65,7 @@ def build_operator(graph: Graph, node: Node, port: Port, counters: Counters, com
         case Sink() as spec:
             return SinkOperator(node, spec)
         case Join() as spec:
-            left, right = (graph.nodes[before].schema for before in node.inputs)
+            left, right = (plan.graph.nodes[before].schema for before in node.inputs)
             if left is None or right is None:
                 raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
             return JoinOperator(node, spec, left, right, counters)
@@ -81,18 +80,9 @@ def build_operator(graph: Graph, node: Node, port: Port, counters: Counters, com
 class Chain:
     """All operators of a stage for one task."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        stage: StagePlan,
-        port: Port,
-        counters: Counters,
-        combined: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """``combined``: intermediate streams that carry partial results, with the window that they are of."""
-        self._operators = {
-            id_: build_operator(graph, graph.nodes[id_], port, counters, combined) for id_ in stage.nodes
-        }
+    def __init__(self, plan: Plan, stage: StagePlan, port: Port, counters: Counters) -> None:
+        graph = plan.graph
+        self._operators = {id_: build_operator(plan, graph.nodes[id_], port, counters) for id_ in stage.nodes}
         self._inputs: dict[str, list[Operator]] = {}
         for id_ in stage.nodes:
             node = graph.nodes[id_]
@@ -101,7 +91,7 @@ class Chain:
             for number, before in enumerate(node.inputs):
                 operator = self._operators[before]
                 after = operator.late_after if isinstance(node.operator, Late) else operator.after
-                after.append(_entry(graph, self._operators[id_], counters, combined).side(number))
+                after.append(_entry(plan, self._operators[id_], counters).side(number))
         self._behind = _delays(graph, stage, self._operators)
         sending = [self._behind[id_] for id_ in stage.nodes if not self._operators[id_].after]
         self.delay_ms = max(sending, default=0)
@@ -152,10 +142,11 @@ class Chain:
         return {store.id: store for operator in self._operators.values() for store in operator.stores()}
 
 
-def _entry(graph: Graph, operator: Operator, counters: Counters, combined: Mapping[str, str]) -> Operator:
+def _entry(plan: Plan, operator: Operator, counters: Counters) -> Operator:
     """Who takes an operator's input: itself, or what makes partial results before it sends them."""
     spec = operator.node.operator
-    window = graph.nodes[combined[spec.stream]] if isinstance(spec, PartitionBy) and spec.stream in combined else None
+    window_id = plan.combined.get(spec.stream) if isinstance(spec, PartitionBy) else None
+    window = None if window_id is None else plan.graph.nodes[window_id]
     if window is None or not isinstance(window.operator, Window):
         return operator
     combine = CombineOperator(window, window.operator, counters)

@@ -29,7 +29,7 @@ class Task:
         self.stage = stage
         self.task = task
         self.metrics = metrics
-        self.chain = Chain(plan.graph, stage, port, metrics, plan.combined)
+        self.chain = Chain(plan, stage, port, metrics)
         self.specs = {ssp: spec for spec, ssps in _inputs(plan, stage, task) for ssp in ssps}
         self.times = InputTimes(
             PartitionTime(ssp, plan.streams[spec.id].writers if spec.role is Role.INTERMEDIATE else ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from headrace.api.specs import Filter, Node, Project
@@ -11,14 +13,21 @@ from headrace.runtime.operators.base import Operator
 class FilterOperator(Operator):
     """Keeps the rows for which the predicate is true (null is not true)."""
 
-    def __init__(self, node: Node, spec: Filter) -> None:
+    def __init__(self, node: Node, spec: Filter, columns: Sequence[str] | None = None) -> None:
+        """``columns`` are those that somebody behind it looks at; None: all."""
         super().__init__(node)
         self._predicate = spec.predicate
+        # A constant is one value, not one a row; it is left to Polars to spread it.
+        constant = not spec.predicate.meta.root_names()
+        self._columns = None if columns is None or constant else list(columns)
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
         try:
-            kept = rows.filter(self._predicate)
+            if self._columns is None:
+                kept = rows.filter(self._predicate)
+            else:
+                kept = rows.select(self._columns).filter(rows.select(self._predicate).to_series())
         except pl.exceptions.PolarsError as error:
             raise self.failed(error, "the predicate") from error
         self.emit(kept)
