@@ -11,7 +11,7 @@ import polars as pl
 import headrace as hr
 from headrace.api.specs import Graph, Role
 from headrace.core.clock import ManualClock
-from headrace.core.errors import UnavailableError
+from headrace.core.errors import FencedError, UnavailableError
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import StreamId, TaskName
 from headrace.plan.model import Plan
@@ -113,6 +113,7 @@ class Scene:
         self._connections.admin(self.memory).create("numbers", 1)
         self.plan = self._planned(app.graph(), on_disk=home is not None)
         self.generations: dict[TaskName, int] = {}
+        self._life = 0
         self.fed: list[int] = []
         self.container = self.start()
 
@@ -133,7 +134,8 @@ class Scene:
     def start(self) -> Container:
         """A new incarnation of everything; the one before goes on existing until it is stopped."""
         tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
-        self.container = Container(self.plan, tasks, self._next_generation, self.clock)
+        self._life = life = self._life + 1
+        self.container = Container(self.plan, tasks, lambda task: self._next_generation(task, life), self.clock)
         for host in self.container.hosts:
             host.start()
         return self.container
@@ -190,6 +192,9 @@ class Scene:
         MemorySystem.forget(self.memory.name)
         del Shelf.shelves[f"{self.memory.name}-shelf"]
 
-    def _next_generation(self, task: TaskName) -> int:
+    def _next_generation(self, task: TaskName, life: int) -> int:
+        """As the coordinator does it: only for the incarnation that it holds current."""
+        if life != self._life:
+            raise FencedError(f"{task}: a stale copy asks for a generation")
         self.generations[task] = self.generations.get(task, 0) + 1
         return self.generations[task]
