@@ -128,7 +128,13 @@ class TaskHost:
         self._begin()
         self._progress = Progress(plan.graph.app, self.task.specs, connections, now_ms)
         self._intakes = {
-            ssp: Intake(spec, self.metrics, self._outlet.write, partial=spec.id in plan.combined)
+            ssp: Intake(
+                spec,
+                self.metrics,
+                self._outlet.write,
+                keys=self.task.chain.tables.keys_of(spec.id),
+                partial=spec.id in plan.combined,
+            )
             for ssp, spec in self.task.specs.items()
         }
         self.inputs = Inputs(self.task.specs, connections)
@@ -142,7 +148,8 @@ class TaskHost:
         """Start over: drop everything uncommitted."""
         self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics)
         self.publishing.begin()
-        self.chooser = Chooser(self.task.specs)
+        self.chooser = Chooser(self.task.specs, self.task.side_inputs)
+        self._bootstrap_ends: dict[SSP, Offset] = {}
         self._early.clear()
         self._announcer.reset()
 
@@ -192,7 +199,7 @@ class TaskHost:
         """There is work now, or the last poll found something: don't sleep."""
         if self._over or self.blocked_by is not None:
             return False
-        return bool(len(self.chooser)) or self.inputs.hungry
+        return self.chooser.ready or self.inputs.hungry
 
     @property
     def owes(self) -> bool:
@@ -225,6 +232,7 @@ class TaskHost:
                 self.positions[ssp] = envelope.next
             case _:
                 assert_never(envelope)
+        self._note_bootstrapped(ssp, ended=isinstance(envelope, PartitionEnd))
         self._advance()
         return True
 
@@ -412,8 +420,14 @@ class TaskHost:
         self.node.performed()
 
     def _check_changelog(self, start: Offset | None, end: Offset) -> None:
-        for offset, header, body in self._changelog.read(start, end):
-            self.node.changelog(offset, header, body)
+        try:
+            for offset, header, body in self._changelog.read(start, end):
+                self.node.changelog(offset, header, body)
+        except TrimmedOffsetError as error:
+            raise FencedError(
+                f"task {self.name}: what it committed behind was given up: {error.message}",
+                hint="this is a stale copy of the task; its replacement has taken a snapshot since",
+            ) from error
 
     def _rebase(self) -> None:
         """Begin the replay again from another base, with empty stores."""
@@ -454,6 +468,17 @@ class TaskHost:
             if spec.role is not Role.INTERMEDIATE
         }
 
+        self._bootstrap_ends = self.inputs.ends(self.task.side_inputs)
+        for ssp in self.task.side_inputs:
+            self._note_bootstrapped(ssp)
+
+    def _note_bootstrapped(self, ssp: SSP, *, ended: bool = False) -> None:
+        """Other inputs wait until each side input has been read to where it ended at the start."""
+        end = self._bootstrap_ends.get(ssp)
+        if end is not None and (ended or self.positions[ssp] >= end):
+            del self._bootstrap_ends[ssp]
+            self.chooser.bootstrapped(ssp)
+
     def _scan(self, positions: Mapping[SSP, Offset | None]) -> None:
         for polled in self.inputs.scan(positions):
             for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
@@ -487,6 +512,7 @@ class TaskHost:
         self.task.rows(ssp, rows, frames[0].offset, frames[-1].after)
 
     def _finish(self) -> None:
+        self.task.chain.tell_time(self._clock.now_ms())
         self.task.advance()
         self.task.finish()
         self._announcer.end()
@@ -516,9 +542,8 @@ class TaskHost:
     # -- time
 
     def _notice_silence(self, now_ms: float) -> None:
-        for ssp, spec in self.task.specs.items():
-            timeout = spec.idle_timeout_ms
-            if timeout is None or self.task.times[ssp].idle or self.task.times[ssp].closed:
+        for ssp, timeout in self.task.timeouts.items():
+            if self.task.times[ssp].idle or self.task.times[ssp].closed:
                 continue
             if now_ms - self._heard_ms[ssp] >= timeout:
                 self.task.idle(ssp)
@@ -537,10 +562,10 @@ class TaskHost:
             due.append(self._progress.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)
-        for ssp, spec in self.task.specs.items():
+        for ssp, timeout in self.task.timeouts.items():
             times = self.task.times[ssp]
-            if spec.idle_timeout_ms is not None and not times.idle and not times.closed:
-                due.append(self._heard_ms[ssp] + spec.idle_timeout_ms)
+            if not times.idle and not times.closed:
+                due.append(self._heard_ms[ssp] + timeout)
         return max(0.0, min(due) - now_ms)
 
 
