@@ -20,7 +20,7 @@ from pyspark import SparkContext, cloudpickle
 
 from headrace.api.specs import Graph
 from headrace.core import errors
-from headrace.core.errors import HeadraceError, SurroundingsError
+from headrace.core.errors import HeadraceError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
@@ -34,9 +34,8 @@ from headrace.runners.spark.container_main import ContainerPayload, container_ma
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.slots import check_slots, usable_slots
-from headrace.runners.spark.supervision import Supervisor
+from headrace.runners.spark.supervision import watch
 
-WATCH_S = 0.25
 END_GRACE_S = 10.0
 
 Progress = Callable[[AppStatus], None]
@@ -145,21 +144,7 @@ class _Run:
             self._coordinator.close()
 
     def _watch(self, job: ContainerJob) -> AppStatus:
-        supervisor = Supervisor(job, self._coordinator.fail)
-        while True:
-            self._coordinator.wait(WATCH_S)
-            status = self._coordinator.status()
-            if not job.wait(0):
-                supervisor.look(status, time.monotonic() * 1000)
-            if self._options.progress is not None:
-                self._options.progress(status)
-            if status.state in ("finished", "failed"):
-                break
-            if job.wait(0):
-                raise job.error() or SurroundingsError(
-                    "Spark's job has ended, but the app hasn't",
-                    hint="see Spark's log for what became of the containers",
-                )
+        status = watch(self._coordinator, job, self._options.progress)
         if status.error is not None:
             raise _ended_by(status.error)
         job.wait(END_GRACE_S)

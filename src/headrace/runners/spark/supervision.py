@@ -4,18 +4,24 @@ A container that was not heard of for long is lost, but as long as Spark's own t
 attempt is killed. And a container that fails before it registers (a module is missing, the interpreter is another
 one) has nobody to report to: Spark knows the reason, and would try again for ever.
 
-Called from the watching thread, with every status; asks Spark only when there is something to ask.
+All of it runs on the driver's watching thread, which blocks in ``watch``; Spark is asked only when there is something
+to ask.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import HeadraceError, SurroundingsError
 from headrace.runners.coordination.messages import AppStatus
+from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
+
+WATCH_S = 0.25
+"""How often everything is looked at; the end of the app is noticed at once."""
 
 LOST_GRACE_MS = 1000.0
 """How long the driver looks at a lost container itself: it may be that only the driver was asleep."""
@@ -34,6 +40,14 @@ Seat = tuple[int, int]
 class Job(Protocol):
     """What is asked of the Spark job."""
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def error(self) -> HeadraceError | None:
+        """Why it failed, if it did."""
+        ...
+
     def kill(self, container: int, attempt: int, why: str) -> bool:
         """Kill an attempt; Spark starts the next one."""
         ...
@@ -45,6 +59,30 @@ class Job(Protocol):
     def failures(self) -> list[AttemptFailure]:
         """The attempts that have failed, in order."""
         ...
+
+
+def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
+    """Look after the app until it has finished or failed; its status then.
+
+    Raises when Spark ended the job before that.
+    """
+    supervisor = Supervisor(job, coordinator.fail)
+    while True:
+        coordinator.wait(WATCH_S)
+        # Asked before the app is: containers report their end to the coordinator before they end for Spark.
+        job_is_over = job.wait(0)
+        status = coordinator.status()
+        if not job_is_over:
+            supervisor.look(status, time.monotonic() * 1000)
+        if show is not None:
+            show(status)
+        if status.state in ("finished", "failed"):
+            return status
+        if job_is_over:
+            raise job.error() or SurroundingsError(
+                "Spark's job has ended, but the app hasn't",
+                hint="see Spark's log for what became of the containers",
+            )
 
 
 class Supervisor:

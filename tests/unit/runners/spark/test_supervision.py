@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
+
+from headrace.core.errors import HeadraceError, SurroundingsError
 from headrace.core.ids import TaskName
+from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
-from headrace.runners.spark.supervision import EXPLAINED_MAX, LOST_GRACE_MS, UNEXPLAINED_MAX, Supervisor, why_hopeless
+from headrace.runners.spark.supervision import (
+    EXPLAINED_MAX,
+    LOST_GRACE_MS,
+    UNEXPLAINED_MAX,
+    Supervisor,
+    watch,
+    why_hopeless,
+)
 
 TRACEBACK = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'mine'"
 CRASH = "Python worker exited unexpectedly (crashed): java.io.EOFException"
@@ -19,10 +31,22 @@ class RecordedJob:
         self.failed: list[AttemptFailure] = []
         self.killed: list[tuple[int, int]] = []
         self.asked = 0
+        self.over = False
 
     def kill(self, container: int, attempt: int, why: str) -> bool:
         self.killed.append((container, attempt))
         return True
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Ends just when it is asked, as a job does whose containers finish between two looks."""
+        self.when_asked()
+        return self.over
+
+    def error(self) -> HeadraceError | None:
+        return None
+
+    def when_asked(self) -> None:
+        """What happens meanwhile."""
 
     def failure_count(self) -> int:
         return len(self.failed)
@@ -103,3 +127,40 @@ def test_losses_are_no_reason_until_there_are_very_many() -> None:
 def test_containers_are_judged_one_by_one() -> None:
     failures = [AttemptFailure(container, 0, TRACEBACK) for container in range(EXPLAINED_MAX)]
     assert why_hopeless(failures, dict.fromkeys(range(EXPLAINED_MAX), -1)) is None
+
+
+def test_an_app_that_finishes_while_spark_is_asked_has_finished() -> None:
+    ledger = new_ledger()
+    register(ledger, 0, 0)
+
+    class Finishing(RecordedJob):
+        def when_asked(self) -> None:
+            ledger.finished(m.Finished(container=0, incarnation="u0", tasks=["a/0"]), 1)
+            self.over = True
+
+    with Coordinator(ledger, MemoryMetadata()) as coordinator:
+        assert watch(coordinator, Finishing()).state == "finished"
+
+
+def test_an_app_that_finishes_after_spark_was_asked_has_finished() -> None:
+    ledger = new_ledger()
+    register(ledger, 0, 0)
+
+    class FinishingLater(RecordedJob):
+        def failure_count(self) -> int:
+            ledger.finished(m.Finished(container=0, incarnation="u0", tasks=["a/0"]), 1)
+            self.over = True
+            return 0
+
+    with Coordinator(ledger, MemoryMetadata()) as coordinator:
+        assert watch(coordinator, FinishingLater()).state == "finished"
+
+
+def test_a_job_that_ends_without_the_app_is_an_error() -> None:
+    job = RecordedJob()
+    job.over = True
+    with (
+        Coordinator(new_ledger(), MemoryMetadata()) as coordinator,
+        pytest.raises(SurroundingsError, match="Spark's job has ended, but the app hasn't"),
+    ):
+        watch(coordinator, job)
