@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from headrace.core.errors import HeadraceError, UnavailableError
+from headrace.core.errors import UnavailableError
 from headrace.runners.coordination.address import Address, find_all
 from headrace.runners.coordination.messages import AppStatus, ContainerStatus
 from headrace.testing.chaos.processes import Process, in_session, look, send
@@ -207,11 +207,6 @@ def is_running(status: AppStatus) -> bool:
     """Every container is there, and every task has got past its start."""
     there = all(container.state in ("running", "finished") for container in status.containers)
     return there and all(task.state not in ("starting", "restoring") for task in status.tasks)
-
-
-def describe(error: HeadraceError) -> str:
-    """An error and its hint in words."""
-    return str(error)
 
 
 def _environment(scratch: Path) -> dict[str, str]:
