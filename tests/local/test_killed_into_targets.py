@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -49,6 +49,20 @@ def write(home: Path, numbers: range) -> None:
             writer.write(batch)
 
 
+def copies(home: Path) -> int:
+    return len(list(home.glob("copies/*.jsonl")))
+
+
+def live_on(process: subprocess.Popen[str], enough: Callable[..., bool]) -> None:
+    """Return when it is enough; the process must not end before."""
+    for _ in range(3000):
+        if enough():
+            return
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.01)
+    raise AssertionError("it doesn't get on")
+
+
 @pytest.mark.slow
 def test_rows_are_there_exactly_once_after_many_kills(tmp_path: Path) -> None:
     home, database, draw = tmp_path / "home", tmp_path / "results.db", random.Random(7)
@@ -60,11 +74,13 @@ def test_rows_are_there_exactly_once_after_many_kills(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdout.readline() == "running\n"
             write(home, range(kill * NUMBERS, (kill + 1) * NUMBERS))
-            with pytest.raises(subprocess.TimeoutExpired):  # it lives until it is killed
-                process.wait(draw.uniform(0.1, 1.0))
+            goal = sum(published[-1:]) + draw.randrange(3)
+            live_on(process, lambda goal=goal: copies(home) >= goal)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(draw.uniform(0, 0.2))
             os.kill(process.pid, signal.SIGKILL)
             process.wait(30)
-        published.append(len(list(home.glob("copies/*.jsonl"))))
+        published.append(copies(home))
     with hr.StreamWriter("numbers", home=home) as writer:
         writer.seal()
     with running(home, database) as process:
@@ -81,5 +97,5 @@ def test_rows_are_there_exactly_once_after_many_kills(tmp_path: Path) -> None:
         .sort("window_start", "digit")
     )
     assert counts(database).equals(wanted)
-    copies = pl.concat(pl.read_ndjson(path) for path in home.glob("copies/*.jsonl"))
-    assert copies["n"].sort().equals(numbers["n"])
+    copied = pl.concat(pl.read_ndjson(path) for path in home.glob("copies/*.jsonl"))
+    assert copied["n"].sort().equals(numbers["n"])
