@@ -1,0 +1,219 @@
+"""Keyed rows are looked up, taken, put back, and asked what is due; rebuilt from changes, or from the database."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headrace.core.errors import CorruptLogError
+from headrace.stores.keyed import KeyedRows
+
+HERE = Path(__file__).parent
+SCHEMA = {"key": pl.String, "start": pl.Int64, "due": pl.Int64, "n": pl.Int64}
+Row = tuple[str | None, int, int, int]
+
+
+def store() -> KeyedRows:
+    return KeyedRows("sessions", ["key"], ["start"], ["due"])
+
+
+def rows(*values: Row) -> pl.DataFrame:
+    return pl.DataFrame(values, SCHEMA, orient="row")
+
+
+def keys(*values: str | None) -> pl.DataFrame:
+    return pl.DataFrame({"key": values}, {"key": pl.String})
+
+
+def held(frame: pl.DataFrame | None) -> list[Row]:
+    found: list[Any] = [] if frame is None else frame.rows()
+    return sorted(found, key=repr)
+
+
+class Disk:
+    """What a store wrote, as the local database would keep it."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.values.pop(key, None)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.values.get(key)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted((k, v) for k, v in self.values.items() if k.startswith(prefix)))
+
+
+def test_a_key_may_have_several_rows_and_a_null_is_a_key() -> None:
+    sessions = store()
+    sessions.put(rows(("a", 1, 9, 1), ("a", 20, 29, 2), (None, 3, 9, 3), ("b", 4, 9, 4)))
+    assert held(sessions.take(keys("a", None, "c"))) == [("a", 1, 9, 1), ("a", 20, 29, 2), (None, 3, 9, 3)]
+    assert held(sessions.scan()) == [("b", 4, 9, 4)]
+    assert sessions.take(keys("a")) is None
+
+
+def test_what_is_due_is_taken_by_any_due_column() -> None:
+    sessions = store()
+    sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2), ("c", 3, 7, 3)))
+    assert sessions.earliest("due") == 5
+    assert held(sessions.take_due("due", 7)) == [("b", 2, 5, 2), ("c", 3, 7, 3)]
+    assert (sessions.earliest("due"), sessions.take_due("due", 8)) == (9, None)
+
+
+def test_without_key_columns_all_rows_are_one_keys() -> None:
+    whole = KeyedRows("whole", [], ["start"], ["due"])
+    whole.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2)))
+    assert whole.entries() == 2
+    assert held(whole.take(pl.DataFrame({"any": [0]}))) == [("a", 1, 9, 1), ("b", 2, 5, 2)]
+
+
+def test_a_commit_is_told_what_differs_not_what_happened() -> None:
+    sessions = store()
+    for n in range(20):
+        sessions.take(keys("a"))
+        sessions.put(rows(("a", n, 9, n)))
+    changes = sessions.take_changes(1)
+    assert [change[:1] for change in changes] == [b"\x01"]
+    copy = store()
+    copy.apply(changes[0])
+    assert held(copy.scan()) == [("a", 19, 9, 19)]
+    assert copy.take_changes(1) == []
+
+
+def test_keys_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    from headrace.stores import segment
+
+    monkeypatch.setattr(segment, "hash_rows", lambda frame, columns: np.zeros(frame.height, np.uint64))
+    sessions = store()
+    sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2)))
+    assert held(sessions.take(keys("b"))) == [("b", 2, 5, 2)]
+
+
+def test_an_unknown_change_is_refused() -> None:
+    with pytest.raises(CorruptLogError, match=r"store 'sessions': unknown change format b'x'"):
+        store().apply(b"x...")
+
+
+def test_a_few_rows_out_of_many_are_written_as_a_mask() -> None:
+    disk, sessions = Disk(), store()
+    sessions.put(pl.DataFrame({"key": map(str, range(10_000)), "start": 0, "due": 5, "n": 1}, SCHEMA))
+    sessions.take_changes(1)
+    sessions.persist(disk)
+    before = dict(disk.values)
+    sessions.take(keys("17", "9999"))
+    sessions.take_changes(2)
+    sessions.persist(disk)
+    written = {key: value for key, value in disk.values.items() if before.get(key) != value}
+    assert sum(map(len, written.values())) < 2000
+    again = store()
+    again.attach(disk)
+    assert (again.entries(), again.take(keys("17"))) == (9_998, None)
+
+
+def test_a_missing_piece_is_an_error() -> None:
+    disk, sessions = Disk(), store()
+    sessions.put(rows(("a", 1, 9, 1)))
+    sessions.take_changes(1)
+    sessions.persist(disk)
+    gone = next(key for key in disk.values if key.startswith(b"r"))
+    disk.delete(gone)
+    with pytest.raises(CorruptLogError, match="a part of segment 0 is missing in the local state"):
+        store().attach(disk)
+
+
+# -- the formats, byte for byte: what an older Headrace wrote has to be read for good
+
+
+def test_changes_of_version_1_are_read() -> None:
+    sessions = store()
+    sessions.apply((HERE / "keyed-add-v1.bin").read_bytes())
+    assert held(sessions.scan()) == [("a", 1, 9, 1), (None, -2, 7, 2)]
+    sessions.apply((HERE / "keyed-remove-v1.bin").read_bytes())
+    assert held(sessions.scan()) == [("a", 1, 9, 1)]
+
+
+def test_local_state_of_version_1_is_read() -> None:
+    disk = Disk()
+    disk.put(b"manifest", b'{"format":1,"segments":[{"number":3,"rows":2,"pieces":1,"masked":true}]}')
+    disk.put(b"r" + (3).to_bytes(8) + (0).to_bytes(4), (HERE / "keyed-add-v1.bin").read_bytes()[1:])
+    disk.put(b"m" + (3).to_bytes(8), b"\x40")
+    sessions = store()
+    sessions.attach(disk)
+    assert held(sessions.scan()) == [(None, -2, 7, 2)]
+
+
+def test_local_state_of_another_version_is_refused() -> None:
+    disk = Disk()
+    disk.put(b"manifest", b'{"format":9,"segments":[]}')
+    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1"):
+        store().attach(disk)
+
+
+class KeyedMachine(RuleBasedStateMachine):
+    """A store, a dict, a copy that is told by changes alone, and a disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.store, self.copy, self.disk = store(), store(), Disk()
+        self.model: dict[tuple[str | None, int], Row] = {}
+        self.version = 0
+
+    names = st.sampled_from(["a", "b", "c", None])
+
+    @rule(values=st.lists(st.tuples(names, st.integers(0, 3), st.integers(0, 9), st.integers(0, 9)), max_size=6))
+    def put(self, values: list[Row]) -> None:
+        new = {(v[0], v[1]): v for v in values if (v[0], v[1]) not in self.model}
+        self.store.put(rows(*new.values()))
+        self.model |= new
+
+    @rule(wanted=st.lists(names, unique=True, max_size=3))
+    def take(self, wanted: list[str | None]) -> None:
+        expected = [row for row in self.model.values() if row[0] in wanted]
+        assert held(self.store.take(keys(*wanted))) == sorted(expected, key=repr)
+        self.model = {at: row for at, row in self.model.items() if row[0] not in wanted}
+
+    @rule(bound=st.integers(-1, 9))
+    def take_due(self, bound: int) -> None:
+        expected = [row for row in self.model.values() if row[2] <= bound]
+        assert held(self.store.take_due("due", bound)) == sorted(expected, key=repr)
+        self.model = {at: row for at, row in self.model.items() if row[2] > bound}
+
+    @rule(persist=st.booleans())
+    def commit(self, persist: bool) -> None:
+        self.version += 1
+        for change in self.store.take_changes(self.version):
+            self.copy.apply(change)
+        assert held(self.copy.scan()) == held(self.store.scan())
+        if persist:
+            self.store.persist(self.disk)
+            again = store()
+            again.attach(self.disk)
+            assert held(again.scan()) == held(self.store.scan())
+
+    @rule()
+    def restart(self) -> None:
+        self.commit(persist=True)
+        self.store = store()
+        self.store.attach(self.disk)
+
+    @invariant()
+    def holds_what_it_should(self) -> None:
+        assert held(self.store.scan()) == sorted(self.model.values(), key=repr)
+        assert self.store.entries() == len(self.model)
+        assert self.store.earliest("due") == min((row[2] for row in self.model.values()), default=None)
+
+
+TestKeyedRows = KeyedMachine.TestCase
+TestKeyedRows.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
