@@ -180,12 +180,15 @@ class Declarations:
         schema: SchemaLike | None = None,
         side_inputs: Stream | Iterable[Stream] = (),
         kind: TableKind = "local",
+        *,
+        ttl: Duration | None = None,
     ) -> Table:
         """A table of one row a key, filled by ``send_to(table)``, or kept up to date by ``side_inputs``.
 
         A ``local`` table holds a task's keys, so it and what joins it are partitioned alike; of a ``global``
         one each task holds everything. Side inputs are inputs that no flow reads. Without ``schema`` the
-        table has their columns, or those of the first flow sent to it.
+        table has their columns, or those of the first flow sent to it. A row is forgotten ``ttl`` of the
+        wall clock after it was last put; without it rows are kept for ever.
 
         >>> members = app.input("members", {"member": pl.String, "country": pl.String})
         >>> countries = app.table("countries", key="member", side_inputs=[members])
@@ -209,6 +212,7 @@ class Declarations:
                 schema=columns,
                 side_inputs=tuple(side.id for side in sides),
                 kind=kind,
+                ttl_ms=None if ttl is None else to_ms(ttl, "ttl", minimum=1),
             )
             for side in sides:
                 self._draft.streams[side.id] = replace(side, role=Role.SIDE_INPUT)

@@ -77,7 +77,10 @@ class StreamSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs."""
+    """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs.
+
+    A row is forgotten ``ttl_ms`` of the wall clock after it was last put; None: never.
+    """
 
     id: str
     key: tuple[str, ...]
@@ -85,6 +88,7 @@ class TableSpec:
     schema: Schema | None = None
     side_inputs: tuple[str, ...] = ()
     kind: TableKind = "local"
+    ttl_ms: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -23,6 +23,7 @@ from headrace.api.specs import (
     TableJoin,
     op_code,
 )
+from headrace.core.duration import format_ms
 from headrace.plan.delivery import Delivery, delivery_of_outputs
 from headrace.plan.describe import detail_of, event_time_of, expressions_of, kind_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan
@@ -271,6 +272,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
 def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     spec = plan.graph.tables[id_]
     nodes = plan.graph.nodes.values()
+    options = spec.options if spec.ttl_ms is None else {**spec.options, "ttl": format_ms(spec.ttl_ms)}
     return RenderedTable(
         id=id_,
         kind=spec.kind,
@@ -279,7 +281,7 @@ def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
         writers=_ids(n for n in nodes if isinstance(n.operator, SendToTable) and n.operator.table == id_),
         joins=_ids(n for n in nodes if isinstance(n.operator, TableJoin) and n.operator.table == id_),
         stages=tuple(stage.name for stage in plan.stages if id_ in stage.tables),
-        options=tuple(sorted((name, str(value)) for name, value in spec.options.items())),
+        options=tuple(sorted((name, str(value)) for name, value in options.items())),
         source=sources.of(spec.location),
     )
 

@@ -30,7 +30,8 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         lag=None if None in lags else sum(lag or 0 for lag in lags),
         inputs=inputs,
         outputs=_outputs(host),
-        counters=dict(host.metrics.counters),
+        counters=host.metrics.counters
+        | {f"rows_of_{id_}": rows for id_, rows in host.task.chain.tables.sizes().items()},
         checkpoint=None
         if committed is None
         else CheckpointStatus(
@@ -69,6 +70,8 @@ def _state(host: TaskHost) -> TaskState:
 
 
 def _input(host: TaskHost, ssp: SSP) -> InputStatus:
+    if ssp in host.task.side_inputs:
+        return InputStatus(position=host.positions.get(ssp), lag=0 if host.finished else host.lag(ssp))
     partition = host.task.times[ssp]
     return InputStatus(
         position=host.positions.get(ssp),

@@ -37,13 +37,15 @@ from headrace.runtime.operators.expression import FilterOperator, ProjectOperato
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.join import JoinOperator
 from headrace.runtime.operators.sending import SendOperator
+from headrace.runtime.operators.table import TableLookup, TableWriter
 from headrace.runtime.operators.window_aligned import aligned_window
 from headrace.runtime.operators.windows import window_operator
+from headrace.runtime.tables import TaskTables
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
 
-def build_operator(plan: Plan, node: Node, port: Port, counters: Counters) -> Operator:
+def build_operator(plan: Plan, node: Node, port: Port, counters: Counters, tables: TaskTables) -> Operator:
     """The operator that runs a node."""
     match node.operator:
         case Input() | Merge() | Late():
@@ -69,12 +71,13 @@ def build_operator(plan: Plan, node: Node, port: Port, counters: Counters) -> Op
             if left is None or right is None:
                 raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
             return JoinOperator(node, spec, left, right, counters)
-        case TableJoin() | SendToTable():
-            raise PlanError(
-                f"step {node.id!r} ({node.location}: {node.location.text}) can be planned but not run yet: "
-                "tables have no runtime in this version",
-                hint="`headrace plan` shows the app; remove the step to run it",
-            )
+        case TableJoin(table=table) as spec:
+            before = plan.graph.nodes[node.inputs[0]].schema
+            if before is None:
+                raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
+            return TableLookup(node, spec, before, tables[table])
+        case SendToTable(table=table) as spec:
+            return TableWriter(node, spec, tables[table])
 
 
 class Chain:
@@ -82,7 +85,10 @@ class Chain:
 
     def __init__(self, plan: Plan, stage: StagePlan, port: Port, counters: Counters) -> None:
         graph = plan.graph
-        self._operators = {id_: build_operator(plan, graph.nodes[id_], port, counters) for id_ in stage.nodes}
+        self.tables = TaskTables(plan, stage)
+        self._operators = {
+            id_: build_operator(plan, graph.nodes[id_], port, counters, self.tables) for id_ in stage.nodes
+        }
         self._inputs: dict[str, list[Operator]] = {}
         for id_ in stage.nodes:
             node = graph.nodes[id_]
@@ -105,6 +111,10 @@ class Chain:
         for operator in self._inputs[stream]:
             operator.receive(rows)
 
+    def update(self, stream: str, rows: pl.DataFrame) -> None:
+        """Put rows of a side input into its tables."""
+        self.tables.update(stream, rows)
+
     def watermark(self, watermark: int) -> None:
         """Event time has come this far."""
         for id_, operator in self._operators.items():
@@ -112,6 +122,7 @@ class Chain:
 
     def tell_time(self, now_ms: int) -> None:
         """Say what the wall clock shows; nothing follows from it yet."""
+        self.tables.tell_time(now_ms)
         for operator in self._operators.values():
             operator.now_ms = now_ms
 
@@ -122,10 +133,12 @@ class Chain:
             due = operator.due_ms()
             if due is not None and due <= now_ms:
                 operator.on_time(now_ms)
+        self.tables.on_time(now_ms)
 
     def due_ms(self) -> int | None:
         """When (wall clock) something is due; None: nothing is."""
-        return min((due for op in self._operators.values() if (due := op.due_ms()) is not None), default=None)
+        parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
+        return min((due for part in parts if (due := part.due_ms()) is not None), default=None)
 
     def end(self) -> None:
         """All inputs have ended."""
@@ -138,8 +151,9 @@ class Chain:
             operator.resume(max(NEVER, watermark - self._behind[id_]))
 
     def stores(self) -> dict[str, StateStore]:
-        """The state of all operators, by durable id."""
-        return {store.id: store for operator in self._operators.values() for store in operator.stores()}
+        """The state of all operators and tables, by durable id."""
+        parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
+        return {store.id: store for part in parts for store in part.stores()}
 
 
 def _entry(plan: Plan, operator: Operator, counters: Counters) -> Operator:

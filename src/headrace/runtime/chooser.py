@@ -7,7 +7,7 @@ end goes before everything; then control messages (they cost nothing and may set
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from headrace.core.ids import SSP
 from headrace.runtime.envelope import ControlFrame, Envelope, PartitionEnd
@@ -52,6 +52,17 @@ class Chooser:
     def bootstrapped(self, ssp: SSP) -> None:
         """The side input has been read to the end it had at the start: others may go on."""
         self._bootstrap.pop(ssp, None)
+
+    @property
+    def ready(self) -> bool:
+        """There is an envelope that may be processed now."""
+        queues = (self._queues[ssp] for ssp in self._bootstrap) if self._bootstrap else self._queues.values()
+        return any(queues)
+
+    @property
+    def bootstrapping(self) -> Collection[SSP]:
+        """The side inputs that all others wait for."""
+        return self._bootstrap.keys()
 
     def waiting_bytes(self, ssp: SSP) -> int:
         """How much of a partition waits; its host stops polling it above a limit."""

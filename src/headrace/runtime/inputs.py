@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from headrace.api.specs import StreamSpec
-from headrace.core.ids import SSP, Offset
+from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
 from headrace.runtime.envelope import envelopes
-from headrace.systems.base import Consumer, Edge, Position, Records
+from headrace.systems.base import Consumer, Edge, Extent, Position, Records
 
 WAITING_BYTES_MAX = 8 << 20
 POLL_BYTES_MAX = 4 << 20
@@ -75,6 +75,14 @@ class Inputs:
         """How far polling is behind the end of the partition; None when unknown."""
         consumer = self._consumers.get(self._specs[ssp].system.name)
         return consumer.lag(ssp) if consumer is not None and self._begun else None
+
+    def ends(self, ssps: Collection[SSP]) -> dict[SSP, Offset]:
+        """Where these partitions end at present. A partition without new data has been read to there."""
+        extents: dict[StreamId, list[Extent]] = {}
+        for ssp in ssps:
+            if ssp.stream not in extents:
+                extents[ssp.stream] = self._connections.admin(self._specs[ssp].system).extents(ssp.stream.name)
+        return {ssp: extents[ssp.stream][ssp.partition].upcoming for ssp in ssps}
 
     def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
         """All records from these offsets to the present ends, without moving any position."""

@@ -30,14 +30,24 @@ class Intake:
     """The way in for one input stream of one task."""
 
     def __init__(
-        self, spec: StreamSpec, metrics: TaskMetrics, dead_letters: DeadLetters, *, partial: bool = False
+        self,
+        spec: StreamSpec,
+        metrics: TaskMetrics,
+        dead_letters: DeadLetters,
+        *,
+        keys: Sequence[str] = (),
+        partial: bool = False,
     ) -> None:
-        """``partial``: an intermediate stream carries partial results, whose columns their window checks."""
+        """``keys``: columns that a table finds the rows by, so that none may be null.
+
+        ``partial``: an intermediate stream carries partial results, whose columns their window checks.
+        """
         self._partial = partial
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
         self._dead_letters = dead_letters
+        self._keys = keys
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
@@ -60,7 +70,18 @@ class Intake:
         if mismatch is not None:
             reason = mismatch.error()
             self._refuse_rows(ssp, offset, reason.message, rows[mismatch.rows], reason.hint)
+        for key in self._keys:
+            fitting = self._keyed(ssp, fitting, offset, key)
         return fitting if self._time is None else self._timed(ssp, fitting, offset, self._time)
+
+    def _keyed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
+        """The rows that have a key; the others meet the policy."""
+        missing = rows.get_column(column).is_null()
+        if not missing.any():
+            return rows
+        reason = f"{missing.sum()} rows have no key; the first is row {missing.arg_max()}: {column!r} is null"
+        self._refuse_rows(ssp, offset, reason, rows.filter(missing), None)
+        return rows.filter(~missing)
 
     def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
         """The rows that have an event time of 64 bits; the others meet the policy."""

@@ -7,6 +7,8 @@ batch job can all host it. What it writes leaves through its port before a call 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from headrace.api.specs import Input, Role, StreamSpec
@@ -30,12 +32,17 @@ class Task:
         self.task = task
         self.metrics = metrics
         self.chain = Chain(plan, stage, port, metrics)
-        self.specs = {ssp: spec for spec, ssps in _inputs(plan, stage, task) for ssp in ssps}
+        sources = _partitions(plan, task, _streams_read(plan, stage))
+        self.side_inputs = _partitions(plan, task, stage.side_inputs)
+        """They keep tables: event time and the end of the app don't depend on them."""
+        self.specs = sources | self.side_inputs
+        self.timeouts = {ssp: spec.idle_timeout_ms for ssp, spec in sources.items() if spec.idle_timeout_ms is not None}
+        """How long (ms) a partition may be silent before it is idle, of those that can be."""
         self.times = InputTimes(
             PartitionTime(ssp, plan.streams[spec.id].writers if spec.role is Role.INTERMEDIATE else ())
-            for ssp, spec in self.specs.items()
+            for ssp, spec in sources.items()
         )
-        self._clocks = {ssp: _SourceClock(spec) for ssp, spec in self.specs.items() if spec.event_time}
+        self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
         self.finished = False
 
     @property
@@ -55,10 +62,13 @@ class Task:
         spec = self.specs[ssp]
         self.metrics.rows_in += rows.height
         self.metrics.batches += 1
-        partition = self.times[ssp]
-        if partition.idle:
-            partition.advance(NEVER)
         try:
+            if ssp in self.side_inputs:
+                self.chain.update(spec.id, rows)
+                return
+            partition = self.times[ssp]
+            if partition.idle:
+                partition.advance(NEVER)
             self.chain.process(spec.id, rows)
         except UserFunctionError as error:
             raise UserFunctionError(
@@ -82,8 +92,9 @@ class Task:
                 raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
 
     def end(self, ssp: SSP) -> None:
-        """A source partition has ended."""
-        self.times[ssp].end()
+        """A source partition has ended; of a side input it means that the table stays as it is."""
+        if ssp not in self.side_inputs:
+            self.times[ssp].end()
 
     def idle(self, ssp: SSP) -> None:
         """A source partition has been silent for its stated timeout: it holds nobody back until it speaks."""
@@ -131,14 +142,13 @@ class _SourceClock:
         return NEVER if highest is None else int(highest) - self._lateness
 
 
-def _inputs(plan: Plan, stage: StagePlan, task: TaskPlan) -> list[tuple[StreamSpec, list[SSP]]]:
-    """The streams that the stage's operators read, each with this task's partitions of it."""
+def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
+    """The streams that the stage's operators read."""
+    operators = (plan.graph.nodes[id_].operator for id_ in stage.nodes)
+    return dict.fromkeys(operator.stream for operator in operators if isinstance(operator, Input))
+
+
+def _partitions(plan: Plan, task: TaskPlan, streams: Iterable[str]) -> dict[SSP, StreamSpec]:
+    """This task's partitions of these streams."""
     mine = set(task.inputs)
-    ids = [
-        node.operator.stream
-        for node in (plan.graph.nodes[id_] for id_ in stage.nodes)
-        if isinstance(node.operator, Input)
-    ]
-    return [
-        (plan.streams[id_].spec, [ssp for ssp in plan.streams[id_].ssps() if ssp in mine]) for id_ in dict.fromkeys(ids)
-    ]
+    return {ssp: plan.streams[id_].spec for id_ in streams for ssp in plan.streams[id_].ssps() if ssp in mine}

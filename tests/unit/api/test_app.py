@@ -98,6 +98,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.table("t", key="x", schema={"y": pl.Int64}), "there is no column 'x'"),
     (lambda a, v: a.table("views", key="x"), "the id 'views' is already that of an input"),
     (lambda a, v: a.table("t", key="x", kind="remote"), "kind='remote' is not a choice there is"),  # type: ignore[arg-type]
+    (lambda a, v: a.table("t", key="x", ttl="0s"), "ttl: '0s' is below 1 ms"),
     (lambda a, v: a.table("t", key="url", side_inputs=["v"]), "must be a stream, and is str v"),  # type: ignore[list-item]
     (lambda a, v: a.table("t", key="url", side_inputs=[v.select("url")]), "'select-1' is computed"),
     (lambda a, v: a.table("t", "url", side_inputs=[v, v.filter("ms")]), "is Int64, not Boolean"),

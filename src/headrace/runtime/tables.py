@@ -1,0 +1,84 @@
+"""The tables of one task: each kept once, shared by the steps that fill it and all that look something up in it.
+
+A table is a store under the table's id, so it is checkpointed as any other state. Side inputs reach it as rows of
+their stream. The wall clock decides what has expired: it is told before anything is read or written, and a walk in
+small steps removes what nobody reads any more. On the run-loop thread; reads may wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from headrace.api.specs import TableSpec
+from headrace.core.errors import PlanError
+from headrace.plan.model import Plan, StagePlan
+from headrace.stores.base import StateStore
+from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.table import TableStore
+
+SWEEP_INTERVAL_MS = 250
+SWEEP_ROWS = 4096
+"""How many rows a step of the walk looks at: some milliseconds, a few times a second."""
+
+
+class TaskTables:
+    """All tables of a stage, as one task has them."""
+
+    def __init__(self, plan: Plan, stage: StagePlan) -> None:
+        specs = [plan.graph.tables[id_] for id_ in stage.tables]
+        self._tables = {spec.id: _opened(spec) for spec in specs}
+        self._kept_by = {side: [spec.id for spec in specs if side in spec.side_inputs] for side in stage.side_inputs}
+        self._expiring = [self._tables[spec.id] for spec in specs if spec.ttl_ms is not None]
+        self._sweep_at = 0
+
+    def __getitem__(self, id_: str) -> TableStore:
+        return self._tables[id_]
+
+    def stores(self) -> Iterator[StateStore]:
+        """What a checkpoint has to hold."""
+        return (table.store for table in self._tables.values())
+
+    def sizes(self) -> dict[str, int]:
+        """About how many rows each table holds; for status."""
+        # The layout of the rows is an entry as well.
+        return {id_: max(0, table.store.entries() - 1) for id_, table in self._tables.items()}
+
+    # -- side inputs
+
+    def keys_of(self, stream: str) -> Sequence[str]:
+        """The columns by which a side input's rows are found: none of them may be null. Of other streams none."""
+        return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self._tables[id_].key))
+
+    def update(self, stream: str, rows: pl.DataFrame) -> None:
+        """Put rows of a side input into the tables that it keeps."""
+        for id_ in self._kept_by[stream]:
+            self._tables[id_].put_rows(rows)
+
+    # -- time to live
+
+    def tell_time(self, now_ms: int) -> None:
+        """Say what the wall clock shows."""
+        for table in self._expiring:
+            table.store.advance(now_ms)
+
+    def due_ms(self) -> int | None:
+        """When (wall clock) to look for expired rows again; None: none ever expires."""
+        return self._sweep_at if self._expiring else None
+
+    def on_time(self, now_ms: int) -> None:
+        """Remove some of what has expired, if it is time."""
+        if not self._expiring or now_ms < self._sweep_at <= now_ms + SWEEP_INTERVAL_MS:
+            return
+        self._sweep_at = now_ms + SWEEP_INTERVAL_MS
+        for table in self._expiring:
+            table.store.sweep(now_ms, SWEEP_ROWS)
+
+
+def _opened(spec: TableSpec) -> TableStore:
+    if spec.schema is None:
+        raise PlanError(
+            f"the columns of table {spec.id!r} ({spec.location}) aren't known", hint="give the table a schema="
+        )
+    return TableStore(KeyValueStore(spec.id, ttl_ms=spec.ttl_ms), spec.schema.columns, spec.key)
