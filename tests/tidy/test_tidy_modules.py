@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from tidy_repository import ROOT, Source, package, sources
 
 MODULE_LINES_MAX = 500
-MODULE_LINES_KNOWN = {"src/headrace/runtime/host.py": 545}
+MODULE_LINES_KNOWN: dict[str, int] = {}
 """Modules that were longer when the limit came, with a limit of their own: it may be lowered, and then removed."""
 
 FUNCTION_LINES_MAX = 60

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import assert_never
 
 import msgspec
-import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
 from headrace.checkpoint.instructions import (
@@ -23,7 +22,6 @@ from headrace.checkpoint.instructions import (
     Feed,
     Finish,
     FlushOutputs,
-    Forget,
     Instruction,
     ReadChangelog,
     Report,
@@ -32,22 +30,14 @@ from headrace.checkpoint.instructions import (
     SendControl,
     Stop,
     TakeGeneration,
-    Verdict,
     WriteLocal,
 )
 from headrace.checkpoint.node import Node
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import CommitRecord, SourceEntry, encode_record
 from headrace.core.clock import Clock
-from headrace.core.errors import DataError, FencedError, FrameError, TrimmedOffsetError
+from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.frame import (
-    ControlMessage,
-    Header,
-    Kind,
-    Restore,
-    body_of,
-    decode_control,
-    decode_header,
     encode_control,
 )
 from headrace.core.ids import SSP, Offset, StreamId
@@ -56,9 +46,7 @@ from headrace.runtime.announcing import Announcer
 from headrace.runtime.backpressure import Backpressure
 from headrace.runtime.changelog import ChangelogPartition
 from headrace.runtime.chooser import Chooser
-from headrace.runtime.committed import CommittedSource
 from headrace.runtime.connections import Connections
-from headrace.runtime.early import EarlyFrame, MessageBuffer
 from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table
 from headrace.runtime.inputs import Inputs
 from headrace.runtime.intake import Intake
@@ -68,6 +56,7 @@ from headrace.runtime.nodes import node_config
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.progress import Progress
 from headrace.runtime.publishing import Publishing
+from headrace.runtime.reception import Reception
 from headrace.runtime.replay import Replay
 from headrace.runtime.state import TaskState
 from headrace.runtime.task import Task
@@ -122,24 +111,12 @@ class TaskHost:
         self._changelog = ChangelogPartition(changelog, system, connections)
         self.state = TaskState(changelog, state_folders(plan, task.name))
         self.replay = Replay(str(task.name), self._changelog, self.state, pulse)
-        self._early = MessageBuffer()
+        self.reception = Reception(self.node, self.metrics)
         downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
         self._announcer = Announcer(self._outlet, task.name, len(stage.tasks), downstream, now_ms)
         self._begin()
         self._progress = Progress(plan.graph.app, self.task.specs, connections, now_ms)
-        self._intakes = {
-            ssp: Intake(
-                spec,
-                self.metrics,
-                self._outlet.write,
-                keys=self.task.chain.tables.keys_of(spec.id),
-                partial=spec.id in plan.combined,
-            )
-            for ssp, spec in self.task.specs.items()
-        }
         self.inputs = Inputs(self.task.specs, connections)
-        self.positions: dict[SSP, Offset] = {}
-        self._committed_sources: dict[SSP, CommittedSource] = {}
         self._heard_ms: dict[SSP, float] = dict.fromkeys(self.task.specs, now_ms)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._commit_began = 0.0
@@ -150,8 +127,20 @@ class TaskHost:
         self.publishing.begin()
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self._bootstrap_ends: dict[SSP, Offset] = {}
-        self._early.clear()
+        self.reception.begin(self.task, self.chooser, self._intakes())
         self._announcer.reset()
+
+    def _intakes(self) -> dict[SSP, Intake]:
+        return {
+            ssp: Intake(
+                spec,
+                self.metrics,
+                self._outlet.write,
+                keys=self.task.chain.tables.keys_of(spec.id),
+                partial=spec.id in self.plan.combined,
+            )
+            for ssp, spec in self.task.specs.items()
+        }
 
     # -- life
 
@@ -164,7 +153,7 @@ class TaskHost:
         """Stop reading. What was not committed will be read again."""
         self.inputs.close()
         self._changelog.close()
-        self._early.clear()
+        self.reception.early.clear()
         self.state.close()
 
     @property
@@ -173,9 +162,14 @@ class TaskHost:
         return self.node.generation
 
     @property
+    def positions(self) -> dict[SSP, Offset]:
+        """How far each input partition has been processed."""
+        return self.reception.positions
+
+    @property
     def early_bytes(self) -> tuple[int, int]:
         """How much of what has arrived waits for its version: in memory and on disk."""
-        return self._early.memory_bytes, self._early.disk_bytes
+        return self.reception.early.memory_bytes, self.reception.early.disk_bytes
 
     def lag(self, ssp: SSP) -> int | None:
         """How far the processed position of an input is behind its end; None when unknown."""
@@ -220,13 +214,11 @@ class TaskHost:
         self.task.chain.tell_time(self._clock.now_ms())
         match envelope:
             case Frames():
-                self._frames(envelope)
+                self.reception.frames(envelope)
             case ControlFrame():
-                self._control(envelope)
-            case Table(rows=rows, offset=offset, next=after, bad=bad):
-                accepted = self._intakes[ssp].accept(ssp, rows, offset, bad)
-                self.metrics.bytes_in += envelope.bytes
-                self._rows(ssp, accepted, offset, after)
+                self.reception.control(envelope)
+            case Table():
+                self.reception.table(envelope)
             case PartitionEnd():
                 self.task.end(ssp)
                 self.positions[ssp] = envelope.next
@@ -267,87 +259,7 @@ class TaskHost:
             self.node.tick((self.node.label + 1) * self.plan.graph.settings.checkpoint_interval_ms)
             self.perform()
 
-    # -- receiving
-
-    def _frames(self, frames: Frames) -> None:
-        """Process user frames: all of a source's, or as many as the protocol lets through at once."""
-        ssp = frames.ssp
-        if self.task.specs[ssp].role is not Role.INTERMEDIATE:
-            self._source_frames(ssp, frames.offsets, frames.payloads, frames.next)
-            return
-        behind = [*frames.offsets[1:], frames.next]
-        turn: list[int] = []
-        for i, payload in enumerate(frames.payloads):
-            if self.node.due:
-                self._put_back(frames, i)
-                break
-            offset, after = frames.offsets[i], behind[i]
-            header = self._header(ssp, offset, payload)
-            verdict = self.node.receive(ssp, offset, after, header)
-            self.positions[ssp] = after
-            if verdict is Verdict.PROCESS:
-                turn.append(i)
-            elif verdict is Verdict.BUFFER:
-                self._early.put(header.version, EarlyFrame(ssp, offset, after, payload))
-            else:
-                self.metrics.count("duplicates")
-        if turn:
-            offsets = [frames.offsets[i] for i in turn]
-            rows = self._intakes[ssp].decode(ssp, offsets, [frames.payloads[i] for i in turn])
-            self._rows(ssp, rows, offsets[0], behind[turn[-1]])
-
-    def _source_frames(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
-        released = self._committed_sources[ssp].receive(offsets, payloads, after)
-        if released.payloads:
-            rows = self._intakes[ssp].decode(ssp, released.offsets, released.payloads)
-            self.task.rows(ssp, rows, released.offsets[0], after)
-        self.positions[ssp] = after
-
-    def _put_back(self, frames: Frames, start: int) -> None:
-        payloads = frames.payloads[start:]
-        rest = Frames(frames.ssp, frames.offsets[start:], payloads, frames.next, sum(map(len, payloads)))
-        self.chooser.put_back(rest)
-
-    def _control(self, frame: ControlFrame) -> None:
-        ssp = frame.ssp
-        if self.task.specs[ssp].role is not Role.INTERMEDIATE:
-            self._source_frames(ssp, [frame.offset], [frame.payload], frame.next)
-            return
-        header = self._header(ssp, frame.offset, frame.payload)
-        message = self._message(ssp, frame.offset, header, frame.payload)
-        verdict = self.node.receive(ssp, frame.offset, frame.next, header, message)
-        self.positions[ssp] = frame.next
-        match verdict:
-            case Verdict.PROCESS:
-                self.task.control(ssp, message)
-            case Verdict.BUFFER:
-                self._early.put(header.version, EarlyFrame(ssp, frame.offset, frame.next, frame.payload))
-            case Verdict.ROLLBACK:
-                self.metrics.count("rollbacks")
-            case Forget(producer=producer, seq=seq):
-                self._early.forget(ssp, producer, seq)
-            case Verdict.DROP:
-                self.metrics.count("duplicates")
-            case Verdict.TAKEN:
-                return
-            case _:
-                assert_never(verdict)
-
-    def _header(self, ssp: SSP, offset: Offset, payload: bytes) -> Header:
-        try:
-            return decode_header(payload)
-        except FrameError as error:
-            raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error
-
-    def _message(self, ssp: SSP, offset: Offset, header: Header, payload: bytes) -> ControlMessage:
-        try:
-            return decode_control(header.kind, body_of(payload))
-        except FrameError as error:
-            raise DataError(f"{ssp} at offset {offset}: {error.message}", hint=error.hint) from error
-
-    def _rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
-        self.task.rows(ssp, rows, first, after)
-        self.positions[ssp] = after
+    # -- performing
 
     def _advance(self) -> None:
         if self.node.phase is not Phase.RUNNING:
@@ -356,8 +268,6 @@ class TaskHost:
         if self.task.ended and not self.task.finished:
             self.node.inputs_ended()
             self.perform()
-
-    # -- performing
 
     def perform(self) -> None:
         """Do what the protocol asks for, until it asks for nothing."""
@@ -388,9 +298,10 @@ class TaskHost:
                     producer = self._connections.record_producer(self._system_of(frame.stream))
                     producer.send(frame.stream.name, frame.partition, encode_control(frame.header, frame.message))
             case ScanAhead(inputs=positions):
-                self._scan(dict(positions))
+                self.reception.learn(self.inputs.scan(dict(positions)))
             case Feed(label=label):
-                self._feed(label)
+                self.task.chain.tell_time(self._clock.now_ms())
+                self.reception.feed(label)
             case Finish():
                 self._finish()
             case FlushOutputs():
@@ -456,18 +367,12 @@ class TaskHost:
             saved = {SSP.of(entry.stream, entry.partition): entry for entry in record.sources}
             positions |= {ssp: entry.offset for ssp, entry in saved.items() if entry.offset is not None}
         try:
-            self.positions = self.inputs.begin(positions)
+            self.reception.resume(self.inputs.begin(positions), saved)
         except TrimmedOffsetError as error:
             raise FencedError(
                 f"task {self.name} would have to read what was given up: {error.message}",
                 hint="this is a stale copy of the task; its replacement has read further",
             ) from error
-        self._committed_sources = {
-            ssp: CommittedSource(ssp, self.positions[ssp], saved.get(ssp))
-            for ssp, spec in self.task.specs.items()
-            if spec.role is not Role.INTERMEDIATE
-        }
-
         self._bootstrap_ends = self.inputs.ends(self.task.side_inputs)
         for ssp in self.task.side_inputs:
             self._note_bootstrapped(ssp)
@@ -478,38 +383,6 @@ class TaskHost:
         if end is not None and (ended or self.positions[ssp] >= end):
             del self._bootstrap_ends[ssp]
             self.chooser.bootstrapped(ssp)
-
-    def _scan(self, positions: Mapping[SSP, Offset | None]) -> None:
-        for polled in self.inputs.scan(positions):
-            for offset, payload in zip(polled.offsets, polled.payloads, strict=True):
-                if payload and payload[0] == Kind.RESTORE:
-                    header = self._header(polled.ssp, offset, payload)
-                    message = self._message(polled.ssp, offset, header, payload)
-                    if isinstance(message, Restore):
-                        self.node.learn(polled.ssp, header, message)
-
-    def _feed(self, label: int) -> None:
-        """Process early arrivals whose turn has come, neighbouring user frames of a partition together."""
-        self.task.chain.tell_time(self._clock.now_ms())
-        waiting: list[EarlyFrame] = []
-        for frame in self._early.take(label):
-            user = frame.payload[0] == Kind.USER
-            if waiting and (not user or frame.ssp != waiting[0].ssp):
-                self._feed_rows(waiting)
-                waiting = []
-            if user:
-                waiting.append(frame)
-                continue
-            header = self._header(frame.ssp, frame.offset, frame.payload)
-            self.task.control(frame.ssp, self._message(frame.ssp, frame.offset, header, frame.payload))
-            self.task.advance()
-        if waiting:
-            self._feed_rows(waiting)
-
-    def _feed_rows(self, frames: list[EarlyFrame]) -> None:
-        ssp = frames[0].ssp
-        rows = self._intakes[ssp].decode(ssp, [f.offset for f in frames], [f.payload for f in frames])
-        self.task.rows(ssp, rows, frames[0].offset, frames[-1].after)
 
     def _finish(self) -> None:
         self.task.chain.tell_time(self._clock.now_ms())
@@ -522,16 +395,11 @@ class TaskHost:
             self._changelog.append(self.node.stamp_change(), change.encode())
 
     def _append_commit(self) -> None:
-        sources = tuple(self._source_entry(ssp, source) for ssp, source in self._committed_sources.items())
-        header, record = self.node.seal(sources=sources, bookkeeping=msgspec.json.encode(self.task.save()))
+        header, record = self.node.seal(
+            sources=self.reception.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
+        )
         self._changelog.append(header, encode_record(record))
         self.node.performed(self._changelog.flush())
-
-    def _source_entry(self, ssp: SSP, source: CommittedSource) -> SourceEntry:
-        entry = source.entry()
-        if source.held:
-            return entry
-        return msgspec.structs.replace(entry, offset=self.positions[ssp])  # rows and ends move it too
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
         now = self._clock.monotonic_ms()

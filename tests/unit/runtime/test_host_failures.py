@@ -184,7 +184,7 @@ def test_early_arrivals_wait_in_order(
         fed(app, orders, 3)
         app.kill(other)
         fed(app, orders, 8)
-        buffers = [host._early for host in app.hosts if host.name.stage == "by-member"]
+        buffers = [host.reception.early for host in app.hosts if host.name.stage == "by-member"]
         assert all((buffer.memory_bytes > 0) == (memory > 0) for buffer in buffers)
         assert all((buffer.disk_bytes > 0) == (memory < 10_000) for buffer in buffers)
         # The living sister restarts as well: what is buffered of its uncommitted end is forgotten.
