@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.api.app import Declarations
 
-MODULES = ["aggregates", "app", "descriptors", "handles", "stream", "windows"]
+MODULES = ["aggregates", "app", "composed", "descriptors", "handles", "stream", "windows"]
 
 FUNCTIONS = [hr.count, hr.sum, hr.min, hr.max, hr.mean, hr.collect, hr.files, hr.log, hr.memory, hr.sql, hr.tumbling]
 

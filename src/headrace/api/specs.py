@@ -221,7 +221,23 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The messages that came too late for the window before it, as they were."""
+    """The messages that came too late for the step before it, as they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate:
+    """Leaves messages out that have a time less than ``within_ms`` away from one of their key that was let through."""
+
+    keys: tuple[str, ...]
+    within_ms: int
+    event_time: EventTime
+
+
+@dataclass(frozen=True, slots=True)
+class DropLate:
+    """Leaves messages out that are older than the watermark."""
+
+    event_time: EventTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +299,8 @@ Operator = (
     | Broadcast
     | Window
     | Late
+    | Deduplicate
+    | DropLate
     | Join
     | TableJoin
     | SendTo
@@ -306,6 +324,8 @@ def op_code(operator: Operator) -> str:
             return "SEND_TO"
         case PartitionBy():
             return "PARTITION_BY"
+        case DropLate():
+            return "DROP_LATE"
         case _:
             return type(operator).__name__.upper()
 

@@ -12,6 +12,8 @@ from typing import Any, Literal, final
 
 import polars as pl
 
+from headrace.api.composed import Composed
+from headrace.api.deduplication import deduplicate_step, drop_late_step
 from headrace.api.descriptors import check_partitions
 from headrace.api.draft import Draft
 from headrace.api.event_time import Time, after_function, after_merge, after_projection
@@ -64,7 +66,7 @@ from headrace.serdes.schema import Schema
 
 
 @final
-class Stream:
+class Stream(Composed):
     """A flow of messages, as it is at one point of the app. Immutable: each method returns a new one.
 
     >>> views
@@ -324,6 +326,31 @@ class Stream:
             join, schema, time = stream_join(left, right, on=on, how=how, within=within, suffix=suffix, here=here)
             name = self.draft.claim("join", id, here, 'join(..., id="views-with-orders")')
             return self._then("join", join, here, schema, time, id_=name, others=(other,))
+
+    def deduplicate(self, by: str | Sequence[str], within: Duration, *, id: str | None = None) -> Stream:
+        """Leave out repeated messages: those less than ``within`` of event time away from one let through before.
+
+        The message of a key that comes first is let through, at once; one exactly ``within`` away is, too. Late
+        messages are counted and dropped. A task knows what it has seen: ``partition_by`` the key first.
+
+        >>> once = views.partition_by("member", id="by-member").deduplicate(["member", "url"], "1h", id="visits")
+        """
+        with Declaring("deduplicate") as here:
+            step = deduplicate_step(self._schema, self._time, by, within)
+            id_ = self.draft.claim("deduplicate", id, here, 'deduplicate("order", within="1h", id="orders-once")')
+            return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
+
+    def drop_late(self, *, late_to: Output | None = None) -> Stream:
+        """Leave out messages older than the watermark; they are counted, and written to the output ``late_to``.
+
+        >>> timely = views.drop_late(late_to=app.output("late-views"))
+        """
+        with Declaring("drop_late") as here:
+            step = drop_late_step(self._schema, self._time, late_to)
+            result = self._then("drop_late", step, here, self._schema, self._time)
+            if late_to is not None:
+                result._then("late", Late(), here, self._schema, self._time)._send(late_to, None, here)
+            return result
 
     # -- where flows end -----------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sli
 from headrace.api.specs import (
     BatchFunction,
     Broadcast,
+    Deduplicate,
+    DropLate,
     EventTime,
     Filter,
     Input,
@@ -39,6 +41,8 @@ _KINDS: dict[type[Operator], str] = {
     Broadcast: "broadcast",
     Window: "window",
     Late: "late",
+    Deduplicate: "deduplicate",
+    DropLate: "drop_late",
     Join: "join",
     TableJoin: "join",
     SendTo: "send_to",
@@ -70,6 +74,8 @@ def detail_of(operator: Operator) -> str:
             return f"by {_names(keys)}"
         case Window() as window:
             return _window(window)
+        case Deduplicate(keys=keys, within_ms=within):
+            return f"by {_names(keys)} within {format_ms(within)}"
         case Join(keys=keys, how=how, before_ms=before, after_ms=after):
             return f"{how} on {_names(keys)}, {_signed(-before)} to {_signed(after)}"
         case TableJoin(keys=keys, how=how):

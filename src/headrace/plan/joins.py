@@ -3,7 +3,7 @@
 Two traversals of the same graph. The first finds, for every ``send_to(table)``, the joins with that
 table. The second goes from each input through the graph, crossing from the one to the other as if they
 were connected, and notes the places it comes by where messages of one key have to be in one task: joins,
-joins with a table, and keyed windows (which see several streams behind a ``merge``).
+joins with a table, keyed windows and ``deduplicate`` (which see several streams behind a ``merge``).
 
 Streams that every task reads whole (broadcast ones, the side inputs of a global table) meet nobody.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.api.specs import Graph, Input, Join, Node, SendToTable, TableJoin, Window
+from headrace.api.specs import Deduplicate, Graph, Input, Join, Node, SendToTable, TableJoin, Window
 from headrace.plan.traverse import traverse
 
 
@@ -103,7 +103,7 @@ class _JoinVisitor:
                 self.joins.append(vertex)
             case TableJoin(table=table) if self._graph.tables[table].kind == "local":
                 self.joins.append(vertex)
-            case Window(keys=keys) if keys:
+            case Window(keys=keys) | Deduplicate(keys=keys) if keys:
                 self.joins.append(vertex)
             case _:
                 pass

@@ -13,6 +13,8 @@ import polars as pl
 from headrace.api.specs import (
     BatchFunction,
     Broadcast,
+    Deduplicate,
+    DropLate,
     Filter,
     Graph,
     Input,
@@ -33,6 +35,7 @@ from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.operators.base import Counters, Operator, Port
 from headrace.runtime.operators.combine import CombineOperator
+from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
 from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.join import JoinOperator
@@ -62,6 +65,10 @@ def build_operator(plan: Plan, node: Node, port: Port, counters: Counters, table
             if node.id in plan.combined.values():
                 return aligned_window(node, spec, counters, combined=True)
             return window_operator(node, spec, counters)
+        case Deduplicate() as spec:
+            return DeduplicateOperator(node, spec, counters)
+        case DropLate() as spec:
+            return DropLateOperator(node, spec, counters)
         case PartitionBy() | SendTo() | Broadcast() as spec:
             return SendOperator(node, spec, port)
         case Sink() as spec:

@@ -1,0 +1,93 @@
+"""How ``split`` and ``sample`` choose messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from headrace.api.expressions import as_expression, check_predicate
+from headrace.api.keys import key_columns
+from headrace.core.errors import DeclarationError
+from headrace.serdes.hashing import hash_rows
+from headrace.serdes.schema import Schema
+
+
+def first_matches(
+    schema: Schema, branches: Mapping[str, str | pl.Expr], others: str | None = None
+) -> dict[str, pl.Expr]:
+    """For each branch the predicate that is true where its own is, and none before it; last the one for the others."""
+    if not isinstance(branches, Mapping) or not branches:
+        raise DeclarationError(
+            "there is nothing to split by", hint='name predicates: split({"slow": pl.col("ms") > 1000}, others="rest")'
+        )
+    wrong = [name for name in (*branches, others) if name is not None and (not isinstance(name, str) or not name)]
+    if wrong:
+        raise DeclarationError(f"a branch is called by a text, not {wrong[0]!r}", hint='write "slow"')
+    if others in branches:
+        raise DeclarationError(f"others={others!r} is the name of a branch already", hint="choose another name")
+    found: dict[str, pl.Expr] = {}
+    free = pl.lit(value=True)
+    for name, predicate in branches.items():
+        expr = as_expression(predicate, f"the predicate of {name!r}")
+        check_predicate(schema, expr)
+        true = expr.fill_null(value=False)
+        found[name] = free & true if found else true
+        free = free & ~true if len(found) > 1 else ~true
+    return found if others is None else found | {others: free}
+
+
+def sampler(
+    schema: Schema, fraction: float, by: str | Sequence[str] | None, seed: int | None
+) -> SomeKeys | SomeMessages:
+    """What leaves a fraction of all keys, or of all messages, in each batch."""
+    if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
+        raise DeclarationError(f"fraction={fraction!r} is not a part of all", hint="0.01 is one in a hundred, 1 is all")
+    if by is None:
+        if seed is not None:
+            raise DeclarationError(
+                "seed= chooses keys, and without by= chance decides for each message", hint="leave it out, or name by="
+            )
+        return SomeMessages(fraction)
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63):
+        raise DeclarationError(f"seed={seed!r} is not a number from 0 up")
+    if not isinstance(by, str) and not list(by):
+        raise DeclarationError("by= names no column", hint='write by="member", or leave it out')
+    return SomeKeys(fraction, key_columns(by, schema, "sample"), seed or 0)
+
+
+# Classes, not expressions: an expression with a Python function in it can't be sent to a container.
+
+
+@dataclass(frozen=True, slots=True)
+class SomeKeys:
+    """Keeps the keys whose hash, mixed with the seed, is in the lower part of all hashes.
+
+    The seed is mixed in always: hashes of the keys alone choose partitions, and of a partition all or none would stay.
+    """
+
+    fraction: float
+    keys: tuple[str, ...]
+    seed: int
+
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The messages of a batch that stay."""
+        bound = math.floor(self.fraction * 2**64)
+        if bound == 2**64:
+            return rows
+        hashes = pl.DataFrame({"key": hash_rows(rows, self.keys)}).with_columns(seed=pl.lit(self.seed, pl.Int64))
+        return rows.filter(pl.Series(hash_rows(hashes, ["seed", "key"]) < np.uint64(bound)))
+
+
+@dataclass(frozen=True, slots=True)
+class SomeMessages:
+    """Keeps messages by chance, each alone. No generator is kept: two tasks must not draw the same numbers."""
+
+    fraction: float
+
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The messages of a batch that stay."""
+        return rows.filter(pl.Series(np.random.default_rng().random(rows.height) < self.fraction))

@@ -1,0 +1,154 @@
+"""Operators that leave messages out by their event time: repeated ones (``deduplicate``) and late ones (``drop_late``).
+
+A message is let through unless one of its key that was let through has a time less than ``within`` away, before or
+after. So what is remembered is the time and key of each message let through, columnar, in runs sorted by the hash of
+the key; a batch looks up what is known of its keys and decides for all of them at once. What no timely message can be
+near any more is forgotten.
+
+A message older than the watermark is late: counted and dropped. A null key is a key of its own; a null time is an
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from headrace.api.specs import Deduplicate, DropLate, EventTime, Node
+from headrace.core.errors import DataError
+from headrace.runtime.operators.apart import chosen_apart
+from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.event_time import time_ms
+from headrace.runtime.watermark import FOREVER, NEVER
+from headrace.serdes.hashing import hash_rows
+from headrace.serdes.ipc import concat_rows
+from headrace.stores.base import StateStore
+from headrace.stores.runs import Runs
+
+_TIME, _HASH, _GROUP = "__time", "__hash", "__group"
+_SLACK_MIN_MS = 1000
+
+Hashes = npt.NDArray[np.uint64]
+
+
+class DropLateOperator(Operator):
+    """Leaves out, and counts, messages that are older than the watermark."""
+
+    def __init__(self, node: Node, spec: DropLate | Deduplicate, counters: Counters) -> None:
+        super().__init__(node)
+        if node.schema is None:
+            raise ValueError("a step that hands messages on has an output schema")
+        self.watermark = NEVER
+        self._counters = counters
+        self._event_time: EventTime = spec.event_time
+        self._time = time_ms(spec.event_time, node.schema.columns[spec.event_time.column]).alias(_TIME)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        timely, _ = self.timely(rows)
+        self.emit(timely)
+
+    def on_watermark(self, watermark: int) -> None:
+        """See ``Operator``."""
+        self.watermark = watermark
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        self.watermark = watermark
+
+    def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+        """The messages that aren't late, with their times in ms; the late ones are counted, and handed to who asked."""
+        times = rows.select(self._time).to_series()
+        if times.null_count():
+            raise DataError(
+                f"operator {self.node.id!r} got messages whose event time ({self._event_time.column!r}) is null",
+                hint="filter them out before it, or give them a time",
+            )
+        earliest = times.min()
+        if not isinstance(earliest, int) or earliest >= self.watermark:
+            return rows, times
+        late = times < self.watermark
+        too_late = rows.filter(late)
+        self._counters.count("late", too_late.height)
+        for operator in self.late_after:
+            operator.receive(too_late)
+        return rows.filter(~late), times.filter(~late)
+
+
+class DeduplicateOperator(DropLateOperator):
+    """Lets the first message of a key through, and none of that key that is less than ``within`` away from it."""
+
+    def __init__(self, node: Node, spec: Deduplicate, counters: Counters) -> None:
+        super().__init__(node, spec, counters)
+        self._keys = list(spec.keys)
+        self._within = spec.within_ms
+        self._slack_ms = max(_SLACK_MIN_MS, spec.within_ms // 8)
+        self._known = Runs(node.id, _TIME, lambda run: run.sort(_HASH))
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._known,)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        rows, times = self.timely(rows)
+        if not rows.height:
+            return
+        hashes = pl.Series(_HASH, hash_rows(rows, self._keys), dtype=pl.UInt64)
+        seen = rows.select(self._keys).with_columns(times, hashes)
+        before = self._near(seen)
+        # What is known comes first, and is chosen again: it is far enough apart already.
+        together = seen if before is None else pl.concat([before.select(seen.columns), seen])
+        groups = (
+            together.with_row_index(_GROUP).select(pl.col(_GROUP).cast(pl.Int64).first().over(self._keys)).to_series()
+        )
+        chosen = chosen_apart(groups.to_numpy(), together[_TIME].to_numpy(), self._within)
+        new = pl.Series(chosen[together.height - seen.height :])
+        self._known.add(seen.filter(new).sort(_HASH))
+        self.emit(rows.filter(new))
+
+    def on_watermark(self, watermark: int) -> None:
+        """See ``Operator``: what is ``within`` or more older than any message to come is forgotten, in large steps."""
+        super().on_watermark(watermark)
+        if watermark in (NEVER, FOREVER):
+            return
+        bound = watermark - self._within
+        earliest = self._known.earliest
+        if earliest is not None and earliest + self._slack_ms <= bound:
+            self._known.drop(bound)
+
+    def on_end(self) -> None:
+        """See ``Operator``."""
+        self._known.drop(FOREVER)
+
+    def _near(self, seen: pl.DataFrame) -> pl.DataFrame | None:
+        """What is known of the keys of a batch around its times; a hash that is equal by chance does no harm."""
+        low, high = seen[_TIME].min(), seen[_TIME].max()
+        if not isinstance(low, int) or not isinstance(high, int):
+            raise TypeError("times are integers")
+        low, high = low - self._within + 1, high + self._within - 1
+        wanted = np.unique(seen[_HASH].to_numpy())
+        found = []
+        for run in self._known.frames(low, high):
+            rows = run[_places(run[_HASH].to_numpy(), wanted)]
+            if rows.height:
+                found.append(rows.filter(pl.col(_TIME).is_between(low, high)))
+        return concat_rows(found).sort(_TIME) if found else None
+
+
+def _places(held: Hashes, wanted: Hashes) -> npt.NDArray[np.int64]:
+    """Where ``held`` has one of ``wanted``; both are sorted, and the shorter one is looked up in the longer."""
+    if len(held) < len(wanted):
+        near = np.minimum(np.searchsorted(wanted, held), len(wanted) - 1)
+        places: npt.NDArray[np.int64] = np.flatnonzero(wanted[near] == held)
+        return places
+    starts = np.searchsorted(held, wanted, "left")
+    starts = starts[held[np.minimum(starts, len(held) - 1)] == wanted[: len(starts)]] if len(held) else starts[:0]
+    stops = np.searchsorted(held, held[starts], "right")
+    counts = stops - starts
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    spread: npt.NDArray[np.int64] = np.repeat(starts, counts) + within
+    return spread
