@@ -102,8 +102,6 @@ _SET_ASIDE = {"skipped": "skipped", "dead_lettered": "sent to dead letters", "la
 
 def set_aside(status: AppStatus) -> str:
     """What became of messages that did not take part, to be said at the end; empty when all did."""
-    sums = {
-        words: sum(task.counters.get(counter, 0) for task in status.tasks) for counter, words in _SET_ASIDE.items()
-    }
+    sums = {words: sum(task.counters.get(counter, 0) for task in status.tasks) for counter, words in _SET_ASIDE.items()}
     parts = [f"{count:,} {words}" for words, count in sums.items() if count]
     return f"; messages {', '.join(parts)}" if parts else ""

@@ -148,9 +148,7 @@ def _parse_datetimes(series: pl.Series, expected: pl.Datetime) -> pl.Series:
     moments: list[pl.Series] = []
     for pattern in ("%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M:%S%.f"):
         read = text.str.to_datetime(pattern, time_unit=expected.time_unit, strict=False)
-        moments.append(
-            read.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if "z" in pattern else read
-        )
+        moments.append(read.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if "z" in pattern else read)
     days = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime(expected.time_unit))
     found = moments[0].zip_with(moments[0].is_not_null(), moments[1])
     found = found.zip_with(found.is_not_null(), days)

@@ -25,9 +25,7 @@ _OF_PYTHON: Mapping[Any, pl.DataType] = {
 }
 _REFUSED = (pl.Object, pl.Unknown, pl.Int128, pl.UInt128)
 _ALLOWED_DTYPES = "any Polars type but Object, Unknown, Int128 and UInt128"
-_ALLOWED_HINTS = (
-    "use str, int, float, bool, bytes, datetime, date, list[...], Optional[...] or a dataclass of these"
-)
+_ALLOWED_HINTS = "use str, int, float, bool, bytes, datetime, date, list[...], Optional[...] or a dataclass of these"
 
 
 def dtype_of(column: object, declared: object) -> pl.DataType:
@@ -73,9 +71,7 @@ def record_builder(names: list[str], record: type | None) -> Callable[[list[list
 
 def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.DataType]:
     if record in outer:
-        raise DeclarationError(
-            f"{where}: {record.__name__} contains itself", hint="a column's type must be finite"
-        )
+        raise DeclarationError(f"{where}: {record.__name__} contains itself", hint="a column's type must be finite")
     try:
         hints = typing.get_type_hints(record)
     except NameError as error:

@@ -57,9 +57,7 @@ def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
         try:
             return dtype()
         except TypeError as error:
-            raise DeclarationError(
-                f"column {column!r}: {dtype.__name__} needs parameters ({error})"
-            ) from error
+            raise DeclarationError(f"column {column!r}: {dtype.__name__} needs parameters ({error})") from error
     raise DeclarationError(
         f"column {column!r}: {dtype!r} is not a Polars type",
         hint="write pl.Int64, pl.String, pl.List(pl.Int64), ...",
@@ -112,9 +110,7 @@ def dtype_from_json(value: Any) -> pl.DataType:
             return pl.Array(dtype_from_json(inner), size)
         case {"Struct": fields}:
             return pl.Struct([pl.Field(name, dtype_from_json(inner)) for name, inner in fields])
-    raise DataError(
-        f"unknown column type {value!r}", hint="it was written by a newer Headrace; upgrade this one"
-    )
+    raise DataError(f"unknown column type {value!r}", hint="it was written by a newer Headrace; upgrade this one")
 
 
 def parse_dtype(text: str, column: str = "?") -> pl.DataType:
@@ -146,9 +142,7 @@ def parse_columns(text: str) -> Columns:
     for part in re.split(r",(?![^\[]*\])", text):
         name, colon, type_text = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and type_text):
-            raise DeclarationError(
-                f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:i64"'
-            )
+            raise DeclarationError(f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:i64"')
         if name in columns:
             raise DeclarationError(f"columns: {name!r} is named twice")
         columns[name] = parse_dtype(type_text, name)

@@ -184,11 +184,7 @@ class Schema:
 def _without_dataclasses(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_dataclasses(item) for item in value]
-    return (
-        dataclasses.asdict(value)
-        if dataclasses.is_dataclass(value) and not isinstance(value, type)
-        else value
-    )
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _did_you_mean(name: str, known: Sequence[str]) -> str | None:

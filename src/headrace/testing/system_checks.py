@@ -79,9 +79,7 @@ def missing_streams(scene: Scene) -> None:
     missing, there = scene.stream() + "-missing", scene.stream(2)
     consumer, producer = scene.consumer(), scene.producer()
     expect_raises(StreamNotFoundError, lambda: consumer.register(ssp(missing), Edge.OLDEST), "register")
-    expect_raises(
-        StreamNotFoundError, lambda: consumer.register(ssp(there, 2), Edge.OLDEST), "register partition 2"
-    )
+    expect_raises(StreamNotFoundError, lambda: consumer.register(ssp(there, 2), Edge.OLDEST), "register partition 2")
     expect_raises(StreamNotFoundError, lambda: producer.send(missing, 0, b""), "send")
     expect_raises(StreamNotFoundError, lambda: producer.send(there, 2, b""), "send to partition 2")
     expect_raises(StreamNotFoundError, lambda: scene.admin.extents(missing), "extents")
@@ -171,9 +169,7 @@ def poll_bounds(scene: Scene) -> None:
     for item in only:
         taken = sum(len(payload) for payload in item.payloads) if isinstance(item, Records) else 0
         expect(taken <= 5000, f"{taken} bytes taken where max_bytes was 5000")
-    expect(
-        [payload for _, payload in records_in(only)] == payloads, "bounded polls lost or doubled something"
-    )
+    expect([payload for _, payload in records_in(only)] == payloads, "bounded polls lost or doubled something")
     rest = scene.read(consumer, 40)
     expect([payload for _, payload in rest] == payloads, "the paused partition lost something")
     unregistered = scene.consumer(ssp(name))
@@ -204,9 +200,7 @@ def many_partitions(scene: Scene) -> None:
     for n in range(64):
         consumer.register(ssp(name, n), Edge.OLDEST)
     got = scene.polls(consumer, lambda polled: len(records_in(polled)) >= 64)
-    expect(
-        sorted(int(payload) for _, payload in records_in(got)) == list(range(64)), "a partition is missing"
-    )
+    expect(sorted(int(payload) for _, payload in records_in(got)) == list(range(64)), "a partition is missing")
 
 
 def nothing_before_flush_is_missing_after(scene: Scene) -> None:
@@ -296,9 +290,7 @@ def trim_gives_up_what_lies_below(scene: Scene) -> None:
     expect_raises(TrimmedOffsetError, lambda: scene.consumer(ssp(name), records[9][0]), "a register below it")
     expect_raises(TrimmedOffsetError, lambda: scene.polls(behind, bool), "a poll below it")
     for position in (point, Edge.OLDEST):
-        expect(
-            scene.read(scene.consumer(ssp(name), position), 20) == records[10:], f"reading from {position}"
-        )
+        expect(scene.read(scene.consumer(ssp(name), position), 20) == records[10:], f"reading from {position}")
     expect_raises(UsageError, lambda: scene.admin.trim(ssp(name), end + 10_000), "a trim behind the end")
     scene.admin.trim(ssp(name), end)
     expect(scene.admin.extents(name)[0].oldest == end, "trimmed to its end, a partition is empty")

@@ -115,9 +115,7 @@ def test_integers_of_all_widths_agree() -> None:
 def test_floats_agree_when_equal() -> None:
     assert of([0.0]) == of([-0.0])
     assert of([0.5], pl.Float32) == of([0.5], pl.Float64)
-    nans = [
-        struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8000000000000, 0xFFF8000000000001)
-    ]
+    nans = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (0x7FF8000000000000, 0xFFF8000000000001)]
     assert of([nans[0]]) == of([nans[1]])
 
 

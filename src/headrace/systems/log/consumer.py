@@ -96,7 +96,7 @@ class LogConsumer:
         if position > reading.file.size():
             raise UsageError(
                 f"{reading.ssp}: offset {position} lies behind the end, {end}",
-                hint="the log was replaced, or lost its end in a crash of the machine; read again from the oldest offset",
+                hint="the log was replaced, or lost its end in a crash of the machine; read it again from the oldest",
             )
         return position
 

@@ -41,7 +41,9 @@ def rows(found: pl.DataFrame) -> list[tuple[Any, ...]]:
 def test_all_pairs_within_the_bound_are_found_whoever_comes_first() -> None:
     with joined().test() as t:
         t.feed("orders", [order("a", 10_000, 1)])
-        t.feed("pays", [pay("a", 7_999), pay("a", 8_000, 1), pay("a", 11_000, 2), pay("a", 11_001, 3), pay("b", 10_000)])
+        t.feed(
+            "pays", [pay("a", 7_999), pay("a", 8_000, 1), pay("a", 11_000, 2), pay("a", 11_001, 3), pay("b", 10_000)]
+        )
         t.feed("orders", [order("a", 12_000, 2)])
         found = t.read("paid").select("order", "amount").rows()
         assert sorted(found) == [(1, 1), (1, 2), (2, 2), (2, 3)]
