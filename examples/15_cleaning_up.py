@@ -1,0 +1,59 @@
+"""15. Clean up a stream: leave repetitions out, deal the rest out, and write an operator of your own.
+
+A shop's app sends each order again until it hears back. One of each is kept; large orders go their own way, and a
+tenth of all members, with all their orders, is kept aside for a test.
+
+It prints::
+
+    orders: 6, once: 4
+    large: [(3, 900.0)]
+    small: [(1, 20.0), (2, 35.0), (4, 5.0)]
+    net: [(1, 16.0), (2, 28.0), (4, 4.0)]
+    everybody is sampled, or not at all: True
+"""
+
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+import headrace as hr
+
+ORDERS = {"order": pl.Int64, "member": pl.String, "euros": pl.Float64, "at": pl.Int64}
+SENT = [
+    {"order": 1, "member": "ann", "euros": 20.0, "at": 1_000},
+    {"order": 2, "member": "bob", "euros": 35.0, "at": 2_000},
+    {"order": 1, "member": "ann", "euros": 20.0, "at": 3_000},
+    {"order": 3, "member": "cem", "euros": 900.0, "at": 4_000},
+    {"order": 3, "member": "cem", "euros": 900.0, "at": 9_000},
+    {"order": 4, "member": "ann", "euros": 5.0, "at": 9_500},
+]
+
+
+def without_tax(stream: hr.Stream, percent: int) -> hr.Stream:
+    """An operator of one's own: a function from a stream to a stream."""
+    return stream.with_columns((pl.col("euros") / (1 + percent / 100)).round(2)).select("order", "euros")
+
+
+with TemporaryDirectory() as home:
+    hr.create_stream("orders", partitions=1, schema=ORDERS, home=home)
+    with hr.StreamWriter("orders", home=home) as writer:
+        writer.write(SENT)
+        writer.seal()
+
+    app = hr.App("clean-orders", home=home)
+    orders = app.input("orders", ORDERS, event_time="at", lateness="1m")
+    once = orders.partition_by("order", id="by-order").deduplicate("order", within="1h", id="orders-once")
+    parts = once.split({"large": pl.col("euros") > 500}, others="small")
+    for name, part in parts.items():
+        part.send_to(app.output(name))
+    parts["small"].pipe(without_tax, 25).send_to(app.output("net"))
+    once.sample(0.1, by="member", seed=7).send_to(app.output("for-a-test"))
+    app.run(local=True, progress=False)
+
+    large, small = (hr.read_stream(name, home=home).select("order", "euros").sort("order") for name in parts)
+    print(f"orders: {len(SENT)}, once: {large.height + small.height}")
+    print(f"large: {large.rows()}")
+    print(f"small: {small.rows()}")
+    print(f"net: {hr.read_stream('net', home=home).sort('order').rows()}")
+    sampled = hr.read_stream("for-a-test", home=home).group_by("member").len().rows()
+    print(f"everybody is sampled, or not at all: {set(sampled) <= {('ann', 2), ('bob', 1), ('cem', 1)}}")
