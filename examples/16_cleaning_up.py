@@ -1,4 +1,4 @@
-"""15. Clean up a stream: leave repetitions out, deal the rest out, and write an operator of your own.
+"""16. Clean up a stream: leave repetitions out, deal the rest out, and write an operator of your own.
 
 A shop's app sends each order again until it hears back. One of each is kept; large orders go their own way, and a
 tenth of all members, with all their orders, is kept aside for a test.
