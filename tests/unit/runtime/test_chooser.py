@@ -91,3 +91,17 @@ def test_how_much_waits_is_known() -> None:
     assert (chooser.waiting_bytes(A), chooser.waiting_bytes(B), len(chooser)) == (14, 10, 3)
     chooser.clear()
     assert (chooser.waiting_bytes(A), len(chooser), chooser.choose()) == (0, 0, None)
+
+
+def test_it_is_ready_when_something_may_be_chosen_now() -> None:
+    assert not offered().ready
+    assert offered(data(A, 0)).ready
+    chooser = offered(data(A, 0), bootstrap=(B,))
+    assert not chooser.ready
+    assert list(chooser.bootstrapping) == [B]
+    chooser.offer(data(B, 0))
+    assert chooser.ready
+    chooser.choose()
+    assert not chooser.ready
+    chooser.bootstrapped(B)
+    assert chooser.ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -90,3 +91,32 @@ def test_killed_tasks_go_on_with_the_tables_they_had(tmp_path: Path, seed: int) 
     assert found.filter(pl.col("price") < pl.col("price_then")).is_empty(), "a side input is read to its end first"
     newest = found.filter(pl.col("order") >= last)
     assert newest.select("price", "level").unique().rows() == [(inputs.price, inputs.price * 100)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": {"member": pl.Int64, "level": pl.String}}, "column 'level' was kept as Int64"),
+        ({"key": ("member", "level")}, "is kept by the key member: Int64"),
+        ({"ttl": "1h"}, "was kept without a time to live"),
+    ],
+)
+def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    def app(**changed: Any) -> hr.App:
+        declared: dict[str, Any] = {"key": "member", "schema": CHANGES} | changed
+        columns = declared["schema"]
+        app = hr.App("levels", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+        level = pl.col("level").cast(columns["level"])
+        app.input("changes", CHANGES).with_columns(level).send_to(app.table("levels", **declared))
+        return app
+
+    hr.create_stream("changes", 1, CHANGES, home=tmp_path)
+    with hr.StreamWriter("changes", home=tmp_path) as writer:
+        writer.write([{"member": 1, "level": 2}])
+        with DrivenApp(app()) as driven:
+            driven.start()
+            driven.run(4 * INTERVAL_MS)
+        writer.write([{"member": 2, "level": 3}])
+    with DrivenApp(app(**change)) as driven, pytest.raises(hr.DeclarationError, match=message):
+        driven.start()
+        driven.run(INTERVAL_MS)

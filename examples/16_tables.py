@@ -1,0 +1,39 @@
+"""16. Tables: look each message's key up in what is known of it.
+
+A side input keeps the table of members up to date. It is read to its end before the first view is processed, so no view
+comes too early. Both are partitioned by the member: each task has its part of the table.
+
+It prints::
+
+    ann saw /lamp, from AT
+    bob saw /desk, from DE
+    eve saw /sofa, from nobody knows where
+"""
+
+from tempfile import TemporaryDirectory
+
+import polars as pl
+
+import headrace as hr
+
+MEMBERS = {"member": pl.String, "country": pl.String}
+VIEWS = {"member": pl.String, "url": pl.String}
+
+with TemporaryDirectory() as home:
+    hr.create_stream("members", partitions=2, schema=MEMBERS, home=home)
+    with hr.StreamWriter("members", key="member", home=home) as writer:
+        writer.write([{"member": "ann", "country": "CH"}, {"member": "bob", "country": "DE"}])
+        writer.write([{"member": "ann", "country": "AT"}])  # she has moved: the last row counts
+    hr.create_stream("views", partitions=2, schema=VIEWS, home=home)
+    with hr.StreamWriter("views", key="member", home=home) as writer:
+        writer.write([{"member": "ann", "url": "/lamp"}, {"member": "bob", "url": "/desk"}])
+        writer.write([{"member": "eve", "url": "/sofa"}])
+        writer.seal()
+
+    app = hr.App("located-views", home=home)
+    members = app.table("members-now", key="member", side_inputs=app.input("members", MEMBERS))
+    app.input("views", VIEWS).join(members, how="left").send_to(app.output("located"))
+    app.run(local=True, progress=False)  # it ends with the views; the members may go on
+
+    for row in hr.read_stream("located", home=home).sort("member").to_dicts():
+        print(f"{row['member']} saw {row['url']}, from {row['country'] or 'nobody knows where'}")
