@@ -195,7 +195,7 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
 
 
 _REASONS = {
-    "late": "came too late for their window",
+    "late": "came too late",
     "skipped": "skipped, since they could not be read",
     "dead_lettered": "sent to a dead-letter stream",
 }

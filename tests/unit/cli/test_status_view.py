@@ -118,7 +118,7 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
         "the app failed: column 'ts' is missing",
         "container 0 on worker-a was last heard of 5 min ago",
         "container 1 on no host yet failed: column 'ts' is missing",
-        "came too late for their window: 3 rows",
+        "came too late: 3 rows",
         "a/2 committed its last checkpoint 10 min ago",
     ]
 

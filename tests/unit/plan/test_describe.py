@@ -7,7 +7,7 @@ import pytest
 from graph_builder import AppBuilder
 
 from headrace.api.shapes import Tumbling
-from headrace.api.specs import BatchFunction, EventTime, PartitionBy, Project, RowFunction, Sink, Window
+from headrace.api.specs import BatchFunction, Deduplicate, EventTime, PartitionBy, Project, RowFunction, Sink, Window
 from headrace.plan.describe import detail_of, event_time_of, expressions_of
 from headrace.plan.render import render
 
@@ -55,6 +55,7 @@ def test_a_long_expression_is_cut():
     ("operator", "expected"),
     [
         (PartitionBy("s", ("a", "b")), "by a, b"),
+        (Deduplicate(("a", "b"), 90_000, EventTime("ts")), "by a, b within 90s"),
         (Window(Tumbling(60_000, 5_000), (), (), EventTime("ts"), None), "tumbling 1m +5s: "),
     ],
 )

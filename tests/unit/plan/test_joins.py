@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from graph_builder import AppBuilder
 
+from headrace.api.specs import Deduplicate, EventTime
 from headrace.plan.joins import inputs_of_joins, join_groups, joins_of_table_writes
 
 
@@ -99,3 +100,10 @@ def test_merging_is_no_meeting_but_a_keyed_window_behind_it_is():
     assert groups_of(app) == {}
     app.output("out", app.window("w", "m"))
     assert groups_of(app) == {"w": ("s1", "s2")}
+
+
+def test_deduplicate_is_a_meeting():
+    app = AppBuilder()
+    app.merge("m", app.input("s1", 8), app.input("s2", 4))
+    app.output("out", app.node("d", Deduplicate(("k",), 1_000, EventTime("ts")), "m"))
+    assert groups_of(app) == {"d": ("s1", "s2")}

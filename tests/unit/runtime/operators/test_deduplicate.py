@@ -115,7 +115,7 @@ def test_streams_that_meet_there_need_like_partitions() -> None:
     app = hr.App("orders")
     left, right = (app.input(name, ORDERS, event_time="ts") for name in ("left", "right"))
     left.merge(right).deduplicate("order", "1s", id="once").send_to(app.output("out"))
-    with pytest.raises(hr.PlanError, match="once"):
+    with pytest.raises(hr.PlanError, match=r"deduplicate 'once' .*test_deduplicate.py"):
         app.test(partitions={"left": 2, "right": 3})
 
 
