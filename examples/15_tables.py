@@ -1,4 +1,4 @@
-"""16. Tables: look each message's key up in what is known of it.
+"""15. Tables: look each message's key up in what is known of it.
 
 A side input keeps the table of members up to date. It is read to its end before the first view is processed, so no view
 comes too early. Both are partitioned by the member: each task has its part of the table.
