@@ -117,6 +117,9 @@ def distinct(column: str | pl.Expr, *, approximate: bool = False) -> Aggregate:
 def collect(column: str | pl.Expr) -> Aggregate:
     """All values in a list in order of arrival, nulls included. It keeps every value until the window is over.
 
+    A sliding window, or a hopping one without triggers, is put together of pieces of time, and a session may be of two:
+    then earlier pieces come first.
+
     >>> hr.collect("url").kind
     'collect'
     """

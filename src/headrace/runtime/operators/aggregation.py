@@ -55,24 +55,20 @@ def _averaged(value: pl.Expr, names: Sequence[str]) -> _Parts:
     )
 
 
+# Not by arg_min and arg_max: among equals they find the last one, or the first, as Polars takes a column for sorted.
 def _earliest(value: pl.Expr, names: Sequence[str]) -> _Parts:
     first, time = map(pl.col, names)
     at = pl.col(TIME)
     return _Parts(
-        (value.get(at.arg_min()), at.min()),
-        (first.get(time.arg_min(), null_on_oob=True), time.min()),
-        first,
+        (value.filter(at == at.min()).first(), at.min()), (first.filter(time == time.min()).first(), time.min()), first
     )
 
 
 def _latest(value: pl.Expr, names: Sequence[str]) -> _Parts:
     last, time = map(pl.col, names)
     at = pl.col(TIME)
-    # Backwards: of equal times the largest's search finds the first.
     return _Parts(
-        (value.reverse().get(at.reverse().arg_max()), at.max()),
-        (last.reverse().get(time.reverse().arg_max(), null_on_oob=True), time.max()),
-        last,
+        (value.filter(at == at.max()).last(), at.max()), (last.filter(time == time.max()).last(), time.max()), last
     )
 
 
@@ -136,6 +132,7 @@ _RULES: dict[str, tuple[int, _Rule]] = {
     "distinct": (1, _different),
     "approx_distinct": (1, _different_about),
 }
+_ORDERED = {"first", "last", "top", "collect", "fold", "reduce"}
 _BY_TIME: dict[str, _Rule] = {"first": _earliest, "last": _latest}
 _BY_ARRIVAL: dict[str, _Rule] = {"first": _first_arrived, "last": _last_arrived}
 
@@ -164,6 +161,8 @@ class Aggregation:
         self._merge: list[pl.Expr] = []
         self._final: list[pl.Expr] = []
         self._folds: list[Fold] = []
+        self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
+        """Some result depends on the order in which partial results are put together."""
         for number, (name, aggregate) in enumerate(aggregates):
             parts, columns = self._parts(f"__{number}", name, aggregate, rows, failed)
             self._partial += [of.alias(column) for column, of in zip(columns, parts.of, strict=True)]

@@ -156,11 +156,12 @@ class AlignedWindow(WindowOperator):
         self._runs.retire(last + self._every - 1)
         base = pl.col(START) - (pl.col(START) - self._shift) % self._every
         for slices in read:
+            pieces = slices.sort(START) if self.aggregation.ordered else slices  # earlier ones come first
             held = []
             for back in range(self._pieces):
                 start = base - back * self._every
                 due = start.is_between(low, last) & (pl.col(START) < start + self._size)
-                held.append(slices.filter(due).with_columns(start.alias(START)))
+                held.append(pieces.filter(due).with_columns(start.alias(START)))
             yield self.aggregation.merge(pl.concat(held), self._kept)
 
 

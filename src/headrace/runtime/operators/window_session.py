@@ -44,6 +44,7 @@ class SessionWindow(KeyedWindow):
         before = self.store.take(rows.select(self.keys).unique() if self.keys else rows.head(1))
         spans = [rows.select(self._group)]
         if before is not None:
+            before = before.sort(START)  # of two that become one, the messages of the earlier come first
             spans.insert(0, before.select(self._group))
         whole = self._sessions(pl.concat(spans))
         held = 0 if before is None else before.height
