@@ -81,6 +81,20 @@ def test_a_table_may_have_a_key_of_several_columns_and_nothing_else() -> None:
         assert t.read("accepted").rows() == [("ann", 1)]
 
 
+def test_keys_are_equal_when_their_values_are() -> None:
+    app = hr.App("by-number")
+    names = app.table("names", key=("x", "b"), schema={"x": pl.Float64, "b": pl.Binary, "name": pl.String})
+    app.input("put", {"x": pl.Float64, "b": pl.Binary, "name": pl.String}).send_to(names)
+    asked = app.input("asked", {"x": pl.Float64, "b": pl.Binary})
+    asked.join(names, how="left").select("name").send_to(app.output("out"))
+    nan = float("nan")
+    with app.test() as t:
+        t.feed("put", [{"x": 0.0, "b": b"", "name": "zero"}, {"x": nan, "b": b"\0", "name": "none"}])
+        questions = [(-0.0, b""), (nan, b"\0"), (0.0, b""), (nan, b""), (None, b""), (-0.0, b"")]
+        t.feed("asked", [{"x": x, "b": b} for x, b in questions])
+        assert t.read("out")["name"].to_list() == ["zero", "none", "zero", None, None, "zero"]
+
+
 def test_all_steps_of_a_task_see_one_table() -> None:
     app = hr.App("shared")
     last = app.table("last", key="member", schema=VIEWS)
