@@ -1,0 +1,168 @@
+"""Processing time: windows that go by the clock, and triggers that do."""
+
+from collections import Counter
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_oracle import FOREVER, Key, Oracle, Result
+
+import headrace as hr
+
+COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
+AGG = {"n": hr.count(), "values": hr.collect("value")}
+
+
+def rows(*values: tuple[Key, int, int]) -> pl.DataFrame:
+    return pl.DataFrame(values, COLUMNS, orient="row")
+
+
+def windowed(shape: Any, **options: Any) -> hr.App:
+    app = hr.App("clocked")
+    timed: dict[str, Any] = {"event_time": "at", "lateness": 1000} if options.pop("event_time", False) else {}
+    source = app.input("rows", COLUMNS, **timed)
+    source.window(shape, key="key", agg=AGG, id="w", **options).send_to(app.output("out"))
+    return app
+
+
+def test_a_window_ends_when_the_clock_says_so() -> None:
+    with windowed(hr.tumbling("10s"), time="processing").test() as t:
+        t.clock.advance(100_000)
+        t.feed("rows", rows(("a", -77, 1), ("a", 5, 2)))
+        t.advance(9_000)
+        assert t.read("out").height == 0
+        t.advance(1_000)
+        assert t.read("out").rows() == [("a", 100_000, 110_000, 2, [1, 2])]
+
+
+def test_no_event_time_is_needed_and_none_is_left() -> None:
+    app = hr.App("clocked")
+    counts = app.input("rows", COLUMNS).window(hr.tumbling("10s"), key="key", agg=AGG, id="w", time="processing")
+    assert (counts.event_time, counts.schema.columns["window_start"]) == (None, pl.Int64)
+    says = "'window_end' was taken from the clock at .*test_window_clock.py"
+    with pytest.raises(hr.DeclarationError, match=says):
+        counts.window(hr.tumbling("1m"), key="key", agg={"m": hr.sum("n")}, id="again")
+
+
+def test_a_session_of_the_clock_ends_when_nothing_has_come_for_the_gap() -> None:
+    with windowed(hr.session("5s"), time="processing").test() as t:
+        t.clock.advance(1_000)
+        for value in range(3):
+            t.feed("rows", rows(("a", 0, value)))
+            t.advance(3_000)
+        assert t.read("out").height == 0
+        t.advance(2_000)
+        assert t.read("out").rows() == [("a", 1_000, 12_000, 3, [0, 1, 2])]
+
+
+def test_windows_that_ended_while_the_app_was_down_leave_when_it_is_back() -> None:
+    with windowed(hr.hopping("10s", every="5s"), time="processing").test() as t:
+        t.clock.advance(100_000)
+        t.feed("rows", rows(("a", 0, 1)))
+        t.advance(5_000)
+        assert t.read("out")["window_start"].to_list() == [95_000]
+        t.restart(checkpoint=True)
+        assert t.read("out", committed=True)["window_start"].to_list() == [95_000]
+        t.clock.advance(60_000)
+        t.restart()
+        assert t.read("out")["window_start"].to_list() == [95_000, 100_000]
+
+
+def test_a_trigger_of_the_clock_in_a_window_of_event_time() -> None:
+    every_second = hr.every("1s", time="processing")
+    with windowed(hr.tumbling("1h"), event_time="at", early=every_second).test() as t:
+        t.clock.advance(500)
+        t.feed("rows", rows(("a", 1, 1)))
+        t.advance(400)
+        t.feed("rows", rows(("a", 2, 2)))
+        assert t.read("out").height == 0
+        t.advance(100)
+        assert t.read("out").select("pane", "pane_index", "n").rows() == [("early", 0, 2)]
+        t.advance(5_000)
+        assert t.read("out").height == 1
+        t.end()
+        assert t.read("out").select("pane", "pane_index", "n").rows()[1:] == [("on_time", 1, 2)]
+
+
+# -- against plain Python
+
+keys = st.sampled_from(["a", "b", None])
+batches = st.lists(st.tuples(keys, st.integers(-40, 60), st.integers(0, 99)), min_size=1, max_size=6)
+steps = st.lists(st.one_of(batches, st.integers(1, 30), st.just(True)), max_size=12)
+
+sizes = st.integers(1, 25)
+shapes = st.one_of(
+    st.builds(hr.tumbling, sizes, st.integers(-30, 30)),
+    st.builds(lambda every, more: hr.hopping(every + more, every), sizes, sizes),
+    st.builds(hr.session, sizes),
+)
+ms = st.integers(1, 20).map("{}ms".format)
+
+
+def play(app: hr.App, oracle: Oracle, fed: list[Any], *, by_clock: bool, lateness: int) -> Counter[Result]:
+    """Feed the app and the oracle alike; the oracle's time is the clock's, or that of the messages."""
+    highest = -(10**6)
+    with app.test() as t:
+        for step in fed:
+            now = t.clock.now_ms()
+            if isinstance(step, list):
+                oracle.clock(now)
+                if by_clock:
+                    oracle.advance(now)
+                oracle.batch([(key, now if by_clock else at, value) for key, at, value in step])
+                t.feed("rows", rows(*step))
+                highest = max(highest, *(at for _, at, _ in step))
+                if not by_clock:
+                    oracle.advance(highest - lateness)
+            elif step is True:
+                t.restart(checkpoint=True)
+            else:
+                t.advance(step)
+            # the clock may have gone on while the app came to rest
+            oracle.clock(t.clock.now_ms())
+            if by_clock:
+                oracle.advance(t.clock.now_ms())
+        t.end()
+        oracle.advance(FOREVER)
+        return Counter(as_result(row) for row in t.read("out", committed=True).to_dicts())
+
+
+def as_result(row: dict[str, Any]) -> Result:
+    bounds = row["window_start"], row["window_end"]
+    pane = row.get("pane", "on_time"), row.get("pane_index", 0)
+    return row["key"], *bounds, *pane, row["n"], tuple(sorted(row["values"]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(shapes, steps)
+def test_windows_of_the_clock_are_those_of_plain_python(shape: Any, fed: list[Any]) -> None:
+    oracle = Oracle(shape)
+    found = play(windowed(shape, time="processing"), oracle, fed, by_clock=True, lateness=0)
+    assert found == Counter(oracle.results)
+
+
+leaves = st.one_of(
+    st.builds(hr.every, ms, st.just("processing")),
+    st.builds(hr.since_first, ms, st.just("processing")),
+    st.builds(hr.since_last, ms, st.just("processing")),
+)
+triggers = st.one_of(
+    leaves,
+    st.builds(hr.repeated, leaves),
+    st.builds(hr.any_of, leaves, leaves),
+    st.builds(hr.any_of, leaves, st.builds(hr.every, st.integers(1, 4))),
+    st.builds(lambda n, leaf: hr.repeated(hr.all_of(hr.after(n), leaf)), st.integers(1, 4), leaves),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(shapes, triggers, steps, st.booleans())
+def test_triggers_of_the_clock_are_those_of_plain_python(
+    shape: Any, early: hr.Trigger, fed: list[Any], accumulating: bool
+) -> None:
+    panes = "accumulating" if accumulating else "discarding"
+    oracle = Oracle(shape, early, accumulating=accumulating)
+    found = play(windowed(shape, event_time="at", early=early, panes=panes), oracle, fed, by_clock=False, lateness=1000)
+    assert found == Counter(oracle.results)
