@@ -160,3 +160,17 @@ def test_expired_rows_are_removed_in_small_steps() -> None:
             sizes.append(host.task.chain.tables.sizes()["countries"])
         assert sizes[-1] == 0
         assert {size for size in sizes if 0 < size < 10_000}, "not all at once"
+
+
+def test_a_flow_fills_a_global_table_in_every_task() -> None:
+    app = hr.App("broadcast")
+    table = app.table("countries", key="member", schema=MEMBERS, kind="global")
+    app.input("members", MEMBERS).broadcast(id="members-to-all").send_to(table)
+    views = app.input("views", VIEWS).partition_by("ts", id="views-by-time")
+    views.join(table).send_to(app.output("out"))
+    with app.test(partitions={"members": 2, "views": 3}) as t:
+        t.feed("members", [member("ann", "AT")], partition=1)
+        t.feed("views", [view("ann", ts) for ts in range(20)])
+        found = t.read("out")
+        assert sorted(found["ts"].to_list()) == list(range(20))
+        assert found["country"].unique().to_list() == ["AT"]
