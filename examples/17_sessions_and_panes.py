@@ -1,0 +1,72 @@
+"""17. Sessions and panes: visits that end after ten seconds of silence, counts that speak before their minute is over.
+
+A session is as long as its messages; one that comes out of order joins what it belongs to. Triggers let a window speak
+early; messages that come after its end, within ``allowed_lateness``, correct it; what comes later goes to an output.
+
+It prints::
+
+    visits
+       1 - 22  3 pages, first /
+      40 - 50  1 pages, first /bye
+    views per minute
+       0  early    2
+       0  on_time  4
+       0  late     5
+      60  early    2
+      60  on_time  2
+    too late: /very-late
+"""
+
+import polars as pl
+
+import headrace as hr
+
+SCHEMA = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
+VISITS = [(1, "/"), (12, "/cart"), (8, "/item"), (40, "/bye")]  # without /item, which is late, there were three
+MINUTES = [(1, "/"), (8, "/item"), (12, "/cart"), (40, "/bye"), (65, "/"), (30, "/late"), (95, "/"), (31, "/very-late")]
+
+
+def visits() -> hr.App:
+    app = hr.App("visits")
+    views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
+    pages = {"pages": hr.count(), "first": hr.first("url")}
+    views.window(hr.session("10s"), key="member", agg=pages, id="visits").send_to(app.output("out"))
+    return app
+
+
+def per_minute() -> hr.App:
+    app = hr.App("per-minute")
+    views = app.input("views", SCHEMA, event_time="ts")
+    views.window(
+        hr.tumbling("1m"),
+        key="member",
+        agg={"views": hr.count()},
+        id="per-minute",
+        early=hr.after(2),
+        allowed_lateness="30s",
+        late_to=app.output("too-late"),
+    ).send_to(app.output("out"))
+    return app
+
+
+def message(second: int, url: str) -> dict[str, object]:
+    return {"member": "ann", "url": url, "ts": second * 1000}
+
+
+with visits().test() as t:
+    for view in VISITS:
+        t.feed("views", [message(*view)])
+    t.end()
+    print("visits")
+    for row in t.read("out").to_dicts():
+        start, end = row["window_start"] // 1000, row["window_end"] // 1000
+        print(f"  {start:2} - {end}  {row['pages']} pages, first {row['first']}")
+
+with per_minute().test() as t:
+    for view in MINUTES:
+        t.feed("views", [message(*view)])
+    t.end()
+    print("views per minute")
+    for row in t.read("out").to_dicts():
+        print(f"  {row['window_start'] // 1000:2}  {row['pane']:7}  {row['views']}")
+    print("too late:", *t.read("too-late")["url"])
