@@ -34,7 +34,6 @@ BANNED = {
     "under the hood": "inside",
     "out of the box": "say what needs no set-up",
     "please note": "leave it out",
-    "subagent": "the project speaks of itself alone",
     "chatbot": "the project speaks of itself alone",
     "language model": "the project speaks of itself alone",
 }
@@ -64,8 +63,7 @@ HOSTS = {
 """Hosts that may be named: of standards, and of no one."""
 
 _DOWNLOADS = re.compile(
-    r"pypi\.org|pythonhosted|--(?:extra-)?index-url|--find-links|--trusted-host|repo1?\.maven|archive\.apache\.org"
-    r"|artifactory|conda-forge|npmjs|docker\.io|ghcr\.io"
+    r"--(?:extra-)?index-url|--find-links|--trusted-host|^registry\s*=|<repository>|\bresolved\b.*://", re.MULTILINE
 )
 """Where things are downloaded from is for the machine to say, not for the repository."""
 
@@ -109,7 +107,7 @@ def test_no_place_to_download_from_is_named() -> None:
         (_WORDS, "we Leverage it"),
         (_MARKS, "# TODO: later"),
         (_PATH, 'open("/home/me/data")'),
-        (_PATH, "see /work/main"),
+        (_PATH, "see /home/ann/main"),
         (_ADDRESS, "at https://files.somewhere.net/x"),
         (_DOWNLOADS, "pip install --index-url x"),
     ],
