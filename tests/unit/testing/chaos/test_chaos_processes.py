@@ -38,6 +38,8 @@ def family() -> Iterator[tuple[int, int]]:
 
 def test_a_session_is_found_whole_and_also_without_its_leader(family: tuple[int, int]) -> None:
     leader, child = family
+    # A child that has just been forked is still called what its parent was.
+    until(lambda: any(p.pid == child and p.is_python_side for p in in_session(leader)), "the child runs Python", 10)
     found = {process.pid: process for process in in_session(leader)}
     assert set(found) == {leader, child}
     assert (found[child].parent, found[child].is_python_side, found[child].is_executor) == (leader, True, False)
