@@ -9,14 +9,15 @@ of its keys' hashes (sorted, so a look-up is a binary search; equal hashes are t
 Segments of like size are merged, as in a log-structured merge tree.
 
 What the changelog is told is what a commit's end differs from its beginning by: rows that are gone (by their identity
-columns), rows that are new. On disk a segment is a few values of the local database; its mask is one more, so taking
-a few rows out of a large segment writes bits, not rows. In memory a row costs its columns and 16 bytes.
+columns, or because they were due), rows that are new. On disk a segment is a few values of the local database; its mask
+is one more, so taking a few rows out of a large segment writes bits, not rows. In memory a row costs its columns and 16
+bytes.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import polars as pl
@@ -28,8 +29,11 @@ from headrace.stores.segment import Places, Segment, hashes_of
 
 _ADD = b"\x01"
 _REMOVE = b"\x02"
+_REMOVE_DUE = b"\x03"
+_DUE = struct.Struct(">Bq")
 _FRESH_SEGMENTS_MAX = 8
 _PIECE_ROWS_MAX = 1 << 18  # one record of the changelog, one value of the database: both have a greatest size
+_TAKEN_ROWS_MAX = 1 << 20
 _MERGED_ROWS_MAX = 1 << 21
 """Segments are not merged beyond this size: a merge must stay short, however large the state is."""
 
@@ -70,6 +74,7 @@ class KeyedRows:
         self._segments: list[Segment] = []
         self._fresh: list[Segment] = []
         self._removed: list[pl.DataFrame] = []
+        self._removed_due: dict[str, int] = {}
         self._gone: list[tuple[int, int]] = []
         self._next_number = 0
         self._changed = False
@@ -92,21 +97,44 @@ class KeyedRows:
     def take(self, keys: pl.DataFrame) -> pl.DataFrame | None:
         """Remove and return all rows of these keys (each named once), those put first first; None: there are none."""
         hashes = hashes_of(keys, self._keys)
-        return self._taken((segment, segment.find(keys, hashes, self._keys, self._keys)) for segment in self._all())
+        frames = []
+        for settled, segment in self._all():
+            places = segment.find(keys, hashes, self._keys, self._keys)
+            if len(places):
+                rows = segment.frame[places]
+                frames.append(rows)
+                segment.kill(places)
+                if settled:
+                    self._removed.append(rows.select(self._row))
+                    self._changed = True
+        self._drop_empty()
+        return concat_rows(frames) if frames else None
 
-    def take_due(self, column: str, bound: int) -> pl.DataFrame | None:
-        """Remove and return all rows whose ``column`` is ``bound`` or less; None when there are none."""
-        return self._taken(
-            (segment, segment.due(column, bound)) for segment in self._all() if segment.lows[column] <= bound
-        )
+    def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
+        """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of some million rows.
+
+        They are gone when this returns, read or not.
+        """
+        found: list[tuple[pl.DataFrame, Places]] = []
+        for settled, segment in self._all():
+            if segment.lows[column] > bound:
+                continue
+            places = segment.due(column, bound)
+            found.append((segment.frame, places))
+            segment.kill(places)
+            if settled:
+                self._removed_due[column] = max(bound, self._removed_due.get(column, bound))
+                self._changed = True
+        self._drop_empty()
+        return _gathered(found)
 
     def earliest(self, column: str) -> int | None:
         """The lowest value of a ``due`` column; None without rows."""
-        return min((segment.lows[column] for segment in self._all() if segment.living), default=None)
+        return min((segment.lows[column] for _, segment in self._all() if segment.living), default=None)
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held; for inspection."""
-        frames = [segment.alive() for segment in self._all() if segment.living]
+        frames = [segment.alive() for _, segment in self._all() if segment.living]
         return concat_rows(frames) if frames else None
 
     # -- the changelog
@@ -114,7 +142,8 @@ class KeyedRows:
     def take_changes(self, version: int) -> list[bytes]:
         """See ``StateStore``."""
         del version  # a row is the same in whichever commit it becomes true
-        changes = []
+        changes = [_REMOVE_DUE + _DUE.pack(self._due.index(c), bound) for c, bound in self._removed_due.items()]
+        self._removed_due = {}
         if self._removed:
             changes += [_REMOVE + encode_rows(part) for part in _pieces(concat_rows(self._removed))]
             self._removed = []
@@ -134,6 +163,11 @@ class KeyedRows:
             hashes = hashes_of(rows, self._keys)
             for segment in self._segments:
                 segment.kill(segment.find(rows, hashes, self._keys, self._row))
+            self._changed = True
+        elif operation == _REMOVE_DUE:
+            number, bound = _DUE.unpack(body)
+            for segment in self._segments:
+                segment.kill(segment.due(self._due[number], bound))
             self._changed = True
         else:
             raise CorruptLogError(
@@ -162,7 +196,8 @@ class KeyedRows:
         """See ``StateStore``."""
         if not self._changed:
             return
-        self._segments = [self._compacted(segment) for segment in self._segments if segment.living]
+        self._drop_empty()
+        self._segments = [self._compacted(segment) for segment in self._segments]
         for number, pieces in self._gone:
             writes.delete(_MASK.pack(b"m", number))
             for piece in range(pieces):
@@ -187,32 +222,26 @@ class KeyedRows:
     def clear(self) -> None:
         """See ``StateStore``."""
         self._gone += [(segment.number, segment.stored_pieces) for segment in self._segments if segment.stored_pieces]
-        self._segments, self._fresh, self._removed = [], [], []
+        self._segments, self._fresh, self._removed, self._removed_due = [], [], [], {}
         self._changed = True
 
     def entries(self) -> int:
         """See ``StateStore``."""
-        return sum(segment.living for segment in self._all())
+        return sum(segment.living for _, segment in self._all())
 
     # -- inside
 
-    def _all(self) -> Iterator[Segment]:
-        yield from self._segments
-        yield from self._fresh
+    def _all(self) -> Iterator[tuple[bool, Segment]]:
+        """All segments, oldest first, and whether the changelog has been told of them."""
+        yield from ((True, segment) for segment in self._segments)
+        yield from ((False, segment) for segment in self._fresh)
 
-    def _taken(self, found: Iterable[tuple[Segment, Places]]) -> pl.DataFrame | None:
-        frames = []
-        for segment, places in found:
-            if not len(places):
-                continue
-            rows = segment.frame[places]
-            frames.append(rows)
-            segment.kill(places)
-            if not any(segment is fresh for fresh in self._fresh):
-                self._removed.append(rows.select(self._row))
-                self._changed = True
+    def _drop_empty(self) -> None:
+        for segment in self._segments:
+            if not segment.living:
+                self._leave(segment)
+        self._segments = [segment for segment in self._segments if segment.living]
         self._fresh = [segment for segment in self._fresh if segment.living]
-        return concat_rows(frames) if frames else None
 
     def _segment(self, rows: pl.DataFrame) -> Segment:
         number = self._next_number
@@ -263,6 +292,21 @@ class KeyedRows:
         segment = Segment(entry.number, rows, self._due, mask)
         segment.stored_pieces = entry.pieces
         return segment
+
+
+def _gathered(found: list[tuple[pl.DataFrame, Places]]) -> Iterator[pl.DataFrame]:
+    """The rows at these places, small lots together."""
+    found.reverse()
+    waiting: list[pl.DataFrame] = []
+    while found:  # a segment's rows go when they have been read
+        frame, places = found.pop()
+        for start in range(0, len(places), _TAKEN_ROWS_MAX):
+            waiting.append(frame[places[start : start + _TAKEN_ROWS_MAX]])
+            if sum(rows.height for rows in waiting) >= _TAKEN_ROWS_MAX:
+                yield concat_rows(waiting)
+                waiting = []
+    if waiting:
+        yield concat_rows(waiting)
 
 
 def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:

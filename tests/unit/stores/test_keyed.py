@@ -35,6 +35,10 @@ def held(frame: pl.DataFrame | None) -> list[Row]:
     return sorted(found, key=repr)
 
 
+def due(keyed: KeyedRows, bound: int) -> list[Row]:
+    return sorted((row for part in keyed.take_due("due", bound) for row in held(part)), key=repr)
+
+
 class Disk:
     """What a store wrote, as the local database would keep it."""
 
@@ -66,8 +70,20 @@ def test_what_is_due_is_taken_by_any_due_column() -> None:
     sessions = store()
     sessions.put(rows(("a", 1, 9, 1), ("b", 2, 5, 2), ("c", 3, 7, 3)))
     assert sessions.earliest("due") == 5
-    assert held(sessions.take_due("due", 7)) == [("b", 2, 5, 2), ("c", 3, 7, 3)]
-    assert (sessions.earliest("due"), sessions.take_due("due", 8)) == (9, None)
+    assert due(sessions, 7) == [("b", 2, 5, 2), ("c", 3, 7, 3)]
+    assert (sessions.earliest("due"), due(sessions, 8)) == (9, [])
+
+
+def test_much_that_is_due_comes_in_parts_and_is_told_in_few_bytes() -> None:
+    sessions = store()
+    number = 2_500_000
+    sessions.put(pl.DataFrame({"key": pl.Series(range(number)).cast(pl.String), "start": 0, "due": 5, "n": 1}, SCHEMA))
+    sessions.take_changes(1)
+    parts = sessions.take_due("due", 5)
+    assert sessions.entries() == 0
+    heights = [part.height for part in parts]
+    assert (sum(heights), len(heights)) == (number, 3)
+    assert sum(map(len, sessions.take_changes(2))) < 20
 
 
 def test_without_key_columns_all_rows_are_one_keys() -> None:
@@ -142,6 +158,8 @@ def test_changes_of_version_1_are_read() -> None:
     assert held(sessions.scan()) == [("a", 1, 9, 1), (None, -2, 7, 2)]
     sessions.apply((HERE / "keyed-remove-v1.bin").read_bytes())
     assert held(sessions.scan()) == [("a", 1, 9, 1)]
+    sessions.apply(bytes.fromhex("03 00 0000000000000009"))
+    assert sessions.scan() is None
 
 
 def test_local_state_of_version_1_is_read() -> None:
@@ -187,7 +205,7 @@ class KeyedMachine(RuleBasedStateMachine):
     @rule(bound=st.integers(-1, 9))
     def take_due(self, bound: int) -> None:
         expected = [row for row in self.model.values() if row[2] <= bound]
-        assert held(self.store.take_due("due", bound)) == sorted(expected, key=repr)
+        assert due(self.store, bound) == sorted(expected, key=repr)
         self.model = {at: row for at, row in self.model.items() if row[2] > bound}
 
     @rule(persist=st.booleans())

@@ -143,9 +143,10 @@ class KeyedWindow(WindowOperator):
 
     def _speak(self, column: str, bound: int, before: int, time: int) -> None:
         """Send the panes that are due by ``bound``, now that time has gone from ``before`` to ``time``."""
-        rows = self.store.take_due(column, bound)
-        if rows is None:
-            return
+        for rows in self.store.take_due(column, bound):
+            self._speak_of(rows, before, time)
+
+    def _speak_of(self, rows: pl.DataFrame, before: int, time: int) -> None:
         on_time = (pl.col(END) > before) & (pl.col(END) <= time)
         some = pl.col(NUMBER) > 0
         spoken = (some | on_time) if self._accumulating else some
