@@ -11,9 +11,40 @@ import pytest
 import headrace as hr
 from headrace.api.app import Declarations
 
-MODULES = ["aggregates", "app", "composed", "descriptors", "handles", "stream", "windows"]
+MODULES = ["aggregates", "app", "composed", "descriptors", "handles", "stream", "triggers", "windows"]
 
-FUNCTIONS = [hr.count, hr.sum, hr.min, hr.max, hr.mean, hr.collect, hr.files, hr.log, hr.memory, hr.sql, hr.tumbling]
+FUNCTIONS = [
+    hr.count,
+    hr.sum,
+    hr.min,
+    hr.max,
+    hr.mean,
+    hr.collect,
+    hr.files,
+    hr.log,
+    hr.memory,
+    hr.sql,
+    hr.tumbling,
+    hr.first,
+    hr.last,
+    hr.top,
+    hr.distinct,
+    hr.fold,
+    hr.reduce,
+    hr.hopping,
+    hr.sliding,
+    hr.session,
+    hr.count_window,
+    hr.global_window,
+    hr.after,
+    hr.every,
+    hr.since_first,
+    hr.since_last,
+    hr.any_of,
+    hr.all_of,
+    hr.repeated,
+    hr.at_close,
+]
 
 
 def given() -> dict[str, Any]:
