@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from headrace.core.errors import CorruptLogError
+from headrace.stores import runs
 from headrace.stores.runs import Runs
 
 SCHEMA = {"time": pl.Int64, "key": pl.Int64, "n": pl.Int64}
@@ -86,6 +87,41 @@ def test_a_large_run_is_told_in_several_changes() -> None:
     taken = copy.take(10)
     assert taken is not None
     assert taken["key"].sum() == sum(range(rows))
+
+
+def test_much_is_taken_in_parts_of_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PART_ROWS_MAX", 100)
+    windows = store()
+    for _ in range(2):
+        windows.add(pl.DataFrame({"time": [10] * 500, "key": range(500), "n": [1] * 500}))
+    windows.add(run((11, 1, 7)))
+    parts = list(windows.take_parts(10, ["key"]))
+    keys = [set(part["key"]) for part in parts]
+    assert len(parts) > 3
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 500
+    assert {n for part in parts for n in part["n"]} == {2}
+    assert contents(windows.scan()) == {(11, 1): 7}
+
+
+def test_what_is_read_stays() -> None:
+    windows = store()
+    windows.add(run((10, 1, 1), (20, 1, 5)))
+    windows.take_changes(1)
+    windows.add(run((20, 1, 2), (30, 1, 9)))
+    assert [contents(part) for part in windows.read_parts(15, 25, ["key"])] == [{(20, 1): 7}]
+    assert contents(windows.scan()) == {(10, 1): 1, (20, 1): 7, (30, 1): 9}
+    assert (windows.earliest, windows.latest) == (10, 30)
+
+
+def test_a_bound_that_nothing_is_below_is_remembered_too() -> None:
+    windows, copy = store(), store()
+    windows.add(run((10, 1, 1)))
+    windows.retire(5)
+    for change in windows.take_changes(1):
+        copy.apply(change)
+    assert (windows.taken, copy.taken) == (5, 5)
+    assert contents(copy.scan()) == {(10, 1): 1}
+    assert (windows.earliest, copy.earliest) == (10, 10)
 
 
 def test_an_unknown_change_is_refused() -> None:
