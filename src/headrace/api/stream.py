@@ -8,103 +8,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal, final
+from typing import Any, final
 
 import polars as pl
 
-from headrace.api.composed import Composed
 from headrace.api.deduplication import deduplicate_step, drop_late_step
 from headrace.api.descriptors import check_partitions
-from headrace.api.draft import Draft
-from headrace.api.event_time import Time, after_function, after_merge, after_projection
+from headrace.api.event_time import after_function, after_merge
 from headrace.api.expressions import (
     as_expression,
     check_columns,
     check_predicate,
-    named_expression,
-    projected,
-    unchanged_columns,
 )
+from headrace.api.flow import Flow
 from headrace.api.handles import (
     Output,
     Table,
-    adopt_schema,
-    check_target,
-    describe,
     schema_difference,
-    target_keys,
 )
 from headrace.api.joining import Within, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
-from headrace.api.location import Declaring, Location
-from headrace.api.rows import SchemaLike, check_function, output_schema
+from headrace.api.location import Declaring
+from headrace.api.rows import SchemaLike, check_function
 from headrace.api.shapes import Panes, Trigger, WindowShape
 from headrace.api.specs import (
     Aggregate,
     BatchFunction,
     Broadcast,
-    EventTime,
     Filter,
     JoinHow,
     Late,
     Merge,
-    Operator,
     PartitionBy,
-    Project,
-    Role,
     RowFunction,
-    SendTo,
-    SendToTable,
     Sink,
-    StreamSpec,
 )
 from headrace.api.windowing import Timing, late_target, result_time, window_columns, window_step
 from headrace.core.duration import Duration
 from headrace.core.errors import DeclarationError
-from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 
 
 @final
-class Stream(Composed):
+class Stream(Flow):
     """A flow of messages, as it is at one point of the app. Immutable: each method returns a new one.
 
     >>> views
     Stream('input-page-views': member String, url String, ms Int64, ts Int64; event time ts)
     """
 
-    __slots__ = ("_schema", "_time", "draft", "node")
-
-    def __init__(self, draft: Draft, node: str, schema: Schema, time: Time) -> None:
-        """Made by ``app.input`` and by the methods here."""
-        self.draft = draft
-        self.node = node
-        self._schema = schema
-        self._time = time
-
-    # -- what it is ----------------------------------------------------------------------------------
-
-    @property
-    def schema(self) -> Schema:
-        """The columns at this point.
-
-        >>> views.select("url").schema
-        Schema(url: String)
-        """
-        return self._schema
-
-    @property
-    def event_time(self) -> EventTime | None:
-        """The column that holds the event time; None where there is none.
-
-        >>> views.event_time.column
-        'ts'
-        """
-        return self._time if isinstance(self._time, EventTime) else None
-
-    def __repr__(self) -> str:
-        time = f"; event time {self.event_time.column}" if self.event_time else ""
-        return f"Stream({self.node!r}: {describe(self._schema)}{time})"
+    __slots__ = ()
 
     # -- one message at a time -----------------------------------------------------------------------
 
@@ -372,111 +325,3 @@ class Stream(Composed):
         with Declaring("sink") as here:
             check_function(function, "its argument")
             self.draft.add("sink", Sink(function), (self.node,), here)
-
-    # -- how methods are made ------------------------------------------------------------------------
-
-    def _send(self, target: Output | Table, key: str | Sequence[str] | None, here: Location) -> None:
-        check_target(target)
-        self._check_owner(target.draft, target.id)
-        keys = target_keys(target, key, self._schema)
-        stream = self._ordered(adopt_schema(target, self._schema), here)
-        step = SendToTable(target.id) if isinstance(target, Table) else SendTo(target.id, keys)
-        self.draft.add("send_to", step, (stream.node,), here)
-
-    def _then(
-        self,
-        kind: str,
-        operator: Operator,
-        here: Location,
-        schema: Schema,
-        time: Time,
-        *,
-        id_: str | None = None,
-        others: Sequence[Stream] = (),
-    ) -> Stream:
-        """The flow behind a new node, which takes this one and ``others``."""
-        inputs = (self.node, *(other.node for other in others))
-        known = time if isinstance(time, EventTime) else None
-        node = self.draft.add(kind, operator, inputs, here, id_=id_, schema=schema, event_time=known)
-        return Stream(self.draft, node.id, schema, time)
-
-    def _by_rows(
-        self,
-        mode: Literal["map", "flat_map"],
-        function: Callable[[Any], Any],
-        schema: SchemaLike | None,
-        here: Location,
-    ) -> Stream:
-        check_function(function, "its argument")
-        after = output_schema(function, schema, many=mode == "flat_map")
-        time = after_function(self._time, after, mode, here)
-        return self._then(mode, RowFunction(mode, function, self._schema, after), here, after, time)
-
-    def _project(
-        self, kind: str, exprs: Iterable[object], named: Mapping[str, object], here: Location, *, keep: bool
-    ) -> Stream:
-        all_ = [as_expression(expr, "an argument") for expr in exprs]
-        all_ += [named_expression(name, value) for name, value in named.items()]
-        schema = Schema.of(projected(self._schema, all_, keep=keep))
-        if schema == self._schema and keep and not all_:
-            raise DeclarationError("there is nothing to add", hint="name at least one column")
-        same = unchanged_columns(self._schema, all_, keep=keep)
-        time = after_projection(self._time, same, schema, kind, here)
-        return self._then(kind, Project(tuple(all_), keep), here, schema, time)
-
-    def _ordered(self, names: tuple[str, ...], here: Location) -> Stream:
-        """This flow with its columns in the order of ``names``."""
-        if tuple(self._schema.columns) == names:
-            return self
-        return self._project("select", names, {}, here, keep=False)
-
-    def _with_keys(self, keys: tuple[str | pl.Expr, ...], here: Location) -> Stream:
-        """This flow with a column for each key that is an expression."""
-        computed = [key for key in keys if isinstance(key, pl.Expr) and not key.meta.is_column()]
-        for key in computed:
-            if key_name(key) in self._schema.columns:
-                raise DeclarationError(
-                    f"the key expression {key} would replace the column {key_name(key)!r}",
-                    hint='give it a name of its own: .alias("key")',
-                )
-        return self._project("with_columns", computed, {}, here, keep=True) if computed else self
-
-    def _through(
-        self,
-        id_: str,
-        operator: PartitionBy | Broadcast,
-        here: Location,
-        *,
-        partitions: int | None = None,
-    ) -> Stream:
-        """Write an intermediate stream and go on behind it."""
-        system = self.draft.default_system
-        spec = StreamSpec(
-            id=id_,
-            role=Role.INTERMEDIATE,
-            stream=StreamId(system.name, f"{self.draft.app}-{id_}"),
-            system=system,
-            location=here,
-            schema=self._schema,
-            partitions=partitions,
-            event_time=self.event_time,
-            broadcast=isinstance(operator, Broadcast),
-        )
-        self.draft.check_free(spec.stream)
-        self.draft.add("step", operator, (self.node,), here, id_=id_)
-        return Stream(self.draft, self.draft.read(spec, here).id, self._schema, self._time)
-
-    def _check_other(self, other: object) -> None:
-        if not isinstance(other, Stream):
-            raise DeclarationError(
-                f"the other side must be a stream, and is {type(other).__name__} {other!s:.80}",
-                hint='streams come from app.input("...") and its methods',
-            )
-        self._check_owner(other.draft, other.node)
-
-    def _check_owner(self, draft: Draft, name: str) -> None:
-        if draft is not self.draft:
-            raise DeclarationError(
-                f"{name!r} belongs to the app {draft.app!r}, and this flow to {self.draft.app!r}",
-                hint="two apps meet only in a stream that one writes and the other reads",
-            )
