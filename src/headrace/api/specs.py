@@ -38,6 +38,10 @@ DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
 """What a dead-letter stream carries: where the unreadable message stood, why it was refused, its bytes."""
 
 
+LATE = "late"
+"""The side output of messages that came too late for a step."""
+
+
 class Role(Enum):
     """What a stream is to the app."""
 
@@ -220,8 +224,10 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Late:
-    """The messages that came too late for the step before it, as they were."""
+class SideOutput:
+    """What the step before it hands out under a name besides its result: ``late`` are messages that came too late."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +304,7 @@ Operator = (
     | PartitionBy
     | Broadcast
     | Window
-    | Late
+    | SideOutput
     | Deduplicate
     | DropLate
     | Join
@@ -326,6 +332,8 @@ def op_code(operator: Operator) -> str:
             return "PARTITION_BY"
         case DropLate():
             return "DROP_LATE"
+        case SideOutput(name=name):
+            return "LATE" if name == LATE else "SIDE_OUTPUT"
         case _:
             return type(operator).__name__.upper()
 

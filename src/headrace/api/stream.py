@@ -32,15 +32,16 @@ from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike, check_function
 from headrace.api.shapes import Panes, Trigger, WindowShape
 from headrace.api.specs import (
+    LATE,
     Aggregate,
     BatchFunction,
     Broadcast,
     Filter,
     JoinHow,
-    Late,
     Merge,
     PartitionBy,
     RowFunction,
+    SideOutput,
     Sink,
 )
 from headrace.api.windowing import Timing, late_target, result_time, window_columns, window_step
@@ -244,7 +245,7 @@ class Stream(Flow):
             result = self._then("window", step, here, schema, result_time(step, self._time, here), id_=id_)
             if late_to is not None:
                 late_target(late_to, step)
-                result._then("late", Late(), here, self._schema, self._time)._send(late_to, None, here)
+                result._then("late", SideOutput(LATE), here, self._schema, self._time)._send(late_to, None, here)
             return result
 
     def join(
@@ -302,7 +303,7 @@ class Stream(Flow):
             step = drop_late_step(self._schema, self._time, late_to)
             result = self._then("drop_late", step, here, self._schema, self._time)
             if late_to is not None:
-                result._then("late", Late(), here, self._schema, self._time)._send(late_to, None, here)
+                result._then("late", SideOutput(LATE), here, self._schema, self._time)._send(late_to, None, here)
             return result
 
     # -- where flows end -----------------------------------------------------------------------------

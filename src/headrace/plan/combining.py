@@ -7,7 +7,7 @@ stays as it was declared; only what flows through the intermediate stream differ
 
 from __future__ import annotations
 
-from headrace.api.specs import Graph, Input, Late, PartitionBy, Window
+from headrace.api.specs import Graph, Input, PartitionBy, SideOutput, Window
 
 
 def combined_windows(graph: Graph) -> dict[str, str]:
@@ -15,7 +15,9 @@ def combined_windows(graph: Graph) -> dict[str, str]:
     if not graph.settings.combine:
         return {}
     after = graph.successors()
-    wants_late = {before for node in graph.nodes.values() if isinstance(node.operator, Late) for before in node.inputs}
+    wants_late = {
+        before for node in graph.nodes.values() if isinstance(node.operator, SideOutput) for before in node.inputs
+    }
     readers: dict[str, list[str]] = {}
     for node in graph.nodes.values():
         if isinstance(node.operator, Input):

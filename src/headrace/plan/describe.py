@@ -16,7 +16,6 @@ from headrace.api.specs import (
     Filter,
     Input,
     Join,
-    Late,
     Merge,
     Operator,
     PartitionBy,
@@ -24,6 +23,7 @@ from headrace.api.specs import (
     RowFunction,
     SendTo,
     SendToTable,
+    SideOutput,
     Sink,
     TableJoin,
     Window,
@@ -40,7 +40,6 @@ _KINDS: dict[type[Operator], str] = {
     PartitionBy: "partition_by",
     Broadcast: "broadcast",
     Window: "window",
-    Late: "late",
     Deduplicate: "deduplicate",
     DropLate: "drop_late",
     Join: "join",
@@ -58,6 +57,8 @@ def kind_of(operator: Operator) -> str:
             return "with_columns" if keep else "select"
         case RowFunction(mode=mode):
             return mode
+        case SideOutput(name=name):
+            return name
         case _:
             return _KINDS[type(operator)]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from headrace.api.specs import Aggregate, Filter, Graph, Late, Merge, Node, PartitionBy, Project, Window
+from headrace.api.specs import Aggregate, Filter, Graph, Merge, Node, PartitionBy, Project, SideOutput, Window
 
 
 def needed_columns(graph: Graph, combined: Mapping[str, str]) -> dict[str, tuple[str, ...] | None]:
@@ -69,7 +69,7 @@ def _taken(
             return _union([_of_window(window), frozenset(keys)]) if isinstance(window, Window) else None
         case Window() as window:
             readers = (n.operator for n in graph.nodes.values() if node.id in n.inputs)
-            return None if any(isinstance(reader, Late) for reader in readers) else _of_window(window)
+            return None if any(isinstance(reader, SideOutput) for reader in readers) else _of_window(window)
         case _:
             return None
 

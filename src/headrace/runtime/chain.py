@@ -1,12 +1,14 @@
 """The operators of one stage, wired for one task: rows go in at an input, results leave through the port.
 
 Built from the plan once per task. Watermarks and the end visit every operator in topological order, so that
-what a window emits at a watermark reaches the operators behind it before they hear of that watermark.
+what a window emits at a watermark reaches the operators behind it before they hear of that watermark. An operator
+hears the watermark that those before it have let through: a lower one behind a step that emits old results, and a later
+one behind a step that waits for answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
@@ -16,10 +18,8 @@ from headrace.api.specs import (
     Deduplicate,
     DropLate,
     Filter,
-    Graph,
     Input,
     Join,
-    Late,
     Merge,
     Node,
     PartitionBy,
@@ -27,6 +27,7 @@ from headrace.api.specs import (
     RowFunction,
     SendTo,
     SendToTable,
+    SideOutput,
     Sink,
     TableJoin,
     Window,
@@ -51,7 +52,7 @@ from headrace.stores.base import StateStore
 def build_operator(plan: Plan, node: Node, port: Port, counters: Counters, tables: TaskTables) -> Operator:
     """The operator that runs a node."""
     match node.operator:
-        case Input() | Merge() | Late():
+        case Input() | Merge() | SideOutput():
             return Operator(node)
         case Filter() as spec:
             return FilterOperator(node, spec, plan.needed.get(node.id))
@@ -103,12 +104,18 @@ class Chain:
                 self._inputs.setdefault(node.operator.stream, []).append(self._operators[id_])
             for number, before in enumerate(node.inputs):
                 operator = self._operators[before]
-                after = operator.late_after if isinstance(node.operator, Late) else operator.after
+                side = node.operator.name if isinstance(node.operator, SideOutput) else None
+                after = operator.after if side is None else operator.aside.setdefault(side, [])
                 after.append(_entry(plan, self._operators[id_], counters).side(number))
-        self._behind = _delays(graph, stage, self._operators)
-        sending = [self._behind[id_] for id_ in stage.nodes if not self._operators[id_].after]
-        self.delay_ms = max(sending, default=0)
-        """How far below the task's watermark the event time of what leaves the stage can be."""
+        self._times = _Times({id_: graph.nodes[id_].inputs for id_ in stage.nodes})
+        operators = self._operators.values()
+        self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
+        self._unended = list(self._operators)
+
+    @property
+    def output_watermark(self) -> int:
+        """How far event time has come for what leaves the stage."""
+        return min((self._times.behind[id_] for id_, operator in self._operators.items() if not operator.after))
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._operators.values())
@@ -124,8 +131,15 @@ class Chain:
 
     def watermark(self, watermark: int) -> None:
         """Event time has come this far."""
+        self._times.task = watermark
+        self._let_time_through()
+
+    def _let_time_through(self) -> None:
         for id_, operator in self._operators.items():
-            operator.on_watermark(max(NEVER, watermark - self._behind[id_]))
+            risen = self._times.rise(id_)
+            if risen is not None:
+                operator.on_watermark(risen)
+            self._times.behind[id_] = operator.watermark_behind(self._times.heard[id_])
 
     def tell_time(self, now_ms: int) -> None:
         """Say what the wall clock shows; nothing follows from it yet."""
@@ -147,15 +161,43 @@ class Chain:
         parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
         return min((due for part in parts if (due := part.due_ms()) is not None), default=None)
 
-    def end(self) -> None:
-        """All inputs have ended."""
-        for operator in self._operators.values():
-            operator.on_end()
+    # -- operators that wait for others
+
+    @property
+    def holding(self) -> bool:
+        """Some operator has taken rows whose results are still to come."""
+        return any(operator.holding for operator in self._waiting)
+
+    @property
+    def full(self) -> str | None:
+        """The step that should be given nothing until something has come out of it; None: there is none."""
+        return next((operator.node.id for operator in self._waiting if operator.full), None)
+
+    def collect(self) -> None:
+        """Let out what operators have waited for, and the watermarks behind it, in order."""
+        while sum(operator.collect() for operator in self._waiting):  # each of them: any() would stop at the first
+            self._let_time_through()
+
+    def close(self) -> None:
+        """Forget what operators wait for."""
+        for operator in self._waiting:
+            operator.close()
+
+    # -- the end, and a new beginning
+
+    def end(self) -> bool:
+        """All inputs have ended; False when some operator waits, and this has to be called again after ``collect``."""
+        while self._unended and not self.holding:
+            self._operators[self._unended.pop(0)].on_end()
+        return not self._unended and not self.holding
 
     def resume(self, watermark: int) -> None:
         """Tell the operators the watermark that their restored state belongs to."""
+        self._times.task = watermark
         for id_, operator in self._operators.items():
-            operator.resume(max(NEVER, watermark - self._behind[id_]))
+            self._times.rise(id_)
+            operator.resume(self._times.heard[id_])
+            self._times.behind[id_] = max(NEVER, self._times.heard[id_] - operator.delay_ms)
 
     def stores(self) -> dict[str, StateStore]:
         """The state of all operators and tables, by durable id."""
@@ -175,10 +217,20 @@ def _entry(plan: Plan, operator: Operator, counters: Counters) -> Operator:
     return combine
 
 
-def _delays(graph: Graph, stage: StagePlan, operators: Mapping[str, Operator]) -> dict[str, int]:
-    """For each operator how far its watermark is behind the task's: the most that those before it delay."""
-    behind: dict[str, int] = {}
-    for id_ in stage.nodes:  # in topological order
-        before = [behind[b] + operators[b].delay_ms for b in graph.nodes[id_].inputs]
-        behind[id_] = max(before, default=0)
-    return behind
+class _Times:
+    """How far event time has come for the task, at each operator, and behind it."""
+
+    def __init__(self, before: Mapping[str, Sequence[str]]) -> None:
+        """``before``: the operators that feed each one, in topological order."""
+        self.task = NEVER
+        self.heard = dict.fromkeys(before, NEVER)
+        self.behind = dict.fromkeys(before, NEVER)
+        self._before = before
+
+    def rise(self, id_: str) -> int | None:
+        """The watermark that an operator has to be told now; None when it knows it."""
+        come = min((self.behind[before] for before in self._before[id_]), default=self.task)
+        if come <= self.heard[id_]:
+            return None
+        self.heard[id_] = come
+        return come

@@ -97,6 +97,8 @@ class TaskHost:
         self.backpressure = backpressure
         self.finished = False
         self._over = False
+        self._settling = False
+        """A commit or the end is due, and waits for steps that wait."""
         self.started_ms = now_ms
         self.committed_ms: float | None = None
         self.commit_took_ms = 0.0
@@ -154,6 +156,7 @@ class TaskHost:
         self.inputs.close()
         self._changelog.close()
         self.reception.early.clear()
+        self.task.chain.close()
         self.state.close()
 
     @property
@@ -185,13 +188,13 @@ class TaskHost:
 
     @property
     def blocked_by(self) -> str | None:
-        """What keeps the task from reading on: readers that are behind, or a target that is away."""
-        return self.backpressure.blocked_by or self.publishing.blocked_by
+        """What keeps the task from reading on: readers that are behind, a target that is away, a step that waits."""
+        return self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
 
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self._over or self.blocked_by is not None:
+        if self._over or self._settling or self.blocked_by is not None:
             return False
         return self.chooser.ready or self.inputs.hungry
 
@@ -202,9 +205,10 @@ class TaskHost:
 
     def step(self, now_ms: float) -> bool:
         """Process one envelope; False when there is none, or the stage has to wait for its readers."""
-        if self.node.due:
+        self.task.chain.collect()
+        if self.node.due or self._settling:
             self.perform()
-        if self._over or self.backpressure.check(now_ms) or self.publishing.blocked_by is not None:
+        if self._over or self._settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
             return False
         envelope = self.chooser.choose()
         if envelope is None:
@@ -245,6 +249,7 @@ class TaskHost:
         self.finished = self._over and self.publishing.idle
 
     def _do_due(self, now_ms: float) -> float:
+        self.task.chain.collect()
         self._notice_silence(now_ms)
         self.task.chain.on_time(self._clock.now_ms())
         self._advance()
@@ -265,18 +270,37 @@ class TaskHost:
         if self.node.phase is not Phase.RUNNING:
             return
         self.task.advance()
-        if self.task.ended and not self.task.finished:
+        if self.task.ended and not self.task.finished and not self._settling:
             self.node.inputs_ended()
             self.perform()
 
     def perform(self) -> None:
-        """Do what the protocol asks for, until it asks for nothing."""
+        """Do what the protocol asks for, until it asks for nothing, or for something that a waiting step holds up."""
+        self._settling = False
         while not self._over and (instruction := self.node.next_step()) is not None:
+            self._settling = not self._prepared(instruction)
+            if self._settling:
+                return
             self._perform(instruction)
+
+    def _prepared(self, instruction: Instruction) -> bool:
+        """False when steps that wait for answers have to be done before this."""
+        match instruction:
+            case FlushOutputs():
+                self.task.chain.collect()
+                return not self.task.chain.holding
+            case Finish():
+                self.task.chain.tell_time(self._clock.now_ms())
+                self.task.advance()
+                self.task.chain.collect()
+                return self.task.finish()
+            case _:
+                return True
 
     def _perform(self, instruction: Instruction) -> None:
         match instruction:
             case TakeGeneration():
+                self.task.chain.close()
                 self._begin()
                 generation = self._next_generation()
                 self.node.start(generation, self.state.begin(self._stores()))
@@ -303,7 +327,7 @@ class TaskHost:
                 self.task.chain.tell_time(self._clock.now_ms())
                 self.reception.feed(label)
             case Finish():
-                self._finish()
+                self._announcer.end()
             case FlushOutputs():
                 self._commit_began = self._clock.monotonic_ms()
                 self._connections.flush_records()
@@ -342,6 +366,7 @@ class TaskHost:
 
     def _rebase(self) -> None:
         """Begin the replay again from another base, with empty stores."""
+        self.task.chain.close()
         self._begin()
         self.node.rebase(self.state.misfit(self._stores()))
 
@@ -383,12 +408,6 @@ class TaskHost:
         if end is not None and (ended or self.positions[ssp] >= end):
             del self._bootstrap_ends[ssp]
             self.chooser.bootstrapped(ssp)
-
-    def _finish(self) -> None:
-        self.task.chain.tell_time(self._clock.now_ms())
-        self.task.advance()
-        self.task.finish()
-        self._announcer.end()
 
     def _append_changes(self, version: int) -> None:
         for change in self.state.changes(version):

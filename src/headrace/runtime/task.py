@@ -52,8 +52,8 @@ class Task:
 
     @property
     def output_watermark(self) -> int:
-        """The watermark as it holds for what leaves the task: some steps emit results older than their input."""
-        return self.watermark if self.watermark == NEVER else self.watermark - self.chain.delay_ms
+        """The watermark as it holds for what leaves the task: lower than the task's behind some steps."""
+        return self.chain.output_watermark
 
     def rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
         """Process messages of a partition that stood at the offsets ``first`` up to (not with) ``after``."""
@@ -112,10 +112,10 @@ class Task:
         """All inputs have ended: time to ``finish``."""
         return self.times.ended
 
-    def finish(self) -> None:
-        """All inputs have ended: what is open leaves now. Called once."""
-        self.chain.end()
-        self.finished = True
+    def finish(self) -> bool:
+        """All inputs have ended: what is open leaves now. False when that takes time: call again after ``collect``."""
+        self.finished = self.chain.end()
+        return self.finished
 
     def save(self) -> TimesCheckpoint:
         """The bookkeeping, for the checkpoint; stores are saved by the host."""

@@ -3,6 +3,10 @@
 The chain calls ``on_batch`` in the order of the data, ``on_watermark`` and ``on_end`` on all operators in
 topological order. An operator hands results on with ``emit``, before it returns: nothing overtakes anything.
 One thread; nothing here may block, but for a user's function that does.
+
+An operator that waits for others (calls into services) keeps rows meanwhile: it is ``holding``. Watermarks that it was
+told of stand in line behind the rows, ``watermark_behind`` says which one has come through, and ``collect`` lets out
+what is done. The host commits, and ends, only when nobody holds anything, so no checkpoint has to know of it.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import polars as pl
 
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
+from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
 
@@ -45,8 +50,8 @@ class Operator:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.after: list[Operator] = []
-        self.late_after: list[Operator] = []
-        """Who gets the messages that came too late for it."""
+        self.aside: dict[str, list[Operator]] = {}
+        """Who takes what it hands out besides its result, by the name of the side output."""
         self.batches = 0
         self.rows = 0
         self.now_ms: int | None = None
@@ -72,6 +77,31 @@ class Operator:
         """When (wall clock) ``on_time`` has something to do; None: never."""
         return None
 
+    def watermark_behind(self, watermark: int) -> int:
+        """How far event time has come for those behind it, when it has come to ``watermark`` here."""
+        return max(NEVER, watermark - self.delay_ms)
+
+    # -- for operators that wait for others
+
+    @property
+    def holding(self) -> bool:
+        """It has taken rows whose results are still to come."""
+        return False
+
+    @property
+    def full(self) -> bool:
+        """It holds as much as it may: it should be given nothing until something has come out."""
+        return False
+
+    def collect(self) -> bool:
+        """Let out what is done, up to the next watermark that stands in line; False when nothing was."""
+        return False
+
+    def close(self) -> None:
+        """Forget what is held: the task begins anew, or ends."""
+
+    # -- for all
+
     def on_end(self) -> None:
         """Nothing will come any more. What is open has to leave now."""
 
@@ -90,6 +120,12 @@ class Operator:
         """Hand rows on to every operator after this one."""
         if rows.height:
             for operator in self.after:
+                operator.receive(rows)
+
+    def emit_aside(self, output: str, rows: pl.DataFrame) -> None:
+        """Hand rows to whoever takes this side output."""
+        if rows.height:
+            for operator in self.aside.get(output, ()):
                 operator.receive(rows)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from headrace.api.specs import Deduplicate, DropLate, EventTime, Node
+from headrace.api.specs import LATE, Deduplicate, DropLate, EventTime, Node
 from headrace.core.errors import DataError
 from headrace.runtime.operators.apart import chosen_apart
 from headrace.runtime.operators.base import Counters, Operator
@@ -73,8 +73,7 @@ class DropLateOperator(Operator):
         late = times < self.watermark
         too_late = rows.filter(late)
         self._counters.count("late", too_late.height)
-        for operator in self.late_after:
-            operator.receive(too_late)
+        self.emit_aside(LATE, too_late)
         return rows.filter(~late), times.filter(~late)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.api.specs import Node, Window
+from headrace.api.specs import LATE, Node, Window
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.runtime.operators.aggregation import TIME, Aggregation
 from headrace.runtime.operators.base import Counters, Operator
@@ -120,8 +120,7 @@ class WindowOperator(Operator):
         self._counters.count("late", rows.height)
         if rows.height:
             plain = rows.select(list(self.spec.input.columns))
-            for operator in self.late_after:
-                operator.receive(plain)
+            self.emit_aside(LATE, plain)
 
     def null_time(self) -> DataError:
         """The error for messages without a time."""
