@@ -168,8 +168,8 @@ class Aggregation:
             self._partial += [of.alias(column) for column, of in zip(columns, parts.of, strict=True)]
             self._merge += [merge.alias(column) for column, merge in zip(columns, parts.merge, strict=True)]
             self._final.append(parts.final.cast(wide[name]).alias(name))
-        empty = rows.empty().with_columns(pl.lit(0, pl.Int64).alias(TIME)).with_columns(self._prepared)
-        schema = empty.group_by(pl.lit(0).alias("__group")).agg(self._partial).drop("__group").schema
+        empty = rows.empty().with_columns(pl.lit(0, pl.Int64).alias(name) for name in (TIME, "__group"))
+        schema = self.partial(empty, ["__group"]).drop("__group").schema
         self.parts = list(schema)
         """The columns that partial results are kept in."""
         self.nothing = [_nothing(dtype).alias(name) for name, dtype in schema.items()]
@@ -177,6 +177,8 @@ class Aggregation:
 
     def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
         """Partial results of a batch per ``keys``; ``more`` is computed beside them."""
+        if not rows.height:  # of no rows at all, Polars 2.1 takes what it gathers for lists of nulls
+            return self.partial(rows.clear(1), keys, *more).clear()
         return rows.with_columns(self._prepared).group_by(keys).agg(*self._partial, *more)
 
     def merge(self, partials: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:

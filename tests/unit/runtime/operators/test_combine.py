@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,3 +61,32 @@ def test_results_and_late_counts_are_those_of_whole_messages(
     batches: list[list[tuple[str | None, int | None, int]]],
 ) -> None:
     assert results(counted(), batches, combine=True)[:2] == results(counted(), batches, combine=False)[:2]
+
+
+@pytest.mark.parametrize("shape", [hr.tumbling("3s"), hr.hopping("3s", every="2s")], ids=str)
+@pytest.mark.parametrize(
+    "aggregate",
+    [
+        hr.collect("ms"),
+        hr.distinct("ms"),
+        hr.distinct("ms", approximate=True),
+        hr.first("ms"),
+        hr.last("ms"),
+        hr.top(2, "ms"),
+        hr.top(2, pl.struct("ms", "ts"), by=pl.col("ms") * 2),
+    ],
+    ids=lambda aggregate: f"{aggregate.kind}-{aggregate.by is not None}",
+)
+def test_every_aggregate_crosses_the_shuffle_in_parts(shape: hr.Tumbling | hr.Hopping, aggregate: hr.Aggregate) -> None:
+    app = hr.App("parts")
+    views = app.input("views", VIEWS, event_time="ts", lateness="2s").partition_by("member", id="by-member")
+    views.window(shape, key="member", agg={"result": aggregate}, id="w").send_to(app.output("counts"))
+    # One partition's messages alone: then even values in the order of arrival are the same.
+    batches: list[list[tuple[str | None, int | None, int]]] = [
+        [("a", 4, 100), ("a", 2, 200), ("b", 3, 300)],
+        [],
+        [("a", 9, 2_500), ("b", None, 4_000), ("a", 2, 4_100)],
+        [],
+    ]
+    whole, parts = results(app, batches, combine=False), results(app, batches, combine=True)
+    assert whole[0] == parts[0] != []
