@@ -6,21 +6,19 @@ import random
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import polars as pl
-
 from headrace.core.errors import HeadraceError
 from headrace.runners.spark.settings import is_local
-from headrace.streams import StreamWriter
 from headrace.testing.chaos import workload
 from headrace.testing.chaos.deployment import Deployment
 from headrace.testing.chaos.faults import Chaos, Fault
-from headrace.testing.chaos.verdict import judge
+from headrace.testing.chaos.load import Load
+from headrace.testing.chaos.oracle import expected
+from headrace.testing.chaos.verdict import judge, judge_database
 
 PAUSE_S = (0.5, 3.0)
 FINISH_S = 120.0
@@ -36,41 +34,6 @@ class Plan:
     rate: int = 10_000
     kinds: tuple[str, ...] = ()
     keep: bool = False
-
-
-class Load(threading.Thread):
-    """Writes orders at a steady rate until it is told to end; remembers them for the oracle."""
-
-    def __init__(self, home: Path, seed: int, rate: int) -> None:
-        super().__init__(name="chaos-load", daemon=True)
-        self._writer = StreamWriter("orders", home=home)
-        self._orders = workload.Orders(seed)
-        self._interval_s = workload.BATCH / rate
-        self._over = threading.Event()
-        self._written: list[pl.DataFrame] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """See ``threading.Thread``."""
-        due = time.monotonic()
-        try:
-            while not self._over.wait(max(0.0, due - time.monotonic())):
-                batch = self._orders.batch()
-                self._writer.write(batch)
-                self._written.append(batch)
-                due += self._interval_s
-        except BaseException as error:  # noqa: BLE001 - raised again where the run is judged
-            self.error = error
-
-    def finish(self) -> pl.DataFrame:
-        """End the stream; all that was written."""
-        self._over.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
-        self._writer.seal()
-        self._writer.close()
-        return pl.concat(self._written)
 
 
 def run(plan: Plan, report: Callable[[str], None]) -> bool:
@@ -107,12 +70,16 @@ def _run(plan: Plan, folder: Path, report: Callable[[str], None]) -> bool:
         chaos.began = time.monotonic()
         load.start()
         _strike(plan, chaos, dice, report)
-        orders = load.finish()
+        written = load.finish()
         began = time.monotonic()
         code = chaos.deployment.wait(FINISH_S)
-        report(f"sealed after {orders.height:,} orders; ended with {code} after {time.monotonic() - began:.1f} s")
+        report(
+            f"sealed after {written.orders.height:,} orders; ended with {code} after {time.monotonic() - began:.1f} s"
+        )
         report(summary(chaos.faults))
-        comparisons = judge(home, workload.expected(orders))
+        due = expected(written)
+        comparisons = judge(home, due)
+        comparisons.append(judge_database(home / workload.DATABASE, "report", due["region-totals"]))
         for comparison in comparisons:
             report(comparison.describe())
         if code:

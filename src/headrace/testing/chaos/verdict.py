@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +62,15 @@ def compare(stream: str, got: pl.DataFrame, expected: pl.DataFrame, held: int = 
     missing = counted.filter(pl.col("times") > 0).select(*columns, "times").sort(columns)
     surplus = counted.filter(pl.col("times") < 0).select(*columns, times=-pl.col("times")).sort(columns)
     return Comparison(stream, got.height, held, missing, surplus)
+
+
+def judge_database(path: Path, table: str, due: pl.DataFrame) -> Comparison:
+    """Compare a table of a SQLite database."""
+    with closing(sqlite3.connect(path)) as connection:
+        columns = ", ".join(f'"{name}"' for name in due.columns)
+        cursor = connection.execute(f'SELECT {columns} FROM "{table}"')  # noqa: S608 - names of ours
+        rows = pl.DataFrame(cursor.fetchall(), schema=due.schema, orient="row")
+    return compare(f"{table} in {path.name}", rows, due)
 
 
 def judge(home: Path, expected: Mapping[str, pl.DataFrame]) -> list[Comparison]:

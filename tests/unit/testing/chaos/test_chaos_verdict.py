@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -11,9 +13,11 @@ import headrace as hr
 from headrace.core.frame import Checkpoint, Header, Kind, Restore, encode, encode_control
 from headrace.serdes.ipc import encode_rows
 from headrace.systems.log.system import LogSystem
-from headrace.testing.chaos import workload
 from headrace.testing.chaos.committed import committed_rows
-from headrace.testing.chaos.verdict import compare
+from headrace.testing.chaos.load import Messages, Written
+from headrace.testing.chaos.oracle import expected
+from headrace.testing.chaos.verdict import compare, judge_database
+from headrace.testing.chaos.workload import GAP_MS
 
 DUE = pl.DataFrame({"order": [1, 2, 2, 3], "name": ["a", "b", "b", None]})
 
@@ -78,22 +82,41 @@ def test_only_committed_rows_are_read(tmp_path: Path) -> None:
     assert held == 1
 
 
-def test_orders_are_made_anew_from_their_seed_but_for_their_times() -> None:
-    one, other = workload.Orders(3), workload.Orders(3)
-    first = [one.batch(50), one.batch(50)]
-    assert pl.concat(first)["order"].to_list() == list(range(100))
-    assert pl.concat(first).drop("ts").equals(pl.concat([other.batch(50), other.batch(50)]).drop("ts"))
+def test_messages_are_made_anew_from_their_seed_but_for_their_times() -> None:
+    one, other = Messages(3), Messages(3)
+    first, again = [one.batch(50), one.batch(50)], [other.batch(50), other.batch(50)]
+    for ours, theirs, times in zip(zip(*first, strict=True), zip(*again, strict=True), ("ts", "at"), strict=True):
+        assert pl.concat(ours).drop(times).equals(pl.concat(theirs).drop(times))
+    orders = pl.concat(orders for orders, _ in first)
+    assert orders["order"].unique(maintain_order=True).to_list() == list(range(100))
+    assert orders.height > 100, "some come twice"
 
 
 def test_the_oracle_by_hand() -> None:
     orders = pl.DataFrame(
-        {"order": [0, 1, 2, 3], "member": [1, 1, 8, 1], "amount": [5, 7, 1, -3], "ts": [0, 999, 4000, 10]}
+        {"order": [0, 1, 2, 3, 0], "member": [1, 1, 8, 1, 1], "amount": [5, 7, 1, -3, 5], "ts": [0, 149, 4000, 10, 0]}
     )
-    due = workload.expected(orders)
-    assert due["seen"].rows() == [(0, 1, 5), (1, 1, 7), (2, 8, 1)]
+    payments = pl.DataFrame({"order": [0, 1, 3], "paid": [5, 7, -3], "at": [600, 750, 11]})
+    due = expected(Written(orders, payments))
+    assert sorted(due["seen"].rows()) == [(0, 1, 5), (1, 1, 7), (2, 8, 1)]
+    assert sorted(due["paid"].rows()) == [(0, 5, 5), (1, 7, None), (2, 1, None)]
+    assert sorted(due["sessions"].rows()) == [(1, 0, 299, 2, 12), (8, 4000, 4150, 1, 1)]
     assert sorted(due["member-seconds"].select("member", "window_start", "orders", "amount").rows()) == [
         (1, 0, 2, 12),
         (8, 4000, 1, 1),
     ]
-    columns = ["region", "window_start", "window_end", "orders", "doubled", "members"]
-    assert due["region-totals"].select(columns).rows() == [(1, 0, 5000, 3, 26, 2)]
+    columns = ["region", "name", "window_start", "window_end", "orders", "doubled", "members"]
+    assert due["region-totals"].select(columns).rows() == [(1, "region-1", 0, 5000, 3, 26, 2)]
+
+
+def test_a_session_ends_where_the_gap_has_passed() -> None:
+    orders = pl.DataFrame({"order": [0, 1], "member": [1, 1], "amount": [5, 7], "ts": [0, GAP_MS]})
+    assert expected(Written(orders, orders.head(0).select("order", paid="amount", at="ts")))["sessions"].height == 2
+
+
+def test_a_database_is_compared_row_by_row(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "results.db")) as connection, connection:
+        connection.execute('CREATE TABLE report ("order" INTEGER, name TEXT)')
+        connection.executemany("INSERT INTO report VALUES (?, ?)", DUE.rows())
+    assert judge_database(tmp_path / "results.db", "report", DUE).equal
+    assert judge_database(tmp_path / "results.db", "report", DUE.head(3)).surplus.rows() == [(3, None, 1)]
