@@ -8,6 +8,8 @@ is chance: an expression may look at one row at a time only. One that looks furt
 from __future__ import annotations
 
 import difflib
+import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -119,7 +121,7 @@ def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -
 
 def check_row_wise(expr: pl.Expr) -> None:
     """Raise if a part of ``expr`` needs to see more than one row."""
-    for part in _parts(expr):
+    for part in _parts(_judgeable(expr)):
         if not _is_row_wise(part):
             raise DeclarationError(
                 f"{_short(part)} looks at more than one row, and a stream's batches are cut anywhere",
@@ -151,9 +153,21 @@ def _serialized(expr: pl.Expr) -> str:
         return ""  # a Python function is inside; it has no serialized form here
 
 
+def _judgeable(expr: pl.Expr) -> pl.Expr:
+    """The same with one field of a struct instead of several: of those Polars 2.1 can't say anything, and panics."""
+    form = _serialized(expr)
+    if '"SelectFields"' not in form:
+        return expr
+
+    def one_field(part: dict[str, object]) -> dict[str, object]:
+        return {"FieldByName": ""} if "SelectFields" in part else part
+
+    return pl.Expr.deserialize(io.StringIO(json.dumps(json.loads(form, object_hook=one_field))), format="json")
+
+
 def _is_scalar(expr: pl.Expr) -> bool:
     try:
-        return expr.meta.is_scalar()
+        return _judgeable(expr).meta.is_scalar()
     except PolarsError:
         return False
 

@@ -52,6 +52,7 @@ ACROSS_ROWS = [
     pl.int_range(pl.len()),
     pl.col("ms").forward_fill(),
     cs.numeric().sum(),
+    pl.struct("url", "ms").struct.field("url", "ms").shift(1),
 ]
 
 
@@ -100,3 +101,11 @@ def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: 
         step(views)
     assert "\n  at " in caught.value.message
     assert "test_stream_select.py" in caught.value.message
+
+
+def test_fields_of_a_struct_become_columns(views: hr.Stream) -> None:
+    pair = views.select(pair=pl.struct("url", "ms"))
+    assert dict(pair.select(pl.col("pair").struct.unnest()).schema.columns) == {"url": pl.String, "ms": pl.Int64}
+    assert list(pair.select(pl.col("pair").struct.field("ms", "url")).schema.columns) == ["ms", "url"]
+    named = pair.with_columns(pl.col("pair").struct.unnest().name.prefix("its_"))
+    assert list(named.schema.columns) == ["pair", "its_url", "its_ms"]
