@@ -8,6 +8,8 @@ Parts, for ``--only``:
   keys         cost of a message as the keys grow from 1,000 to 1,000,000
   guarantee    (b) exactly-once against at-least-once
   checkpoint   cost of a checkpoint against tasks, and against the size of the state
+  restart      time and memory of a task's start against the size of its state
+  memory       memory at most of a task that takes in a message each of many keys, and ends
 
 What the times of (a) and (b) hold: both contestants run in one Spark session that is open and warm. For Structured
 Streaming it is from building the query until it has ended, results committed. For Headrace it is the whole of
@@ -24,19 +26,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import get_args
 
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import checkpoints, control, latency, throughput
+from bench import checkpoints, control, latency, memory, restarts, throughput
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
 from bench.report import Report
 from bench.session import CORES, open_bench_session
+from bench.state_apps import Shape
 
 KEYS = 10_000
 RATES = (1_000, 50_000)
-PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint")
+PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint", "restart", "memory")
 
 
 class Bench:
@@ -159,6 +163,38 @@ class Bench:
             f"a checkpoint while {checkpoints.TRICKLE} messages change the state every 250 ms",
             ["tasks", "keys in state", "ms a task", "ms for all tasks", "checkpoints"],
             [[str(c.tasks), c.keys, c.task_ms, c.all_ms, c.checkpoints] for c in costs],
+        )
+
+    def restart(self) -> None:
+        """Starts on a state that is there, or has to be restored."""
+        self.report.head("starts of a task")
+        sizes = (10_000, 100_000) if self.quick else (100_000, 1_000_000, 10_000_000)
+        shapes: tuple[Shape, ...] = ("table", "tumbling", "session")
+        costs = [
+            cost
+            for shape in shapes
+            for keys in sizes
+            for cost in restarts.restart_costs(self.base, shape, keys, self.report.say)
+        ]
+        self.report.keep("restart", costs)
+        self.report.table(
+            "a start of one task (expected after a kill or a stop: the same for any number of keys)",
+            ["state", "keys", "the life before, or what is read", "running s", "slowest s", "first batch s", "RSS MB"],
+            [[c.shape, c.keys, c.case, c.seconds, max(c.runs_s), c.first_s, c.rss_mb] for c in costs],
+        )
+
+    def memory(self) -> None:
+        """Memory by kind and size of state."""
+        self.report.head("memory of a task")
+        sizes = (10_000, 100_000) if self.quick else (100_000, 1_000_000, 10_000_000)
+        costs = [
+            memory.memory_cost(self.base, shape, keys, self.report.say) for shape in get_args(Shape) for keys in sizes
+        ]
+        self.report.keep("memory", costs)
+        self.report.table(
+            "one task with a message of each key, until its input ends",
+            ["state", "keys", "RSS MB with all", "most MB until then", "most MB until the end", "seconds"],
+            [[c.shape, c.keys, c.full_mb, c.taking_mb, c.peak_mb, c.seconds] for c in costs],
         )
 
     def _throughput(self, part: str, title: str, found: dict[str, throughput.Throughput]) -> None:

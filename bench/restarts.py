@@ -1,0 +1,141 @@
+"""How long a task takes from its start until it runs again, against the size of its state.
+
+Each life of the task is a process of its own (``bench.life``), with the real log, RocksDB and metadata. The state is
+built from messages, one a key. Then the process is killed (SIGKILL) or ended (SIGTERM), and a new one is started on the
+same folders; or on folders without the local state, which is then restored from the whole changelog, or from a snapshot
+and the changelog since. What counts is from the making of the container until every task is running; the start of
+Python and its imports, which don't depend on the state, aren't in it. The operating system's cache is warm.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.life import NEVER_BYTES
+from bench.measure import median
+from bench.state_apps import Shape, create_inputs, write
+from bench.throughput import folder
+
+TRICKLE = 1000
+"""So many messages come after each start: the task is seen to work."""
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RestartCost:
+    """Medians of some starts: seconds until running and until the first batch was processed; memory when running."""
+
+    shape: Shape
+    keys: int
+    case: str
+    seconds: float
+    first_s: float
+    rss_mb: float
+    runs_s: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    seconds: float
+    first_s: float
+    rss_mb: float
+
+
+class _Task:
+    """The lives of one task, one after the other."""
+
+    def __init__(self, shape: Shape, keys: int, home: Path) -> None:
+        self._shape: Shape = shape
+        self._keys = keys
+        self._home = home
+        self._written = 0
+        create_inputs(shape, home)
+
+    def build(self) -> None:
+        """The first life: the whole state, committed; then it is killed."""
+        self._write(self._keys)
+        with life(self._shape, self._home, self._keys) as told:
+            told("committed")
+
+    def start(self, *, rows: int = TRICKLE, clean: bool = False, snapshot_after: int = NEVER_BYTES) -> _Start:
+        """Another life, that reads ``rows`` messages more; killed, or ended cleanly, when they are committed."""
+        self._write(rows)
+        with life(self._shape, self._home, rows, snapshot_after, clean=clean) as told:
+            running = told("running")
+            first = told("first")
+            told("committed")
+        return _Start(running["seconds"], first["seconds"], running["rss_mb"])
+
+    def snapshot(self) -> None:
+        """Lives in which snapshots are taken, until there is one; and after it a tenth of the state as changes."""
+        self.start(snapshot_after=1, clean=True)
+        if not any((self._home / "snapshots").rglob("*.sst")):
+            raise AssertionError("no snapshot was taken")
+        self.start(rows=self._keys // 10)
+
+    def wipe(self) -> None:
+        """Lose the local state."""
+        shutil.rmtree(self._home / "state")
+
+    def _write(self, rows: int) -> None:
+        write("changes", self._home, self._written % self._keys, rows)
+        self._written += rows
+
+
+def restart_costs(base: Path, shape: Shape, keys: int, say: Callable[[str], None]) -> list[RestartCost]:
+    """Build a state of ``keys``, and start on it in every case."""
+    costs = []
+
+    def take(case: str, starts: list[_Start]) -> None:
+        seconds = [start.seconds for start in starts]
+        first, memory = median([s.first_s for s in starts]), median([s.rss_mb for s in starts])
+        costs.append(RestartCost(shape, keys, case, median(seconds), first, memory, seconds))
+        say(f"{shape}, {keys:,} keys, {case}: {costs[-1].seconds:.3f} s")
+
+    with folder(base) as home:
+        task = _Task(shape, keys, home)
+        task.build()
+        take("killed", [task.start() for _ in range(REPEATS)])
+        task.start(clean=True)
+        take("stopped", [task.start(clean=True) for _ in range(REPEATS)])
+        task.wipe()
+        take("whole changelog", [task.start()])
+        task.snapshot()
+        task.wipe()
+        take("snapshot and changelog", [task.start()])
+    return costs
+
+
+@contextmanager
+def life(
+    shape: Shape, home: Path, rows: int, snapshot_after: int = NEVER_BYTES, *, clean: bool = False
+) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """A process that runs the task: yields what waits for an event. At the end it is killed, or ended cleanly."""
+    command = [sys.executable, "-m", "bench.life", shape, str(home), str(rows), "--snapshot-after", str(snapshot_after)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def told(event: str) -> dict[str, Any]:
+        for line in process.stdout or ():
+            found: dict[str, Any] = json.loads(line)
+            if found["event"] == event:
+                return found
+        raise AssertionError(f"the task of shape {shape!r} ended with {process.wait()} before it was {event}")
+
+    try:
+        yield told
+        if clean:
+            process.terminate()
+            told("ended")
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
