@@ -106,6 +106,6 @@ def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: 
 def test_fields_of_a_struct_become_columns(views: hr.Stream) -> None:
     pair = views.select(pair=pl.struct("url", "ms"))
     assert dict(pair.select(pl.col("pair").struct.unnest()).schema.columns) == {"url": pl.String, "ms": pl.Int64}
-    assert list(pair.select(pl.col("pair").struct.field("ms", "url")).schema.columns) == ["ms", "url"]
+    assert list(pair.select(pl.col("pair").struct.field("url", "ms")).schema.columns) == ["url", "ms"]
     named = pair.with_columns(pl.col("pair").struct.unnest().name.prefix("its_"))
     assert list(named.schema.columns) == ["pair", "its_url", "its_ms"]
