@@ -12,6 +12,7 @@ from headrace.api.specs import Graph
 from headrace.core.errors import UsageError
 from headrace.plan.combining import combined_windows
 from headrace.plan.joins import join_groups
+from headrace.plan.keys import check_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
 from headrace.plan.pruning import needed_columns
@@ -32,6 +33,7 @@ def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int =
     check_facts(graph, facts)
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
+    check_keys(graph)
     cuts = cut_stages(graph)
     stages = group_tasks(graph, cuts, counts, containers)
     combined = combined_windows(graph)
