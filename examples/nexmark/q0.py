@@ -1,0 +1,32 @@
+"""Nexmark 0: pass through. Every bid as it came: what it costs to read, carry and write.
+
+A stream has no order between partitions; within one the bids keep theirs.
+"""
+
+import os
+from pathlib import Path
+
+import polars as pl
+
+import headrace as hr
+
+DATA = Path(os.environ.get("NEXMARK_DATA", "nexmark-data"))
+
+app = hr.App("nexmark-q0")
+bids = app.input(
+    "bids",
+    {
+        "auction": pl.Int64,
+        "bidder": pl.Int64,
+        "price": pl.Int64,
+        "channel": pl.String,
+        "url": pl.String,
+        "ts": pl.Int64,
+        "extra": pl.String,
+    },
+    system=hr.files(DATA / "bids-*.parquet"),
+)
+bids.send_to(app.output("q0"))
+
+if __name__ == "__main__":
+    app.run()

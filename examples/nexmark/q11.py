@@ -1,0 +1,30 @@
+"""Nexmark 11: user sessions. How many bids does a bidder make before falling silent for ten seconds?
+
+A session leaves when the watermark has passed ten seconds after its last bid.
+"""
+
+import os
+from pathlib import Path
+
+import polars as pl
+
+import headrace as hr
+
+DATA = Path(os.environ.get("NEXMARK_DATA", "nexmark-data"))
+
+app = hr.App("nexmark-q11")
+bids = app.input(
+    "bids",
+    {"bidder": pl.Int64, "ts": pl.Int64},
+    event_time="ts",
+    lateness="1s",
+    system=hr.files(DATA / "bids-*.parquet"),
+)
+(
+    bids.partition_by("bidder", id="by-bidder")
+    .window(hr.session("10s"), key="bidder", agg={"bids": hr.count()}, id="sessions")
+    .send_to(app.output("q11"))
+)
+
+if __name__ == "__main__":
+    app.run()
