@@ -85,3 +85,6 @@ views.send_to("results")  # type: ignore[arg-type]
 views.sink(first_rows)  # type: ignore[arg-type]
 app.input("x", on_error="ignore")  # type: ignore[arg-type]
 hr.sum(3)  # type: ignore[arg-type]
+
+assert_type(views.join_latest(slow, "member", ttl="1h", how="outer", id="latest"), hr.Stream)
+views.join_latest(table, "member", ttl="1h")  # type: ignore[arg-type]

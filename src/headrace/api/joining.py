@@ -11,7 +11,7 @@ from headrace.api.expressions import unknown_column
 from headrace.api.handles import Table
 from headrace.api.keys import key_columns
 from headrace.api.location import Location
-from headrace.api.specs import Join, JoinHow, TableJoin
+from headrace.api.specs import EventTime, Join, JoinHow, LatestJoin, TableJoin
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -43,6 +43,28 @@ def stream_join(
     if how == "outer":
         time = LostTime(left_time.column, "became nullable", "join", here)
     return Join(keys, how, before, after, left_time, right_time, suffix), Schema.of(columns), time
+
+
+def latest_join(
+    left: tuple[Schema, Time],
+    right: tuple[Schema, Time],
+    *,
+    on: str | Sequence[str],
+    how: JoinHow,
+    ttl: Duration,
+    suffix: str,
+    here: Location,
+) -> tuple[LatestJoin, Schema, Time]:
+    """The spec of a join of the last messages of two flows, and the columns and event time behind it."""
+    if how not in ("inner", "left", "outer"):
+        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"')
+    keys = join_keys(on, left[0], right[0])
+    columns = joined_columns(left[0], right[0], keys, suffix)
+    time = left[1]
+    if isinstance(time, EventTime):
+        # The left message of a result may be the one that has been there for hours.
+        time = LostTime(time.column, "may be that of an older message", "join_latest", here)
+    return LatestJoin(keys, how, to_ms(ttl, "ttl", minimum=1), suffix), Schema.of(columns), time
 
 
 def table_join(

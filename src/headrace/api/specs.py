@@ -263,6 +263,19 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class LatestJoin:
+    """Joins each message of its two inputs with the last one of its key of the other, if that isn't too long ago.
+
+    A message counts for ``ttl_ms`` of the wall clock. Columns come as ``Join`` gives them.
+    """
+
+    keys: tuple[str, ...]
+    how: JoinHow
+    ttl_ms: int
+    suffix: str = "_right"
+
+
+@dataclass(frozen=True, slots=True)
 class TableJoin:
     """Looks each message's key up in a table; ``keys`` are its columns, in the order of the table's."""
 
@@ -308,6 +321,7 @@ Operator = (
     | Deduplicate
     | DropLate
     | Join
+    | LatestJoin
     | TableJoin
     | SendTo
     | SendToTable
@@ -324,7 +338,7 @@ def op_code(operator: Operator) -> str:
             return mode.upper()
         case BatchFunction():
             return "FLAT_MAP"
-        case TableJoin() | Join():
+        case TableJoin() | Join() | LatestJoin():
             return "JOIN"
         case SendTo() | SendToTable():
             return "SEND_TO"

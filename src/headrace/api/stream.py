@@ -26,7 +26,7 @@ from headrace.api.handles import (
     Table,
     schema_difference,
 )
-from headrace.api.joining import Within, stream_join, table_join
+from headrace.api.joining import Within, latest_join, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike, check_function
@@ -280,6 +280,32 @@ class Stream(Flow):
             join, schema, time = stream_join(left, right, on=on, how=how, within=within, suffix=suffix, here=here)
             name = self.draft.claim("join", id, here, 'join(..., id="views-with-orders")')
             return self._then("join", join, here, schema, time, id_=name, others=(other,))
+
+    def join_latest(
+        self,
+        other: Stream,
+        on: str | Sequence[str],
+        *,
+        ttl: Duration,
+        how: JoinHow = "inner",
+        id: str | None = None,
+        suffix: str = "_right",
+    ) -> Stream:
+        """Join each message of either side with the last one of its key that came on the other side, at once.
+
+        A message waits for partners until a newer one of its side and key comes, or until ``ttl`` of the wall clock
+        has passed. Event time plays no part, and the result has none. ``how="left"`` lets a message of the left side
+        that finds nothing leave alone, ``"outer"`` one of either side; it joins with what comes later nevertheless.
+
+        >>> carts = app.input("carts", {"member": pl.String, "items": pl.Int64})
+        >>> shown = views.join_latest(carts, "member", ttl="1h", id="views-with-carts")
+        """
+        with Declaring("join_latest") as here:
+            self._check_other(other)
+            left, right = (self._schema, self._time), (other._schema, other._time)
+            join, schema, time = latest_join(left, right, on=on, how=how, ttl=ttl, suffix=suffix, here=here)
+            name = self.draft.claim("join_latest", id, here, 'join_latest(..., id="views-with-carts")')
+            return self._then("join_latest", join, here, schema, time, id_=name, others=(other,))
 
     def deduplicate(self, by: str | Sequence[str], within: Duration, *, id: str | None = None) -> Stream:
         """Leave out repeated messages: those less than ``within`` of event time away from one let through before.

@@ -16,6 +16,7 @@ from headrace.api.specs import (
     Filter,
     Input,
     Join,
+    LatestJoin,
     Merge,
     Operator,
     PartitionBy,
@@ -43,6 +44,7 @@ _KINDS: dict[type[Operator], str] = {
     Deduplicate: "deduplicate",
     DropLate: "drop_late",
     Join: "join",
+    LatestJoin: "join_latest",
     TableJoin: "join",
     SendTo: "send_to",
     SendToTable: "send_to",
@@ -79,6 +81,8 @@ def detail_of(operator: Operator) -> str:
             return f"by {_names(keys)} within {format_ms(within)}"
         case Join(keys=keys, how=how, before_ms=before, after_ms=after):
             return f"{how} on {_names(keys)}, {_signed(-before)} to {_signed(after)}"
+        case LatestJoin(keys=keys, how=how, ttl_ms=ttl):
+            return f"{how} on {_names(keys)}, the last one for {format_ms(ttl)}"
         case TableJoin(keys=keys, how=how):
             return f"{how} on {_names(keys)}"
         case SendTo(keys=keys):

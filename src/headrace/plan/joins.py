@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.api.specs import Deduplicate, Graph, Input, Join, Node, SendToTable, TableJoin, Window
+from headrace.api.specs import Deduplicate, Graph, Input, Join, LatestJoin, Node, SendToTable, TableJoin, Window
 from headrace.plan.traverse import traverse
 
 
@@ -99,7 +99,7 @@ class _JoinVisitor:
 
     def __call__(self, vertex: str) -> None:
         match self._graph.nodes[vertex].operator:
-            case Join():
+            case Join() | LatestJoin():
                 self.joins.append(vertex)
             case TableJoin(table=table) if self._graph.tables[table].kind == "local":
                 self.joins.append(vertex)

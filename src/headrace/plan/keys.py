@@ -19,6 +19,7 @@ from headrace.api.specs import (
     Graph,
     Input,
     Join,
+    LatestJoin,
     Merge,
     Node,
     PartitionBy,
@@ -59,7 +60,7 @@ def check_keys(graph: Graph) -> None:
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
         match node.operator:
-            case Join(keys=on):
+            case Join(keys=on) | LatestJoin(keys=on):
                 _check_join(graph, node, on, [known.get(before) for before in node.inputs])
             case TableJoin(table=table, keys=on) if graph.tables[table].kind == "local":
                 _check_lookup(graph, node, on, known)
@@ -208,9 +209,9 @@ def _behind(graph: Graph, node: Node, before: Sequence[_Known]) -> _Known:
             return _Known(same.pop() if len(same) == 1 else None, plain)
         case Window(keys=keys):
             return _renamed(before[0], {key: [key] for key in keys})
-        case Join(keys=keys, how="outer"):
+        case Join(keys=keys, how="outer") | LatestJoin(keys=keys, how="outer"):
             return _renamed(before[0], {key: [key] for key in keys})
-        case Join():
+        case Join() | LatestJoin():
             return before[0]
         case _:
             return _Known()

@@ -15,6 +15,7 @@ from headrace.api.specs import (
     Graph,
     Input,
     Join,
+    LatestJoin,
     Node,
     PartitionBy,
     Role,
@@ -213,6 +214,8 @@ def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sou
             table = name
         case Join(before_ms=before_ms, after_ms=after_ms):
             bound = max(before_ms, after_ms)
+        case LatestJoin(ttl_ms=ttl_ms):
+            bound = ttl_ms
         case _:
             pass
     return RenderedOperator(

@@ -20,6 +20,7 @@ from headrace.api.specs import (
     Filter,
     Input,
     Join,
+    LatestJoin,
     Merge,
     Node,
     PartitionBy,
@@ -40,12 +41,14 @@ from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLate
 from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.join import JoinOperator
+from headrace.runtime.operators.join_latest import LatestJoinOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.table import TableLookup, TableWriter
 from headrace.runtime.operators.window_aligned import aligned_window
 from headrace.runtime.operators.windows import window_operator
 from headrace.runtime.tables import TaskTables
 from headrace.runtime.watermark import NEVER
+from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 
 
@@ -75,17 +78,25 @@ def build_operator(plan: Plan, node: Node, port: Port, counters: Counters, table
         case Sink() as spec:
             return SinkOperator(node, spec)
         case Join() as spec:
-            left, right = (plan.graph.nodes[before].schema for before in node.inputs)
-            if left is None or right is None:
-                raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
+            left, right = _columns_before(plan, node)
             return JoinOperator(node, spec, left, right, counters)
+        case LatestJoin() as spec:
+            left, right = _columns_before(plan, node)
+            return LatestJoinOperator(node, spec, left, right)
         case TableJoin(table=table) as spec:
-            before = plan.graph.nodes[node.inputs[0]].schema
-            if before is None:
-                raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
-            return TableLookup(node, spec, before, tables[table])
+            (left,) = _columns_before(plan, node)
+            return TableLookup(node, spec, left, tables[table])
         case SendToTable(table=table) as spec:
             return TableWriter(node, spec, tables[table])
+
+
+def _columns_before(plan: Plan, node: Node) -> list[Schema]:
+    """The columns of each of a join's inputs."""
+    schemas = [plan.graph.nodes[before].schema for before in node.inputs]
+    known = [schema for schema in schemas if schema is not None]
+    if len(known) < len(schemas):
+        raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
+    return known
 
 
 class Chain:

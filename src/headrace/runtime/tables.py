@@ -14,13 +14,10 @@ import polars as pl
 from headrace.api.specs import TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.sweeping import Sweeper
 from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.table import TableStore
-
-SWEEP_INTERVAL_MS = 250
-SWEEP_ROWS = 4096
-"""How many rows a step of the walk looks at: some milliseconds, a few times a second."""
 
 
 class TaskTables:
@@ -30,8 +27,7 @@ class TaskTables:
         specs = [plan.graph.tables[id_] for id_ in stage.tables]
         self._tables = {spec.id: _opened(spec) for spec in specs}
         self._kept_by = {side: [spec.id for spec in specs if side in spec.side_inputs] for side in stage.side_inputs}
-        self._expiring = [self._tables[spec.id] for spec in specs if spec.ttl_ms is not None]
-        self._sweep_at = 0
+        self._sweeper = Sweeper(self._tables[spec.id].store for spec in specs if spec.ttl_ms is not None)
 
     def __getitem__(self, id_: str) -> TableStore:
         return self._tables[id_]
@@ -60,20 +56,15 @@ class TaskTables:
 
     def tell_time(self, now_ms: int) -> None:
         """Say what the wall clock shows."""
-        for table in self._expiring:
-            table.store.advance(now_ms)
+        self._sweeper.tell_time(now_ms)
 
     def due_ms(self) -> int | None:
         """When (wall clock) to look for expired rows again; None: none ever expires."""
-        return self._sweep_at if self._expiring else None
+        return self._sweeper.due_ms()
 
     def on_time(self, now_ms: int) -> None:
         """Remove some of what has expired, if it is time."""
-        if not self._expiring or now_ms < self._sweep_at <= now_ms + SWEEP_INTERVAL_MS:
-            return
-        self._sweep_at = now_ms + SWEEP_INTERVAL_MS
-        for table in self._expiring:
-            table.store.sweep(now_ms, SWEEP_ROWS)
+        self._sweeper.on_time(now_ms)
 
 
 def _opened(spec: TableSpec) -> TableStore:

@@ -11,10 +11,9 @@ import polars as pl
 from headrace.api.specs import Node, SendToTable, TableJoin
 from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.look_up import FOUND, look_up
 from headrace.serdes.schema import Schema
 from headrace.stores.table import TableStore
-
-_FOUND = "__found"
 
 
 class TableWriter(Operator):
@@ -49,14 +48,8 @@ class TableLookup(Operator):
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
-        looked_up = self._look_up(rows.select(self._keys))
-        found = looked_up.get_column(_FOUND)
+        looked_up = look_up(self._table, rows.select(self._keys))
+        found = looked_up.get_column(FOUND)
         columns = looked_up.select(pl.col(old).alias(new) for old, new in self._names.items())
         joined = pl.concat([rows, columns], how="horizontal") if self._names else rows
         self.emit(joined.filter(found) if self._inner and not found.all() else joined)
-
-    def _look_up(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The row of each key. The store is asked once a key, as messages of a batch often share theirs."""
-        distinct = keys.unique()
-        found = pl.concat([distinct, self._table.get_rows(distinct, found=_FOUND)], how="horizontal")
-        return keys.join(found, on=keys.columns, how="left", maintain_order="left", nulls_equal=True)
