@@ -7,11 +7,11 @@ columnar: adding a batch of 10,000 keys costs no Python per key, and a checkpoin
 that changed since the last one.
 
 Two operations change it: ``add`` a run, and take all rows with ``time <= bound`` out of it (``take``, ``drop``,
-``retire``). Both are logged. What is taken or read can be much; then it comes in several frames, each with other
-keys, so that merging it needs little more memory than the rows themselves.
+``retire``). Both are logged. A large run is in pieces by the hash of its keys (``stores.pieces``), and so is what is
+taken, read or merged: a range of hashes comes after the other, so that this needs little memory, however much it is.
 
-On disk a run is a few values of the local database, and a manifest names the runs. A restart reads the manifest
-alone; a run is loaded when it is merged or taken from, and let go again when too many are in memory.
+On disk a manifest names the runs. A restart reads the manifest alone; a piece is read when it is asked for. Taking some
+rows of a large run notes up to which time they are gone; they are left out when it is read, and go when it is merged.
 """
 
 from __future__ import annotations
@@ -24,36 +24,34 @@ import msgspec
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.hashing import partition_of, split
+from headrace.serdes.hashing import hash_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
+from headrace.stores.pieces import VALUE_ROWS_MAX, HashOf, Kept, Part, Pieces, bits_for, deal, together
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
 _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
 _FRESH_RUNS_MAX = 64
-_PIECE_ROWS_MAX = 1 << 18  # one record of the changelog, one value of the database: both have a greatest size
 _MERGED_ROWS_MAX = 1 << 21
 """Runs are not merged beyond this size: a merge must stay short, however large the state is."""
-_CACHED_ROWS_MAX = 1 << 21
-_PART_ROWS_MAX = 1 << 20
-_PARTS_MAX = 1 << 8
-"""What is taken or read is merged in parts of so many rows, about, and so many parts at most."""
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 _MANIFEST = b"manifest"
-_MANIFEST_FORMAT = 1
-_PIECE = struct.Struct(">cQI")
+_MANIFEST_FORMAT = 2
+_PIECE_OF_FORMAT_1 = struct.Struct(">cQI")
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 class _RunEntry(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    rows: int
+    heights: list[int]
     low: int
     high: int
-    pieces: int
+    gone_to: int | None = None
 
 
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,33 +60,62 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     taken: int | None = None
 
 
-_MANIFEST_DECODER = msgspec.json.Decoder(_Manifest)
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    """A run: in memory (``frame``), on disk (``stored``), or both. ``low`` and ``high`` bound its times."""
-
+class _EntryOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    rows: int
+    pieces: int
+
+
+class _ManifestOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
+    runs: list[_EntryOfFormat1]
+    taken: int | None = None
+
+
+class _Format(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+
+
+_MANIFEST_DECODER = msgspec.json.Decoder(_Manifest)
+_DECODER_OF_FORMAT_1 = msgspec.json.Decoder(_ManifestOfFormat1)
+_FORMAT_DECODER = msgspec.json.Decoder(_Format)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """``low`` and ``high`` bound its times; rows up to ``gone_to`` are gone, though the pieces have them."""
+
+    pieces: Pieces
     low: int
     high: int
-    pieces: int
-    frame: pl.DataFrame | None
-    stored: bool = False
+    gone_to: int | None = None
+
+    def within(self, time: str, low: int | None, bound: int | None) -> pl.Expr | None:
+        """Which rows are there and have ``low <= time <= bound``; None: all that the pieces have."""
+        tests = []
+        if self.gone_to is not None:
+            tests.append(pl.col(time) > self.gone_to)
+        if low is not None and self.low < low:
+            tests.append(pl.col(time) >= low)
+        if bound is not None and self.high > bound:
+            tests.append(pl.col(time) <= bound)
+        return pl.all_horizontal(tests) if tests else None
 
 
 class Runs:
-    """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run."""
+    """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run.
 
-    def __init__(self, id_: str, time: str, merge: Merge) -> None:
+    ``keys`` are the columns that rows meet by: without them nothing is dealt, and everything is merged as a whole.
+    """
+
+    def __init__(self, id_: str, time: str, merge: Merge, keys: Sequence[str] = ()) -> None:
         self._id = id_
         self._time = time
         self._merge = merge
-        self._view: View | None = None
+        self._hash_of: HashOf | None = (lambda rows: hash_rows(rows, keys)) if keys else None
+        self._kept = Kept(id_)
         self._runs: list[_Run] = []
         self._next_number = 0
-        self._gone: list[_Run] = []
+        self._gone: list[Pieces] = []
+        self._keys_of_format_1: list[bytes] = []
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
         self._fresh_merged = 0
@@ -128,50 +155,51 @@ class Runs:
 
     def take(self, bound: int) -> pl.DataFrame | None:
         """Remove and return (merged) all rows with ``time <= bound``; None when there are none."""
-        if self._earliest is None or self._earliest > bound:
-            return None
-        self._settle()
-        self._log.append(_TAKE + _BOUND.pack(bound))
-        taken = self._remove(bound)
-        return self._merge(concat_rows(taken)) if taken else None
+        parts = list(self.take_parts(bound))
+        return concat_rows(parts) if parts else None
 
-    def drop(self, bound: int) -> None:
-        """Remove all rows with ``time <= bound``."""
-        if self._earliest is None or self._earliest > bound:
-            return
-        self._settle()
-        self._log.append(_TAKE + _BOUND.pack(bound))
-        self._remove(bound)
+    def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
+        """As ``take``, in frames of different keys. The rows are gone when this returns, read or not.
 
-    def frames(self, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """The runs that may hold rows with ``low <= time <= high``, each as it is: other times are in them too."""
-        for run in self._runs:
-            if run.low <= high and run.high >= low:
-                yield self._load(run)
-        yield from self._fresh
-
-    def take_parts(self, bound: int, keys: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """As ``take``, in frames of different ``keys``. The rows are gone when this returns, read or not."""
-        if self._earliest is None or self._earliest > bound:
-            return iter(())
-        self._settle()
-        self._log.append(_TAKE + _BOUND.pack(bound))
-        return self._merged_parts(self._remove(bound), keys, 1)
-
-    def read_parts(self, low: int, bound: int, keys: Sequence[str], widening: int = 1) -> Iterator[pl.DataFrame]:
-        """All rows with ``low <= time <= bound``, merged, in frames of different ``keys``; they stay.
-
-        ``widening``: how many rows the reader will make of each.
+        They have to be read before the next ``persist``.
         """
         if self._earliest is None or self._earliest > bound:
             return iter(())
+        self._settle()
+        self._log.append(_TAKE + _BOUND.pack(bound))
+        return self._merged_parts(self._remove(bound), (), None, bound, 1)
+
+    def drop(self, bound: int) -> None:
+        """Remove all rows with ``time <= bound``."""
+        if self._earliest is not None and self._earliest <= bound:
+            self._settle()
+            self._log.append(_TAKE + _BOUND.pack(bound))
+            self._remove(bound)
+
+    def frames(self, low: int, high: int) -> Iterator[pl.DataFrame]:
+        """Everything that may hold rows with ``low <= time <= high``, as it is: other times are in it too."""
+        for run in self._runs:
+            if run.low <= high and run.high >= low:
+                there = run.within(self._time, None, None)
+                for piece in run.pieces.all():
+                    yield piece if there is None else piece.filter(there)
+        yield from self._fresh
+
+    def read_parts(self, low: int, bound: int, widening: int = 1) -> Iterator[pl.DataFrame]:
+        """All rows with ``low <= time <= bound``, merged, in frames of different keys; they stay.
+
+        What is taken before they are read shows nevertheless. ``widening``: how many rows the reader will make of each.
+        """
+        if self._earliest is None or self._earliest > bound:
+            return iter(())
+        found = [run for run in self._runs if run.low <= bound and run.high >= low]
         within = pl.col(self._time).is_between(low, bound)
-        found = [frame.filter(within) for frame in self.frames(low, bound)]
-        return self._merged_parts(found, keys, widening)
+        fresh = [frame.filter(within) for frame in self._fresh]
+        return self._merged_parts(found, fresh, low, bound, widening)
 
     def retire(self, bound: int) -> None:
         """Remove all rows with ``time <= bound``; the bound is remembered, though there were none."""
-        if self._earliest is None or bound == self.taken:
+        if self._earliest is None or (bound == self.taken and self._earliest > bound):
             return
         if self._earliest <= bound:
             self._settle()
@@ -180,16 +208,17 @@ class Runs:
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held, merged; for inspection."""
-        frames = [*(self._load(run) for run in self._runs), *self._fresh]
+        frames = list(self.frames(_LOWEST, _HIGHEST))
         return self._merge(concat_rows(frames)) if frames else None
 
     def entries(self) -> int:
         """See ``StateStore``."""
-        return sum(run.rows for run in self._runs) + self._fresh_rows
+        return sum(run.pieces.rows for run in self._runs) + self._fresh_rows
 
     def clear(self) -> None:
         """See ``StateStore``."""
-        self._gone += [run for run in self._runs if run.stored]
+        for run in self._runs:
+            self._leave(run)
         self._runs, self._fresh, self._log = [], [], []
         self._fresh_rows = self._fresh_merged = 0
         self._earliest = None
@@ -222,83 +251,83 @@ class Runs:
 
     def attach(self, view: View) -> None:
         """See ``StateStore``."""
-        self._view = view
+        self._kept = Kept(self._id, view)
         data = view.get(_MANIFEST)
         if data is None:
             return
-        manifest = _MANIFEST_DECODER.decode(data)
-        if manifest.format != _MANIFEST_FORMAT:
+        format_ = _FORMAT_DECODER.decode(data).format
+        if format_ == 1:
+            self._attach_format_1(view, _DECODER_OF_FORMAT_1.decode(data))
+            return
+        if format_ != _MANIFEST_FORMAT:
             raise CorruptLogError(
-                f"store {self._id!r}: local state of format {manifest.format}; this Headrace reads {_MANIFEST_FORMAT}",
+                f"store {self._id!r}: local state of format {format_}; this Headrace reads 1 to {_MANIFEST_FORMAT}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )
-        self._runs = [_Run(e.number, e.rows, e.low, e.high, e.pieces, frame=None, stored=True) for e in manifest.runs]
-        self._next_number = max((run.number + 1 for run in self._runs), default=0)
+        manifest = _MANIFEST_DECODER.decode(data)
+        self._runs = [
+            _Run(Pieces(self._kept, entry.number, entry.heights), entry.low, entry.high, entry.gone_to)
+            for entry in manifest.runs
+        ]
+        self._next_number = max((entry.number + 1 for entry in manifest.runs), default=0)
         self._earliest = min((run.low for run in self._runs), default=None)
+        self.taken = manifest.taken
+
+    def _attach_format_1(self, view: View, manifest: _ManifestOfFormat1) -> None:
+        """Read what an older Headrace wrote; the next commit writes it anew."""
+        for entry in manifest.runs:
+            keys = [_PIECE_OF_FORMAT_1.pack(b"r", entry.number, piece) for piece in range(entry.pieces)]
+            found = [value for value in map(view.get, keys) if value is not None]
+            if len(found) < len(keys):
+                raise CorruptLogError(
+                    f"store {self._id!r}: a piece of run {entry.number} is missing in the local state",
+                    hint="delete the task's local state: it is rebuilt from the changelog",
+                )
+            self._keys_of_format_1 += keys
+            self._push(concat_rows([decode_rows(value, checked=True) for value in found]))
         self.taken = manifest.taken
 
     def persist(self, writes: Writes) -> None:
         """See ``StateStore``."""
         if not self._changed:
             return
-        for run in self._gone:
-            for piece in range(run.pieces):
-                writes.delete(_PIECE.pack(b"r", run.number, piece))
+        for key in self._keys_of_format_1:
+            writes.delete(key)
+        for pieces in self._gone:
+            pieces.erase(writes)
         for run in self._runs:
-            if not run.stored and run.frame is not None:
-                for piece, part in enumerate(run.frame.iter_slices(_PIECE_ROWS_MAX)):
-                    writes.put(_PIECE.pack(b"r", run.number, piece), encode_rows(part))
-                run.stored = True
-        entries = [_RunEntry(number=r.number, rows=r.rows, low=r.low, high=r.high, pieces=r.pieces) for r in self._runs]
+            run.pieces.write(writes)
+        entries = [
+            _RunEntry(number=r.pieces.number, heights=r.pieces.heights, low=r.low, high=r.high, gone_to=r.gone_to)
+            for r in self._runs
+        ]
         writes.put(_MANIFEST, msgspec.json.encode(_Manifest(runs=entries, taken=self.taken)))
-        self._gone = []
+        self._gone, self._keys_of_format_1 = [], []
         self._changed = False
-        if self._view is not None:
-            self._let_go()
-
-    def _load(self, run: _Run) -> pl.DataFrame:
-        if run.frame is not None:
-            return run.frame
-        pieces = []
-        for piece in range(run.pieces):
-            data = self._view.get(_PIECE.pack(b"r", run.number, piece)) if self._view is not None else None
-            if data is None:
-                raise CorruptLogError(
-                    f"store {self._id!r}: piece {piece} of run {run.number} is missing in the local state",
-                    hint="delete the task's local state: it is rebuilt from the changelog",
-                )
-            pieces.append(decode_rows(data, checked=True))
-        return concat_rows(pieces)
-
-    def _let_go(self) -> None:
-        """Keep the newest runs in memory: they are merged soonest."""
-        cached = 0
-        for run in reversed(self._runs):
-            cached += run.rows
-            if cached > _CACHED_ROWS_MAX and run.stored:
-                run.frame = None
 
     # -- inside
 
-    def _merged_parts(self, frames: list[pl.DataFrame], keys: Sequence[str], widening: int) -> Iterator[pl.DataFrame]:
-        rows = sum(frame.height for frame in frames)
-        number = min(-(-rows * widening // _PART_ROWS_MAX), _PARTS_MAX) if keys else 1
-        if not rows:
-            return
-        if number == 1:
-            yield self._merge(concat_rows(frames))
-            return
-        parts: list[list[pl.DataFrame]] = [[] for _ in range(number)]
-        frames.reverse()
-        while frames:  # a frame goes when its rows have been dealt out, so there are never two of all
-            frame = frames.pop()
-            for part, dealt in split(frame, partition_of(frame, keys, number), number):
-                parts[part].append(dealt)
-        del frame
-        for part in range(number):
-            dealt_rows, parts[part] = parts[part], []
-            if dealt_rows:
-                yield self._merge(concat_rows(dealt_rows))
+    def _merged_parts(
+        self, runs: Sequence[_Run], more: Sequence[pl.DataFrame], low: int | None, bound: int | None, widening: int
+    ) -> Iterator[pl.DataFrame]:
+        rows = sum(run.pieces.rows for run in runs) + sum(frame.height for frame in more)
+        bits = self._bits(rows * widening, runs)
+        flows = [self._flow(run, low, bound, bits) for run in runs]
+        flows += [iter(deal(frame, self._hash_of, 0, bits)) for frame in more]
+        for part in together(flows):
+            if part is not None:
+                yield self._merge(part)
+
+    def _flow(self, run: _Run, low: int | None, bound: int | None, bits: int) -> Iterator[Part]:
+        within = run.within(self._time, low, bound)
+        dealt = run.pieces.dealt(self._hash_of, bits)
+        if within is None:
+            return dealt
+        return (part if part is None else part.filter(within) for part in dealt)
+
+    def _bits(self, rows: int, runs: Sequence[_Run]) -> int:
+        least = max((run.pieces.bits for run in runs), default=0)
+        return max(least, bits_for(rows)) if self._hash_of is not None else 0
 
     def _bounds(self, run: pl.DataFrame) -> tuple[int, int]:
         times = run.get_column(self._time)
@@ -320,28 +349,36 @@ class Runs:
         self._merge_fresh()
         frame = self._fresh[0]
         self._fresh, self._fresh_rows, self._fresh_merged = [], 0, 0
-        self._log += [_ADD + encode_rows(part) for part in frame.iter_slices(_PIECE_ROWS_MAX)]
+        self._log += [_ADD + encode_rows(part) for part in frame.iter_slices(VALUE_ROWS_MAX)]
         self._push(frame)
 
     def _push(self, frame: pl.DataFrame) -> None:
-        self._runs.append(self._run(frame))
+        self._runs.append(self._run(deal(frame, self._hash_of, 0, self._bits(frame.height, ()))))
         while len(self._runs) > 1:
             older, newer = self._runs[-2:]
-            if older.rows >= 2 * newer.rows or older.rows + newer.rows > _MERGED_ROWS_MAX:
+            rows = older.pieces.rows + newer.pieces.rows
+            if older.pieces.rows >= 2 * newer.pieces.rows or rows > _MERGED_ROWS_MAX:
                 break
-            merged = self._merge(concat_rows([self._load(older), self._load(newer)]))
-            self._gone += [run for run in (older, newer) if run.stored]
-            self._runs[-2:] = [self._run(merged)]
-        self._earliest = min(run.low for run in self._runs)
+            bits = self._bits(rows, (older, newer))
+            both = together([self._flow(run, None, None, bits) for run in (older, newer)])
+            merged = [None if part is None else self._merge(part) for part in both]
+            self._leave(older)
+            self._leave(newer)
+            self._runs[-2:] = [self._run(merged)] if any(part is not None for part in merged) else []
+        self._earliest = min((run.low for run in self._runs), default=None)
 
-    def _run(self, frame: pl.DataFrame) -> _Run:
-        low, high = self._bounds(frame)
-        number = self._next_number
+    def _leave(self, run: _Run) -> None:
+        if run.pieces.stored:
+            self._gone.append(run.pieces)
+
+    def _run(self, parts: Sequence[Part]) -> _Run:
+        bounds = [self._bounds(part) for part in parts if part is not None]
+        pieces = Pieces.of(self._kept, self._next_number, parts)
         self._next_number += 1
         self._changed = True
-        return _Run(number, frame.height, low, high, -(-frame.height // _PIECE_ROWS_MAX), frame)
+        return _Run(pieces, min(low for low, _ in bounds), max(high for _, high in bounds))
 
-    def _remove(self, bound: int) -> list[pl.DataFrame]:
+    def _remove(self, bound: int) -> list[_Run]:
         """Take rows with ``time <= bound`` out of all runs. Runs that begin later aren't touched, or even loaded."""
         taken, kept = [], []
         self.taken = bound if self.taken is None else max(bound, self.taken)
@@ -350,14 +387,21 @@ class Runs:
             if run.low > bound:
                 kept.append(run)
                 continue
-            frame = self._load(run)
-            self._gone += [run] if run.stored else []
-            if run.high <= bound:
-                taken.append(frame)
-                continue
-            taken.append(frame.filter(pl.col(self._time) <= bound))
-            kept.append(self._run(frame.filter(pl.col(self._time) > bound)))
+            taken.append(run)
+            rest = self._rest(run, bound)
+            if rest is None or rest.pieces is not run.pieces:
+                self._leave(run)
+            kept += [] if rest is None else [rest]
         self._runs = kept
         lows = [run.low for run in kept] + [self._bounds(frame)[0] for frame in self._fresh]
         self._earliest = min(lows, default=None)
         return taken
+
+    def _rest(self, run: _Run, bound: int) -> _Run | None:
+        """What is left of a run; a small one is written anew."""
+        if run.high <= bound:
+            return None
+        if run.pieces.bits:
+            return _Run(run.pieces, bound + 1, run.high, bound)
+        later = next(run.pieces.all()).filter(pl.col(self._time) > bound)
+        return self._run([later]) if later.height else None

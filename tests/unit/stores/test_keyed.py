@@ -1,6 +1,5 @@
 """Keyed rows are looked up, taken, put back, and asked what is due; rebuilt from changes, or from the database."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from stored_values import Disk
 
 from headrace.core.errors import CorruptLogError
 from headrace.stores.keyed import KeyedRows
@@ -37,25 +37,6 @@ def held(frame: pl.DataFrame | None) -> list[Row]:
 
 def due(keyed: KeyedRows, bound: int) -> list[Row]:
     return sorted((row for part in keyed.take_due("due", bound) for row in held(part)), key=repr)
-
-
-class Disk:
-    """What a store wrote, as the local database would keep it."""
-
-    def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-
-    def put(self, key: bytes, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: bytes) -> None:
-        self.values.pop(key, None)
-
-    def get(self, key: bytes) -> bytes | None:
-        return self.values.get(key)
-
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return iter(sorted((k, v) for k, v in self.values.items() if k.startswith(prefix)))
 
 
 def test_a_key_may_have_several_rows_and_a_null_is_a_key() -> None:

@@ -1,17 +1,21 @@
 """Runs hold partial results by time and key: added in batches, taken out by time, rebuilt from their changes."""
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import polars as pl
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from stored_values import Disk
 
 from headrace.core.errors import CorruptLogError
-from headrace.stores import runs
+from headrace.stores import pieces
 from headrace.stores.runs import Runs
 
+HERE = Path(__file__).parent
 SCHEMA = {"time": pl.Int64, "key": pl.Int64, "n": pl.Int64}
 Contents = Counter[tuple[int, int]]
 
@@ -21,7 +25,7 @@ def merge(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def store() -> Runs:
-    return Runs("per-10s", "time", merge)
+    return Runs("per-10s", "time", merge, ["key"])
 
 
 def run(*rows: tuple[int, int, int]) -> pl.DataFrame:
@@ -90,12 +94,12 @@ def test_a_large_run_is_told_in_several_changes() -> None:
 
 
 def test_much_is_taken_in_parts_of_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_PART_ROWS_MAX", 100)
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 64)
     windows = store()
     for _ in range(2):
         windows.add(pl.DataFrame({"time": [10] * 500, "key": range(500), "n": [1] * 500}))
     windows.add(run((11, 1, 7)))
-    parts = list(windows.take_parts(10, ["key"]))
+    parts = list(windows.take_parts(10))
     keys = [set(part["key"]) for part in parts]
     assert len(parts) > 3
     assert sum(map(len, keys)) == len(set().union(*keys)) == 500
@@ -108,7 +112,7 @@ def test_what_is_read_stays() -> None:
     windows.add(run((10, 1, 1), (20, 1, 5)))
     windows.take_changes(1)
     windows.add(run((20, 1, 2), (30, 1, 9)))
-    assert [contents(part) for part in windows.read_parts(15, 25, ["key"])] == [{(20, 1): 7}]
+    assert [contents(part) for part in windows.read_parts(15, 25)] == [{(20, 1): 7}]
     assert contents(windows.scan()) == {(10, 1): 1, (20, 1): 7, (30, 1): 9}
     assert (windows.earliest, windows.latest) == (10, 30)
 
@@ -127,6 +131,78 @@ def test_a_bound_that_nothing_is_below_is_remembered_too() -> None:
 def test_an_unknown_change_is_refused() -> None:
     with pytest.raises(CorruptLogError, match=r"store 'per-10s': unknown change format b'x'"):
         store().apply(b"x...")
+
+
+def test_a_large_run_lies_in_pieces_and_what_of_it_is_gone_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 64)
+    disk, windows = Disk(), store()
+    windows.attach(disk)
+    windows.add(pl.DataFrame({"time": [10, 20] * 250, "key": range(500), "n": [1] * 500}))
+    windows.take_changes(1)
+    windows.persist(disk)
+    before = dict(disk.values)
+    taken = windows.take(10)
+    windows.take_changes(2)
+    windows.persist(disk)
+    assert taken is not None
+    assert set(taken["key"]) == set(range(0, 500, 2))
+    assert {key for key, value in disk.values.items() if before.get(key) != value} == {b"manifest"}
+    again = store()
+    again.attach(disk)
+    assert again.earliest == 11
+    left = again.take(20)
+    assert left is not None
+    assert set(left["key"]) == set(range(1, 500, 2))
+
+
+def test_a_missing_piece_is_an_error() -> None:
+    disk, windows = Disk(), store()
+    windows.add(run((10, 1, 1)))
+    windows.take_changes(1)
+    windows.persist(disk)
+    disk.delete(next(key for key in disk.values if key != b"manifest"))
+    again = store()
+    again.attach(disk)
+    with pytest.raises(CorruptLogError, match="store 'per-10s': piece 0 of 0 is missing in the local state"):
+        again.scan()
+
+
+# -- the formats of the local state, byte for byte
+
+
+def test_local_state_of_version_2_is_read() -> None:
+    disk = Disk()
+    disk.put(
+        b"manifest",
+        b'{"format":2,"runs":[{"number":3,"heights":[0,2],"low":11,"high":20,"gone_to":10}],"taken":10}',
+    )
+    disk.put(b"p" + (3).to_bytes(8) + (1).to_bytes(4) + (0).to_bytes(4), (HERE / "runs-piece-v1.bin").read_bytes())
+    windows = store()
+    windows.attach(disk)
+    assert (windows.earliest, windows.latest, windows.taken) == (11, 20, 10)
+    assert contents(windows.scan()) == {(20, 2): 6}
+
+
+def test_local_state_of_version_1_is_read_and_written_anew() -> None:
+    disk = Disk()
+    disk.put(b"manifest", b'{"format":1,"runs":[{"number":3,"rows":2,"low":10,"high":20,"pieces":1}],"taken":9}')
+    disk.put(b"r" + (3).to_bytes(8) + (0).to_bytes(4), (HERE / "runs-piece-v1.bin").read_bytes())
+    windows = store()
+    windows.attach(disk)
+    assert (windows.earliest, windows.taken) == (10, 9)
+    assert contents(windows.scan()) == {(10, 1): 5, (20, 2): 6}
+    windows.persist(disk)
+    assert sorted(key[:1] for key in disk.values) == [b"m", b"p"]
+    again = store()
+    again.attach(disk)
+    assert contents(again.scan()) == {(10, 1): 5, (20, 2): 6}
+
+
+def test_local_state_of_another_version_is_refused() -> None:
+    disk = Disk()
+    disk.put(b"manifest", b'{"format":9,"runs":[]}')
+    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 2"):
+        store().attach(disk)
 
 
 class RunsMachine(RuleBasedStateMachine):
@@ -180,5 +256,91 @@ class RunsMachine(RuleBasedStateMachine):
         assert self.store.entries() >= len(self.model)
 
 
+class DealtRunsMachine(RuleBasedStateMachine):
+    """Runs in pieces of a row or two, of which few stay in memory; a restart goes on from the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(pieces, "PIECE_ROWS", 2)
+        self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
+        self.store, self.copy, self.disk = store(), store(), Disk()
+        self.store.attach(self.disk)
+        self.model: Contents = Counter()
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    @rule(rows=st.lists(st.tuples(st.integers(-3, 5), st.integers(0, 20), st.integers(1, 9)), max_size=12))
+    def add(self, rows: list[tuple[int, int, int]]) -> None:
+        self.store.add(merge(run(*rows)))
+        for time, key, n in rows:
+            self.model[time, key] += n
+
+    def parted(self, parts: Iterator[pl.DataFrame]) -> Contents:
+        """All parts; no key is in two of them."""
+        found: Contents = Counter()
+        keys: set[int] = set()
+        for part in parts:
+            assert keys.isdisjoint(part["key"])
+            keys |= set(part["key"])
+            found |= contents(part)
+        return found
+
+    @rule(bound=st.integers(-4, 6))
+    def take(self, bound: int) -> None:
+        due = {at: n for at, n in self.model.items() if at[0] <= bound}
+        assert self.parted(self.store.take_parts(bound)) == due
+        for at in due:
+            del self.model[at]
+
+    @rule(low=st.integers(-4, 6), bound=st.integers(-4, 6), gone=st.integers(-4, 6))
+    def read(self, low: int, bound: int, gone: int) -> None:
+        """What is taken before the parts are read shows in them."""
+        parts = self.store.read_parts(low, bound)
+        self.store.retire(gone)
+        assert self.parted(parts) == {at: n for at, n in self.model.items() if low <= at[0] <= bound}
+        self.model = Counter({at: n for at, n in self.model.items() if at[0] > gone})
+
+    @rule()
+    def commit(self) -> None:
+        for change in self.store.take_changes(1):
+            self.copy.apply(change)
+        self.store.persist(self.disk)
+
+    @rule()
+    def restart(self) -> None:
+        self.commit()
+        self.store = store()
+        self.store.attach(self.disk)
+
+    @rule()
+    def restore(self) -> None:
+        """The local state was lost."""
+        self.commit()
+        self.store, self.copy, self.disk = self.copy, store(), Disk()
+        rows = self.store.scan()
+        if rows is not None:
+            self.copy.add(rows.select(*SCHEMA))
+            self.copy.take_changes(1)
+
+    @invariant()
+    def holds_what_the_model_holds(self) -> None:
+        assert contents(self.store.scan()) == self.model
+        lowest = min((time for time, _ in self.model), default=None)
+        if lowest is not None:
+            assert self.store.earliest is not None
+            assert self.store.earliest <= lowest
+        assert self.store.entries() >= len(self.model)
+
+    @invariant()
+    def nothing_is_left_on_disk(self) -> None:
+        if not self.store.entries():
+            self.store.persist(self.disk)
+            assert [key for key in self.disk.values if key != b"manifest"] == []
+
+
 RunsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+DealtRunsMachine.TestCase.settings = RunsMachine.TestCase.settings
 TestRuns = RunsMachine.TestCase
+TestDealtRuns = DealtRunsMachine.TestCase

@@ -43,7 +43,7 @@ class AlignedWindow(WindowOperator):
         self._shift = shape.offset_ms % self._every
         self._kept = [START, *self.keys]
         self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
-        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept))
+        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
         self._fired: int | None = None
         """The start of the last window that is over."""
 
@@ -103,7 +103,7 @@ class AlignedWindow(WindowOperator):
             return
         self._fired = last
         if self._every == self._size:
-            parts = self._runs.take_parts(last, self.keys)
+            parts = self._runs.take_parts(last)
         else:
             parts = self._hopping_parts(before, last)
         for part in parts:
@@ -152,7 +152,7 @@ class AlignedWindow(WindowOperator):
     def _hopping_parts(self, before: int | None, last: int) -> Iterator[pl.DataFrame]:
         """The merged results of all windows that begin behind ``before``, up to ``last``."""
         low = NEVER if before is None else before + self._every
-        read = self._runs.read_parts(low, last + self._size - 1, self.keys, self._pieces)
+        read = self._runs.read_parts(low, last + self._size - 1, self._pieces)
         self._runs.retire(last + self._every - 1)
         base = pl.col(START) - (pl.col(START) - self._shift) % self._every
         for slices in read:

@@ -30,7 +30,7 @@ class SlidingWindow(WindowOperator):
         super().__init__(node, spec, counters)
         self._size = shape.size_ms
         self._kept = [START, *self.keys]
-        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept))
+        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
 
     def take_in(self, rows: pl.DataFrame) -> None:
         """See ``WindowOperator``."""
@@ -69,7 +69,7 @@ class SlidingWindow(WindowOperator):
         """Send the windows of all moments from the time that was up to ``bound``."""
         began = self.time
         low = NEVER if began == NEVER else began - self._size + 1
-        for rows in self._runs.read_parts(low, bound, self.keys):
+        for rows in self._runs.read_parts(low, bound):
             due = rows.filter(pl.col(START) >= began)
             if not due.height:
                 continue
