@@ -73,7 +73,7 @@ mutant("outputs not flushed", "a commit doesn't wait for its outputs", task(flus
 class LocalFirst(SimTask):
     def append_commit(self):
         header, record = self.node.seal(sources=self.source_entries(), bookkeeping=self.bookkeeping())
-        self._append(header, encode_record(record))
+        self.append(header, encode_record(record))
         end = yield from self._acknowledged()
         self.write_local(LocalCheckpoint(end - STEP, record.generation, record.version))
         self.node.performed(end)

@@ -8,6 +8,7 @@ import pytest
 from mutants import MUTANTS
 
 from headrace.testing.sim.__main__ import main
+from headrace.testing.sim.declared import CASES
 from headrace.testing.sim.run import Outcome, simulate
 from headrace.testing.sim.shapes import SHAPES, tasks_of
 
@@ -18,18 +19,25 @@ def test_the_protocol_passes_seeds_of_every_shape(shape):
     assert failed == []
 
 
-def test_a_seed_does_the_same_again_told_or_not():
+@pytest.mark.parametrize("app", CASES)
+def test_real_operators_and_stores_pass_seeds_of_every_app(app):
+    failed = [outcome for seed in range(1, 11) if (outcome := simulate(seed, (app,))).failure]
+    assert failed == []
+
+
+@pytest.mark.parametrize("shapes", [tuple(SHAPES), tuple(CASES)])
+def test_a_seed_does_the_same_again_told_or_not(shapes):
     story: list[str] = []
-    told = simulate(11, story=story)
+    told = simulate(11, shapes, story=story)
     again: list[str] = []
-    assert simulate(11) == told == simulate(11, story=again)
+    assert simulate(11, shapes) == told == simulate(11, shapes, story=again)
     assert story == again
     assert len(story) > 100
 
 
 def test_the_faults_happen():
     def total(attribute: str) -> int:
-        return sum(getattr(simulate(seed), attribute) for seed in range(1, 31))
+        return sum(getattr(simulate(seed, tuple(SHAPES)), attribute) for seed in range(1, 31))
 
     assert total("rollbacks") > 5
     assert total("incarnations") > 30 * 7
@@ -39,7 +47,7 @@ def test_a_failing_seed_is_named_and_told(monkeypatch, capsys):
     broken = MUTANTS["F2 fences are forgotten"].parts
 
     def simulate_broken(seed: int, shapes: tuple[str, ...] = (), story: list[str] | None = None) -> Outcome:
-        return simulate(seed, shapes, broken, story)
+        return simulate(seed, shapes or tuple(SHAPES), broken, story)
 
     monkeypatch.setattr("headrace.testing.sim.__main__.simulate", simulate_broken)
     assert main(["--seeds", "20"]) == 1
@@ -54,6 +62,15 @@ def test_the_command_counts_what_passed(capsys):
     assert capsys.readouterr().out.endswith("3 passed, 0 failed\n")
     assert main(["--seed", "1", "--stages", "direct"]) == 0
     assert "seed 1 (direct, " in capsys.readouterr().out
+
+
+def test_groups_of_shapes_have_names(capsys):
+    assert main(["--seeds", "2", "--stages", "apps"]) == 0
+    out = capsys.readouterr().out
+    assert "seeds/s (apps " in out
+    assert out.endswith("2 passed, 0 failed\n")
+    assert main(["--seed", "1", "--stages", "bare"]) == 0
+    assert f"seed 1 ({simulate(1, tuple(SHAPES)).shape}, " in capsys.readouterr().out
 
 
 def test_unknown_stages_are_refused(capsys):

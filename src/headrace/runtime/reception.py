@@ -7,14 +7,13 @@ wait here for their version. In the order of each partition; all on the run-loop
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import msgspec
 import polars as pl
 
 from headrace.api.specs import Role
 from headrace.checkpoint.instructions import Forget, Verdict
-from headrace.checkpoint.node import Node
 from headrace.checkpoint.record import SourceEntry
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import ControlMessage, Header, Kind, Restore, body_of, decode_control, decode_header
@@ -29,10 +28,29 @@ from headrace.runtime.task import Task
 from headrace.systems.base import Records
 
 
+class Receiver(Protocol):
+    """What the reception asks of the protocol; a ``Node`` is one."""
+
+    @property
+    def due(self) -> bool:
+        """Instructions wait: receive nothing before they are performed."""
+        ...
+
+    def receive(
+        self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
+    ) -> Verdict | Forget:
+        """Judge a frame."""
+        ...
+
+    def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
+        """Take note of a restore frame that lies ahead."""
+        ...
+
+
 class Reception:
     """The receiving side of one task. ``positions`` says how far each input partition has been processed."""
 
-    def __init__(self, node: Node, metrics: TaskMetrics) -> None:
+    def __init__(self, node: Receiver, metrics: TaskMetrics) -> None:
         self.early = MessageBuffer()
         self.positions: dict[SSP, Offset] = {}
         self._node = node

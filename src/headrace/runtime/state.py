@@ -21,7 +21,6 @@ from headrace.core.ids import SSP, Offset
 from headrace.runtime.naming import StateFolders
 from headrace.stores.base import StateStore
 from headrace.stores.database import (
-    Batch,
     Database,
     Part,
     PartOfBatch,
@@ -181,7 +180,7 @@ class TaskState:
         """Write what is committed into the local database, with the commit that it corresponds to."""
         if self._database is None:
             return
-        batch = Batch()
+        batch = self._database.batch()
         for id_, store in self._stores.items():
             store.persist(PartOfBatch(batch, id_))
         batch.put(LOCAL_KEY, local.encode())

@@ -214,6 +214,10 @@ class Database:
             f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
         )
 
+    def batch(self) -> Batch:
+        """An empty batch."""
+        return Batch()
+
     def write(self, batch: Batch) -> None:
         """Make a batch durable against the death of the process; all of it or nothing."""
         try:

@@ -1,13 +1,18 @@
-"""``python -m headrace.testing.sim --seeds N [--seed S] [--stages shuffle,join]``."""
+"""``python -m headrace.testing.sim --seeds N [--seed S] [--stages shuffle,join,app-counts]``."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
+from collections import Counter
 
-from headrace.testing.sim.run import Outcome, simulate
+from headrace.testing.sim.declared import CASES
+from headrace.testing.sim.run import MIX, Outcome, simulate
 from headrace.testing.sim.shapes import SHAPES
+
+_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES)}
+"""Names for many shapes: those without operators, and the apps with real ones."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,13 +21,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--start", type=int, default=1, help="the first of them")
     parser.add_argument("--seed", type=int, help="run this one alone, and tell its story")
-    parser.add_argument("--stages", default="", help=f"shapes to choose from: {', '.join(SHAPES)}")
+    parser.add_argument("--stages", default="", help=f"shapes to choose from: {', '.join((*_GROUPS, *MIX))}")
     parser.add_argument("--keep-going", action="store_true", help="run all seeds, also after a failure")
     options = parser.parse_args(arguments)
-    shapes = tuple(name for name in options.stages.split(",") if name)
-    unknown = set(shapes) - SHAPES.keys()
+    names = [name for name in options.stages.split(",") if name]
+    shapes = tuple(shape for name in names for shape in _GROUPS.get(name, (name,)))
+    unknown = set(shapes) - set(MIX)
     if unknown:
-        parser.error(f"no such stages: {', '.join(sorted(unknown))} (there are {', '.join(SHAPES)})")
+        parser.error(f"no such stages: {', '.join(sorted(unknown))} (there are {', '.join((*_GROUPS, *MIX))})")
     if options.seed is not None:
         return _tell(options.seed, shapes)
     return _run(range(options.start, options.start + options.seeds), shapes, options.keep_going)
@@ -36,25 +42,28 @@ def _tell(seed: int, shapes: tuple[str, ...]) -> int:
 
 
 def _run(seeds: range, shapes: tuple[str, ...], keep_going: bool) -> int:
-    began, passed, failed, steps, commits, rollbacks = time.monotonic(), 0, 0, 0, 0, 0
+    counts: Counter[str] = Counter()
+    taken = dict.fromkeys(_GROUPS, 0.0)
     for seed in seeds:
+        began = time.monotonic()
         outcome = simulate(seed, shapes)
-        steps += outcome.steps
-        commits += outcome.commits
-        rollbacks += outcome.rollbacks
+        group = "apps" if outcome.shape in CASES else "bare"
+        taken[group] += time.monotonic() - began
+        counts.update({group: 1, "steps": outcome.steps, "commits": outcome.commits, "rollbacks": outcome.rollbacks})
         if outcome.failure is None:
-            passed += 1
+            counts["passed"] += 1
             continue
-        failed += 1
+        counts["failed"] += 1
         sys.stdout.write(_line(outcome) + "\n")
         if not keep_going:
             _tell(seed, shapes)
             break
-    seconds = time.monotonic() - began
-    rate = (passed + failed) / seconds
-    sys.stdout.write(f"{steps} steps, {commits} commits, {rollbacks} rollbacks, {rate:.1f} seeds/s\n")
-    sys.stdout.write(f"{passed} passed, {failed} failed\n")
-    return 1 if failed else 0
+    rates = [f"{group} {counts[group] / seconds:.1f}" for group, seconds in taken.items() if seconds]
+    rate = (counts["passed"] + counts["failed"]) / sum(taken.values())
+    sys.stdout.write(f"{counts['steps']} steps, {counts['commits']} commits, {counts['rollbacks']} rollbacks, ")
+    sys.stdout.write(f"{rate:.1f} seeds/s ({', '.join(rates)})\n")
+    sys.stdout.write(f"{counts['passed']} passed, {counts['failed']} failed\n")
+    return 1 if counts["failed"] else 0
 
 
 def _line(outcome: Outcome) -> str:

@@ -10,12 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.errors import FrameError
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.testing.sim.oracle import Oracle
-from headrace.testing.sim.shapes import Shape, TaskShape, tasks_of
+from headrace.testing.sim.shapes import Shape, TaskShape
 from headrace.testing.sim.storage import Channel, Folder, Log, Snapshot
 from headrace.testing.sim.world import Actor, Steps, World
 
@@ -124,7 +125,7 @@ class Cluster:
         self.shape = shape
         self.settings = settings
         self.oracle = oracle
-        self.tasks = tasks_of(shape)
+        self.tasks = shape.tasks()
         self.metadata = Metadata()
         self.coordinator_up = True
         self.coordinator_term = 0
@@ -139,7 +140,7 @@ class Cluster:
         }
         self.sources: dict[SSP, list[SourceMessage]] = {}
         self._messages = 0
-        self._draw_sources()
+        self.draw_sources()
         self._placing = placing
         self._suspected: set[int] = set()
         for ssp, log in self.logs.items():
@@ -166,7 +167,8 @@ class Cluster:
         """All source messages have been there for the taking."""
         return all(messages[-1][3] <= self.world.now for messages in self.sources.values())
 
-    def _draw_sources(self) -> None:
+    def draw_sources(self) -> None:
+        """Make up what the sources hold, and tell the oracle."""
         chance = self.world.chance
         for task in self.tasks:
             for ssp in task.sources:
@@ -243,6 +245,13 @@ class Cluster:
         new = replace(known, generation=known.generation + 1)
         return new.generation if self.metadata.swap(task, known, new) else None
 
+    def faults(self) -> list[tuple[float, Callable[[], None]]]:
+        """What can go wrong with this cluster besides, and how often."""
+        return []
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
+
     def crash_coordinator(self, ms: float) -> None:
         """Lose the coordinator; another one begins after a while, and what was asked of the first has no answer.
 
@@ -282,7 +291,7 @@ class Cluster:
             for snapshot in snapshots:
                 self._check_copy(task, "snapshot", snapshot.state, snapshot.local.encode())
 
-    def _check_copy(self, task: TaskName, what: str, state: dict[str, int], local: bytes | None) -> None:
+    def _check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: bytes | None) -> None:
         if local is not None:
             with suppress(FrameError):
                 self.oracle.check_copy(task, what, state, LocalCheckpoint.decode(local))

@@ -34,6 +34,7 @@ class Faults:
             (2, self._hold),
             (2, self._disk),
             (2, self._reader),
+            *cluster.faults(),
         ]
         # Each run knows only some kinds, and those in other proportions: rare mixtures come up, too.
         self._kinds = [(weight * world.chance.random() ** 2, kind) for weight, kind in kinds]
@@ -59,6 +60,7 @@ class Faults:
         for incarnation in self.cluster.incarnations:
             incarnation.actor.slowness = 1.0
             incarnation.disk_fails = False
+        self.cluster.heal()
         for publisher in self.publishers:
             for zombie in publisher.actors[:-1]:
                 zombie.kill()

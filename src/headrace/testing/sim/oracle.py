@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -45,7 +45,7 @@ class Ledger:
     seq: int = 0
     commits: dict[Offset, CommitRecord] = field(default_factory=dict)
     consumed: list[int] = field(default_factory=list)
-    pending: list[tuple[str, int | None]] = field(default_factory=list)
+    pending: list[Any] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
     finished: bool = False
 
@@ -118,6 +118,24 @@ class Oracle:
         if record is None or (record.generation, record.version) != (local.generation, local.version):
             self.fail(task.name, f"local state points at {local}, which is no commit that counts")
 
+    # -- what messages and state look like -------------------------------------------------------------
+
+    def message_of(self, ssp: SSP, payload: bytes) -> int:
+        """The id of the message that a user frame is."""
+        return decode_message(body_of(payload))[0]
+
+    def read_change(self, body: memoryview) -> object:
+        """The body of a change frame, as ``settle`` wants it."""
+        return msgspec.msgpack.decode(Change.decode(body).change, type=tuple)
+
+    def settle(self, ledger: Ledger) -> None:
+        """A commit counts: the changes before it are state now."""
+        for key, value in ledger.pending:
+            if value is None:
+                ledger.state.pop(key, None)
+            else:
+                ledger.state[key] = value
+
     # -- what lands ------------------------------------------------------------------------------------
 
     def watch_stream(self, ssp: SSP, log: Log) -> None:
@@ -133,7 +151,7 @@ class Oracle:
     def _landing(self, ssp: SSP, offset: Offset, payload: bytes) -> None:
         kind = payload[0]
         if kind == Kind.USER:
-            self._landed.setdefault(decode_message(body_of(payload))[0], (ssp, offset))
+            self._landed.setdefault(self.message_of(ssp, payload), (ssp, offset))
         elif kind == Kind.RESTORE:
             header = decode_header(payload)
             key = (ssp, header.producer, header.generation)
@@ -153,7 +171,7 @@ class Oracle:
         if header.kind is Kind.ABORT:
             ledger.pending.clear()
         elif header.kind is Kind.CHANGE:
-            ledger.pending.append(msgspec.msgpack.decode(Change.decode(body_of(payload)).change, type=tuple))
+            ledger.pending.append(self.read_change(body_of(payload)))
         else:
             self._judge(ledger, offset, decode_commit(body_of(payload)))
 
@@ -176,11 +194,7 @@ class Oracle:
         self.committed.update(account.emitted)
         ledger.consumed += account.consumed
         ledger.commits[offset] = record
-        for key, value in ledger.pending:
-            if value is None:
-                ledger.state.pop(key, None)
-            else:
-                ledger.state[key] = value
+        self.settle(ledger)
         ledger.pending.clear()
 
     def _judge_consumed(self, ledger: Ledger, record: CommitRecord, account: Account) -> None:
@@ -227,9 +241,8 @@ class Oracle:
         """What was committed, but not consumed by everybody who should; None: nothing."""
         for stage in self.shape.stages:
             done = self._consumed[stage.name]
-            wanted = {*stage.reads, f"source.{stage.name}"}
             for message in sorted(self.committed - done):
-                if self._messages[message][0] in wanted and not self._too_late(stage.name, message):
+                if self._messages[message][0] in stage.takes and not self._too_late(stage.name, message):
                     return f"stage {stage.name} has not consumed message {message}"
         return None
 
@@ -253,7 +266,7 @@ class Oracle:
             if wrong:
                 self.fail(ledger.shape.name, wrong)
 
-    def check_copy(self, task: TaskName, what: str, state: dict[str, int], local: LocalCheckpoint) -> None:
+    def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
         """A copy of a task's state (folder, snapshot) that claims to be at the last commit is equal to it."""
         ledger = self.ledgers[task]
         if next(reversed(ledger.commits), None) == local.offset and state != ledger.state:

@@ -12,19 +12,20 @@ from headrace.checkpoint.reading import ReadCommitted
 from headrace.checkpoint.record import ReaderPosition
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset
-from headrace.testing.sim.message import decode_message
 from headrace.testing.sim.storage import STEP, Log, Target
 from headrace.testing.sim.world import Actor, Steps, World
 
 _CONTROLS = frozenset({Kind.CHECKPOINT, Kind.RESTORE})
 
 MakeReader = Callable[[ReaderPosition | None, bool], ReadCommitted[bytes]]
+Identify = Callable[[SSP, bytes], int]
+"""The id of the message that a user frame is."""
 
 
 class Publisher:
     """Reads one output partition from ``start`` into a target."""
 
-    def __init__(self, world: World, ssp: SSP, log: Log, start: Offset, make: MakeReader) -> None:
+    def __init__(self, world: World, ssp: SSP, log: Log, start: Offset, make: MakeReader, identify: Identify) -> None:
         self.world = world
         self.ssp = ssp
         self.log = log
@@ -32,6 +33,7 @@ class Publisher:
         self.target = Target()
         self.actors: list[Actor] = []
         self._make = make
+        self._identify = identify
         self._lives = 0
         self._stored_through = start
 
@@ -58,7 +60,7 @@ class Publisher:
         header = decode_header(payload)
         control = decode_control(header.kind, body_of(payload)) if header.kind in _CONTROLS else None
         released = reader.receive(offset, offset + STEP, header, control, payload)
-        return [decode_message(body_of(held.frame))[0] for held in released if held.header.kind is Kind.USER]
+        return [self._identify(self.ssp, held.frame) for held in released if held.header.kind is Kind.USER]
 
     def _read(self, name: str) -> Steps:
         chance = self.world.chance

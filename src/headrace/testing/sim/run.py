@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from headrace.checkpoint.reading import ReadCommitted
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP
+from headrace.testing.sim.app_cluster import AppCluster
+from headrace.testing.sim.app_oracle import AppOracle
+from headrace.testing.sim.app_task import AppTask
 from headrace.testing.sim.cluster import Cluster, Placing, Settings
+from headrace.testing.sim.declared import CASES, INTERVAL_MS
 from headrace.testing.sim.faults import Faults
 from headrace.testing.sim.oracle import Oracle
+from headrace.testing.sim.planned import AppShape, app_shape
 from headrace.testing.sim.readers import MakeReader, Publisher
-from headrace.testing.sim.shapes import SHAPES, Shape, stream_id, tasks_of
+from headrace.testing.sim.shapes import SHAPES, Shape
 from headrace.testing.sim.storage import STEP
 from headrace.testing.sim.task import SimTask
 from headrace.testing.sim.world import SimFailure, World
+
+MIX = (*SHAPES, *CASES)
+"""All shapes that a seed may have: those without operators, and the apps."""
 
 GRACE_INTERVALS = 80
 """How long after the last fault everything has to be done."""
@@ -38,10 +46,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of: the seam for mutants, and for real operators."""
+    """What a run is made of: the seam for mutants. Apps with real operators have hosts of their own."""
 
     task: Placing = SimTask
+    app_task: Callable[..., AppTask] = AppTask
     cluster: type[Cluster] = Cluster
+    app_cluster: type[AppCluster] = AppCluster
     publisher: type[Publisher] = Publisher
     reader: MakeReader = lambda position, whole: ReadCommitted(position, whole=whole)
 
@@ -50,7 +60,7 @@ def simulate(
     seed: int, shapes: Sequence[str] = (), parts: Parts | None = None, story: list[str] | None = None
 ) -> Outcome:
     """Run one seed over one of ``shapes`` (none: of all); ``story`` is filled with what happened."""
-    run = Run(seed, shapes or tuple(SHAPES), parts or Parts(), story)
+    run = Run(seed, shapes or MIX, parts or Parts(), story)
     failure = None
     try:
         run.run()
@@ -75,10 +85,18 @@ class Run:
     def __init__(self, seed: int, shapes: Sequence[str], parts: Parts, story: list[str] | None) -> None:
         self.world = world = World(seed, story)
         self.shape_name = world.chance.choice(list(shapes))
-        self.shape: Shape = SHAPES[self.shape_name]
-        self.settings = _draw_settings(world, self.shape)
-        self.oracle = Oracle(world, self.shape, tasks_of(self.shape), self.settings.exactly_once)
-        self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
+        self.oracle: Oracle
+        self.cluster: Cluster
+        if self.shape_name in CASES:
+            self.shape: Shape = (app := app_shape(self.shape_name))
+            self.settings = _draw_app_settings(world, app)
+            self.oracle = judge = AppOracle(world, app, app.tasks())
+            self.cluster = parts.app_cluster(world, app, self.settings, judge, parts.app_task)
+        else:
+            self.shape = SHAPES[self.shape_name]
+            self.settings = _draw_settings(world, self.shape)
+            self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
+            self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
         self.publishers: list[Publisher] = []
         self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
@@ -102,13 +120,13 @@ class Run:
     def _publish(self, ssp: SSP, start: int | None) -> None:
         log = self.cluster.logs[ssp]
         begin = log.end if start is None else start
-        publisher = self._parts.publisher(self.world, ssp, log, begin, self._parts.reader)
+        publisher = self._parts.publisher(self.world, ssp, log, begin, self._parts.reader, self.oracle.message_of)
         self.publishers.append(publisher)
         publisher.begin()
 
     def _output_partitions(self) -> list[SSP]:
-        streams = self.shape.streams
-        return [SSP(stream_id(name), p) for name in self.shape.outputs for p in range(streams[name])]
+        shape = self.shape
+        return [SSP(shape.id_of(name), p) for name in shape.outputs for p in range(shape.streams[name])]
 
     def _done(self) -> bool:
         if not self.faults.over:
@@ -140,6 +158,14 @@ class Run:
             for _ in range(6):
                 start = int(self.world.chance.random() * publisher.log.end / STEP) * STEP
                 self.oracle.judge_rows(publisher.ssp, publisher.read_alone(start), start)
+        if isinstance(self.cluster, AppCluster):
+            self._judge_results(self.cluster)
+
+    def _judge_results(self, cluster: AppCluster) -> None:
+        published: dict[str, list[int]] = {name: [] for name in self.shape.outputs}
+        for publisher in self.publishers[: len(self._output_partitions())]:
+            published[publisher.ssp.stream.name] += publisher.target.rows
+        cluster.oracle.judge_results(published, {stream.name: t.rows for stream, t in cluster.targets.items()})
 
 
 def _draw_settings(world: World, shape: Shape) -> Settings:
@@ -155,5 +181,20 @@ def _draw_settings(world: World, shape: Shape) -> Settings:
         hosts=chance.choice((1, 2, 3)),
         faults=chance.choice((0, 2, 5, 10, 15, 30)),
         faults_until=float(chance.choice((150, 250, 400, 400, 900))),
+        trims=chance.random() < 0.7,
+    )
+
+
+def _draw_app_settings(world: World, shape: AppShape) -> Settings:
+    """Apps end, so that all they have to say can be judged; what costs most, real time, is kept short."""
+    chance = world.chance
+    return Settings(
+        interval_ms=INTERVAL_MS,
+        sealed=frozenset(stage.name for stage in shape.stages),
+        retry=chance.choice((0.0, 0.05, 0.2)),
+        skew_ms=chance.choice((0, INTERVAL_MS // 2, INTERVAL_MS * 3)),
+        hosts=chance.choice((1, 2, 3)),
+        faults=chance.choice((0, 2, 4, 8, 12)),
+        faults_until=float(chance.choice((60, 100, 180))),
         trims=chance.random() < 0.7,
     )

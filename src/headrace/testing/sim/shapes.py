@@ -23,6 +23,11 @@ class Stage:
     reads: tuple[str, ...] = ()
     sources: int = 0
 
+    @property
+    def takes(self) -> frozenset[str]:
+        """The streams whose messages it consumes, its sources among them."""
+        return frozenset((*self.reads, f"source.{self.name}"))
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -36,6 +41,14 @@ class Shape:
         """The streams that leave the app."""
         read = {stream for stage in self.stages for stream in stage.reads}
         return tuple(stream for stream in self.streams if stream not in read)
+
+    def id_of(self, stream: str) -> StreamId:
+        """The id of a stream."""
+        return stream_id(stream)
+
+    def tasks(self) -> list[TaskShape]:
+        """All tasks."""
+        return tasks_of(self)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.checkpoint.record import LocalCheckpoint, ReaderPosition
 from headrace.core.errors import TrimmedOffsetError
@@ -120,7 +121,7 @@ class Channel:
 class Folder:
     """A task's local state on one host: what RocksDB would hold, and the lock of whoever has it open."""
 
-    state: dict[str, int] = field(default_factory=dict)
+    state: dict[Any, Any] = field(default_factory=dict)
     local: bytes | None = None
     owner: object | None = None
 
@@ -144,7 +145,7 @@ class Snapshot:
     """A copy of a folder that every host can reach."""
 
     local: LocalCheckpoint
-    state: dict[str, int]
+    state: dict[Any, Any]
 
 
 class Target:

@@ -38,6 +38,9 @@ from headrace.testing.sim.world import Steps
 
 _ACCOUNT = msgspec.json.Decoder(Account)
 
+Held = dict[str, int | None]
+"""Changes that wait for their commit."""
+
 
 class SimTask(Worker):
     """An incarnation of a task."""
@@ -74,11 +77,12 @@ class SimTask(Worker):
         node, chance = self.node, self.world.chance
         while True:
             node.tick(int(self.world.now + self.skew))
-            if node.phase is Phase.RUNNING and self.times.ended:
+            if node.phase is Phase.RUNNING and self.ended():
                 node.inputs_ended()
             while (step := node.next_step()) is not None:
                 yield chance.random() * 0.6
                 if isinstance(step, do.End):
+                    yield from self.leave()
                     self.world.tell(self.name, "is over")
                     self.cluster.over(self.shape.name)
                     self.release()
@@ -112,7 +116,7 @@ class SimTask(Worker):
                 yield from self._begin()
                 return
             case do.AppendAbort(header=header, record=abort):
-                self._append(header, encode_record(abort))
+                self.append(header, encode_record(abort))
                 end = yield from self._acknowledged()
             case do.ReadChangelog(start=start, end=stop):
                 if not (yield from self.read_changelog(start, stop)):
@@ -124,16 +128,14 @@ class SimTask(Worker):
             case do.ScanAhead(inputs=inputs):
                 yield from self.scan_ahead(inputs)
             case do.Feed(label=label):
-                for ssp, _, header, payload in self.early.pop(label, ()):
-                    self.process(ssp, header, payload)
-                    yield 0.1
+                yield from self.feed(label)
             case do.Finish():
                 self.finish()
             case do.FlushOutputs():
                 if not (yield from self.flush_outputs()):
                     return
-            case do.AppendChanges():
-                self.append_changes()
+            case do.AppendChanges(version=version):
+                self.append_changes(version)
             case do.AppendCommit():
                 yield from self.append_commit()
                 return
@@ -149,9 +151,9 @@ class SimTask(Worker):
         generation = yield from self.cluster.generation(self)
         if generation is None:
             raise FencedError(f"{self.name} was refused a generation: another incarnation is current")
-        self.node.start(generation, self._base())
+        self.node.start(generation, self.base())
 
-    def _base(self) -> LocalCheckpoint | None:
+    def base(self) -> LocalCheckpoint | None:
         """The furthest state that the changelog can bring up to date: the folder's, or a snapshot's."""
         assert self.folder is not None
         local = None
@@ -182,40 +184,44 @@ class SimTask(Worker):
             # Exactly as much came as this incarnation has appended: nobody else wrote.
             node.unbroken(stop - STEP)
             offset = stop
-        held: dict[str, int | None] = {}
+        held: Held = {}
         if not checking and not self._readable(offset, stop):
-            self._rebase()
+            self.rebase()
             return False
         while offset < stop:
             if not checking and not self._readable(offset, stop):
-                self._rebase()
+                self.rebase()
                 return False
             payload = changelog.read(offset)
             entry = node.changelog(offset, decode_header(payload), body_of(payload))
             if entry is Entry.MISFIT:
-                self._rebase()
+                self.rebase()
                 return False
-            self._replay(entry, payload, held)
+            if not checking:
+                self.replay(entry, payload, held)
             offset += STEP
             if entry is Entry.APPLY:
                 yield 0.2
         self._read_to, self._appended = stop, 0
+        if not checking:
+            self.replayed()
         return True
 
     def _readable(self, offset: Offset, stop: Offset) -> bool:
         return self.changelog.oldest <= offset < stop and offset % STEP == 0
 
-    def _rebase(self) -> None:
+    def rebase(self) -> None:
         """The folder isn't of this changelog, or lies below what is kept of it: use a snapshot."""
         assert self.folder is not None
         self.world.tell(self.name, "finds that its local state doesn't fit the changelog")
         self.folder.wipe()
-        base = self._base()
+        base = self.base()
         if base is None and self.changelog.oldest:
             self.cluster.oracle.fail(self.name, "the changelog is trimmed, and there is no snapshot")
         self.node.rebase(base)
 
-    def _replay(self, entry: Entry, payload: bytes, held: dict[str, int | None]) -> None:
+    def replay(self, entry: Entry, payload: bytes, held: Held) -> None:
+        """Do what a record of the changelog says; ``held`` is what waits for its commit."""
         if entry is Entry.HOLD:
             key, value = msgspec.msgpack.decode(Change.decode(body_of(payload)).change)
             held[key] = value
@@ -224,6 +230,23 @@ class SimTask(Worker):
         elif entry is Entry.APPLY and self.node.local is not None:
             self.write_local(self.node.local, held)
             held.clear()
+
+    def ended(self) -> bool:
+        """All inputs have ended."""
+        return self.times.ended
+
+    def leave(self) -> Steps:
+        """The protocol is over: what is there to do yet?"""
+        yield from ()
+
+    def feed(self, label: int) -> Steps:
+        """Process early arrivals of a label."""
+        for ssp, _, header, payload in self.early.pop(label, ()):
+            self.process(ssp, header, payload)
+            yield 0.1
+
+    def replayed(self) -> None:
+        """The changelog has been read to its end."""
 
     def resume(self, record: CommitRecord | None, inputs: tuple[tuple[SSP, Offset | None], ...]) -> None:
         """Take up bookkeeping and positions."""
@@ -287,17 +310,18 @@ class SimTask(Worker):
             return False
         return True
 
-    def append_changes(self) -> None:
+    def append_changes(self, version: int) -> None:
         """One frame a change."""
+        del version  # these changes are the same in whichever commit they become true
         for change in self.changes:
             body = Change("sim", msgspec.msgpack.encode(change)).encode()
-            self._append(self.node.stamp_change(), body)
+            self.append(self.node.stamp_change(), body)
         self.changes = []
 
     def append_commit(self) -> Steps:
         """Seal, append, wait; a failing disk leaves it open whether the commit was written."""
         header, record = self.node.seal(sources=self.source_entries(), bookkeeping=self.bookkeeping())
-        self._append(header, encode_record(record))
+        self.append(header, encode_record(record))
         if self.disk_fails:
             self.disk_fails = False
             self.world.tell(self.name, "doesn't know whether its commit was written")
@@ -318,7 +342,7 @@ class SimTask(Worker):
         account = Account(self.times.save(), tuple(self.consumed), tuple(self.emitted), self.label, self.finished)
         return msgspec.json.encode(account)
 
-    def write_local(self, local: LocalCheckpoint, changes: dict[str, int | None] | None = None) -> None:
+    def write_local(self, local: LocalCheckpoint, changes: Held | None = None) -> None:
         """The batch; without ``changes`` the overlay, which is empty again afterwards."""
         assert self.folder is not None
         own = changes is None
@@ -344,7 +368,8 @@ class SimTask(Worker):
         for older in [s for s in snapshots if s.local.offset < taken.offset]:
             snapshots.remove(older)
 
-    def _append(self, header: Header, body: Bytes) -> None:
+    def append(self, header: Header, body: Bytes) -> None:
+        """Send a record to the changelog."""
         self._appended += 1
         self.channel(self.changelog).send(encode(header, body))
 

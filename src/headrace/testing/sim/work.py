@@ -48,7 +48,11 @@ class Worker(Incarnation):
         self.source_positions: dict[SSP, int] = {}
         self.scanned: dict[SSP, Offset] = {}
         self.done: dict[tuple[SSP, int], int] = {}
+        self.equip()
         self.drop_uncommitted()
+
+    def equip(self) -> None:
+        """Get ready what outlasts a rollback."""
 
     def make_node(self) -> Node:
         """The protocol."""
@@ -118,11 +122,12 @@ class Worker(Incarnation):
         elif verdict is do.Verdict.BUFFER:
             self.early[header.version].append((ssp, offset, header, payload))
         elif verdict is do.Verdict.ROLLBACK:
-            self._rolled_back(ssp, header, control)
+            self.rolled_back(ssp, header, control)
         elif isinstance(verdict, do.Forget):
             self.forget(verdict)
 
-    def _rolled_back(self, ssp: SSP, header: Header, control: ControlMessage | None) -> None:
+    def rolled_back(self, ssp: SSP, header: Header, control: ControlMessage | None) -> None:
+        """A restore has undone something that was processed."""
         assert isinstance(control, Restore)
         if self.done.get((ssp, header.producer), 0) <= control.seq:
             self.cluster.oracle.fail(self.name, f"rolls back for {frame(header, control)}, which undoes nothing")
@@ -189,7 +194,8 @@ class Worker(Incarnation):
         assert self.folder is not None
         if key in self.overlay:
             return self.overlay[key] or 0
-        return self.folder.state.get(key, 0)
+        value: int = self.folder.state.get(key, 0)
+        return value
 
     def put(self, key: str, value: int | None) -> None:
         """See ``Port``."""

@@ -1,0 +1,116 @@
+"""The cluster of an app with real operators: its sources hold Arrow frames, its targets take rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.core.frame import Header, Kind, encode
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.plan.model import StreamPlan
+from headrace.serdes.ipc import encode_rows
+from headrace.testing.sim.app_oracle import AppOracle
+from headrace.testing.sim.cluster import Cluster
+from headrace.testing.sim.declared import COLUMNS, DISORDER_MS
+from headrace.testing.sim.edges import RowTarget
+from headrace.testing.sim.expected import Message
+from headrace.testing.sim.planned import AppShape
+from headrace.testing.sim.storage import STEP
+
+_KEYS = 4
+
+
+@dataclass(frozen=True)
+class SourceLog:
+    """One bounded source partition: frames, and when each arrives. Reading begins at ``start``."""
+
+    frames: tuple[bytes, ...]
+    arrivals: tuple[float, ...]
+    start: Offset
+
+    @property
+    def end(self) -> Offset:
+        """Behind the last frame."""
+        return len(self.frames) * STEP
+
+    def end_at(self, now: float) -> Offset:
+        """Behind the last frame that has arrived."""
+        return STEP * sum(at <= now for at in self.arrivals)
+
+    def read(self, offset: Offset) -> bytes:
+        """The frame at an offset."""
+        return self.frames[offset // STEP]
+
+
+class AppCluster(Cluster):
+    """All that the tasks of an app share."""
+
+    shape: AppShape
+    oracle: AppOracle
+    source_logs: dict[SSP, SourceLog]
+    targets: dict[StreamId, RowTarget]
+
+    def draw_sources(self) -> None:
+        """See ``Cluster``."""
+        self.targets = {stream: RowTarget(self.world, stream.name) for stream in self.shape.targets}
+        self.source_logs = {}
+        self._last_row = 0
+        for stream in self.shape.sources:
+            self.oracle.inputs[stream.spec.id] = []
+            for ssp in stream.ssps():
+                self.source_logs[ssp] = self._draw_source(stream, ssp)
+
+    @property
+    def sources_read(self) -> bool:
+        """See ``Cluster``."""
+        return all(log.arrivals[-1] <= self.world.now for log in self.source_logs.values())
+
+    def faults(self) -> list[tuple[float, Callable[[], None]]]:
+        """See ``Cluster``."""
+        return [(3, self._disturb_target)] if self.targets else []
+
+    def heal(self) -> None:
+        """See ``Cluster``."""
+        for target in self.targets.values():
+            target.failing = 0.0
+
+    def _disturb_target(self) -> None:
+        target = self.world.chance.choice(list(self.targets.values()))
+        target.failing = self.world.chance.choice((0.0, 0.3, 0.9))
+        self.world.tell("faults", f"target {target.name} fails {target.failing:.0%} of the time")
+
+    def _draw_source(self, stream: StreamPlan, ssp: SSP) -> SourceLog:
+        chance = self.world.chance
+        frames: list[bytes] = []
+        count = chance.randint(2, 4)
+        # What lies before is from before the app's time: a startpoint, or the oldest message that is kept.
+        start = chance.choice((0, 0, 0, 1))
+        time = chance.randrange(20)
+        for number in range(count):
+            messages = []
+            for _ in range(chance.randint(1, 7)):
+                time += chance.randrange(9)
+                messages.append(self._message(ssp.partition, time - chance.randrange(DISORDER_MS)))
+            self._twice(messages)
+            frames.append(_frame(messages))
+            if number >= start:
+                self.oracle.source_frame(stream, ssp, number * STEP, messages)
+        arrivals = sorted(chance.random() * self.settings.faults_until for _ in range(count))
+        return SourceLog(tuple(frames), tuple(arrivals), start * STEP)
+
+    def _message(self, partition: int, ts: int) -> Message:
+        self._last_row += 1
+        return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition)
+
+    def _twice(self, messages: list[Message]) -> None:
+        """Some messages come again, with the same id and key."""
+        if self.shape.case.repeats and self.world.chance.random() < 0.5:
+            first = self.world.chance.choice(messages)
+            messages.append(Message(first.id, first.k, first.ts, first.partition))
+
+
+def _frame(messages: list[Message]) -> bytes:
+    columns = {name: [getattr(message, name) for message in messages] for name in COLUMNS}
+    return encode(Header(Kind.USER), encode_rows(pl.DataFrame(columns, schema=COLUMNS)))

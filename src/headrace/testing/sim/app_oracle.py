@@ -1,0 +1,184 @@
+"""The judge of an app with real operators.
+
+Frames take the place of messages: each is known by who wrote it and as which, and must be committed, consumed and
+published as in the shapes without operators. Besides, the state in each changelog is rebuilt in new stores at the end
+and compared with every copy of it, and what the outputs hold with what the messages make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+from headrace.api.specs import Role
+from headrace.checkpoint.record import Change, LocalCheckpoint
+from headrace.core.frame import HEADER_SIZE, body_of
+from headrace.core.ids import SSP, Offset, TaskName
+from headrace.plan.model import StreamPlan
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.task import Task
+from headrace.serdes.ipc import decode_rows
+from headrace.stores.base import StateStore
+from headrace.stores.database import Part
+from headrace.stores.keyed import KeyedRows
+from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.outbox import Outbox
+from headrace.stores.runs import Runs
+from headrace.stores.table import TableReader
+from headrace.systems.registry import keeps_rows
+from headrace.testing.sim.expected import Message, Row
+from headrace.testing.sim.local import SimDatabase
+from headrace.testing.sim.oracle import Ledger, Oracle
+from headrace.testing.sim.planned import AppShape, app_shape
+from headrace.testing.sim.shapes import TaskShape
+from headrace.testing.sim.storage import Folder
+from headrace.testing.sim.world import World
+
+
+class AppOracle(Oracle):
+    """Judges one run of an app."""
+
+    shape: AppShape
+
+    def __init__(self, world: World, shape: AppShape, tasks: list[TaskShape]) -> None:
+        super().__init__(world, shape, tasks, exactly_once=True)
+        self.inputs: dict[str, list[Message]] = {}
+        self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
+        self._of_source: dict[tuple[SSP, Offset], int] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._history: dict[TaskName, list[bytes]] = {task.name: [] for task in tasks}
+        self._count = 0
+
+    # -- frames ------------------------------------------------------------------------------------------
+
+    def source_frame(self, stream: StreamPlan, ssp: SSP, offset: Offset, messages: Sequence[Message]) -> None:
+        """A frame of a source exists, and is to be read. Side inputs may be read by many."""
+        self.inputs[stream.spec.id] += messages
+        if stream.spec.role is Role.SOURCE:
+            self._count += 1
+            self._of_source[ssp, offset] = self._count
+            self._messages[self._count] = (ssp.stream.name, 0)
+            self.committed.add(self._count)
+
+    def source_message(self, ssp: SSP, offset: Offset) -> int | None:
+        """The id of a source's frame; None for one that isn't accounted for."""
+        return self._of_source.get((ssp, offset))
+
+    def message_of(self, ssp: SSP, payload: bytes) -> int:
+        """A frame is known by producer, generation and seq: the label may differ, and says nothing."""
+        name = (ssp.stream.name, ssp.partition, payload[1:9], payload[17:HEADER_SIZE])
+        known = self._ids.get(name)
+        if known is None:
+            self._count += 1
+            self._ids[name] = known = self._count
+            self._bodies[known] = payload
+        return known
+
+    # -- state -------------------------------------------------------------------------------------------
+
+    def read_change(self, body: memoryview) -> object:
+        """See ``Oracle``."""
+        return bytes(body)
+
+    def settle(self, ledger: Ledger) -> None:
+        """See ``Oracle``."""
+        self._history[ledger.shape.name] += ledger.pending
+
+    def check_state(self) -> None:
+        """The tables that the changelogs make hold what the messages say."""
+        for table, wanted in self.shape.case.tables(self.inputs).items():
+            held: set[int] = set()
+            for name in self.ledgers:
+                store = self.rebuilt(name).get(table)
+                if store is not None:
+                    held |= self._check_table(name, table, store, wanted)
+            if held != wanted.keys():
+                self.fail("run", f"table {table} has the keys {sorted(held)}, not {sorted(wanted)}")
+
+    def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
+        """See ``Oracle``: stores find in a copy what they find in the changelog."""
+        if next(reversed(self.ledgers[task].commits), None) != local.offset:
+            return
+        wanted = {id_: contents(store) for id_, store in self.rebuilt(task).items()}
+        database = SimDatabase(Folder(state))
+        for id_, store in self._empty_stores(task).items():
+            store.attach(Part(database, id_))
+            if (found := contents(store)) != wanted[id_]:
+                self.fail(task, f"store {id_} in the {what}: {found}, in the changelog: {wanted[id_]}")
+
+    def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
+        """The task's stores, filled from all that counts in its changelog."""
+        stores = self._empty_stores(task)
+        for body in self._history[task]:
+            change = Change.decode(body)
+            stores[change.store].apply(bytes(change.change))
+        return stores
+
+    def _empty_stores(self, task: TaskName) -> dict[str, StateStore]:
+        """New stores of the task's kinds."""
+        return {id_: deepcopy(store) for id_, store in _stores_of(self.shape.case.name, task).items()}
+
+    def _check_table(self, task: TaskName, table: str, store: StateStore, wanted: Mapping[int, set[int]]) -> set[int]:
+        spec = self.shape.plan.graph.tables[table]
+        if not isinstance(store, KeyValueStore) or spec.schema is None:
+            self.fail(task, f"table {table} isn't kept by key")
+        held = set()
+        for rows in TableReader(store, spec.schema.columns, spec.key).scan():
+            for row in rows.to_dicts():
+                key, value = row["k"], row[self.shape.case.table_column]
+                held.add(key)
+                if value not in wanted.get(key, ()):
+                    self.fail(task, f"table {table} ends with {value} for key {key}, not with one of {wanted.get(key)}")
+        return held
+
+    # -- results -----------------------------------------------------------------------------------------
+
+    def judge_results(self, published: Mapping[str, Sequence[int]], targets: Mapping[str, Sequence[Row]]) -> None:
+        """The rows of all outputs are those that the messages make: ``published`` frames, and rows in ``targets``."""
+        outputs: dict[str, list[Row]] = {name: list(rows) for name, rows in targets.items()}
+        for name, frames in published.items():
+            outputs[name] = [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
+        wrong = self.shape.case.wrong(self.inputs, outputs)
+        if wrong:
+            self.fail("run", wrong)
+
+
+@cache
+def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
+    """Stores to copy while they are empty: making a task takes longer than filling them."""
+    shape = app_shape(app)
+    stage, plan = shape.place_of(task)
+    stores = Task(shape.plan, stage, plan, _Nowhere(), TaskMetrics()).chain.stores()
+    specs = [shape.plan.streams[id_].spec for id_ in stage.outputs]
+    return stores | {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
+
+
+class _Nowhere:
+    """A port for tasks that only lend their stores."""
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """See ``Port``."""
+        raise AssertionError(f"a task that nobody feeds writes to {stream}")
+
+
+def contents(store: StateStore) -> object:
+    """What a store holds, in a form that doesn't depend on how it came there."""
+    match store:
+        case Runs():
+            return _rows(store.scan()), store.taken
+        case KeyedRows():
+            return _rows(store.scan())
+        case KeyValueStore():
+            return list(store.range(b"", None))
+        case Outbox():
+            return store.pending_bytes, store.entries()
+        case _:
+            raise AssertionError(f"a store of an unknown kind: {store.id}")
+
+
+def _rows(frame: pl.DataFrame | None) -> list[tuple[Any, ...]]:
+    return [] if frame is None else sorted(frame.select(sorted(frame.columns)).rows(), key=repr)

@@ -1,0 +1,364 @@
+"""The host of a simulated task with real operators and stores.
+
+As ``runtime.host`` it gives its task what has arrived, its stores to the changelog and back, and performs the
+protocol's instructions; as ``task`` it does so in steps, around each of which the task may crash, be paused or be
+overtaken. Real are the task with its chain of operators and its stores, ``TaskState``, intake, reception, chooser,
+outlet, announcer and publishing; only what they reach of the world is simulated.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import polars as pl
+
+from headrace.api.specs import Role
+from headrace.checkpoint import instructions as do
+from headrace.checkpoint.changelog import Entry
+from headrace.checkpoint.node import Node
+from headrace.checkpoint.protocol import Phase
+from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, SourceEntry
+from headrace.core.errors import FencedError, SurroundingsError
+from headrace.core.frame import UNVERSIONED, ControlMessage, Header, Kind, Restore, body_of, decode_header
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.runtime.announcing import Announcer
+from headrace.runtime.chooser import Chooser
+from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, envelopes
+from headrace.runtime.intake import Intake
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.naming import changelog_ssp
+from headrace.runtime.nodes import node_config
+from headrace.runtime.outlet import Outlet
+from headrace.runtime.publishing import Publishing
+from headrace.runtime.reception import Reception
+from headrace.runtime.task import Task
+from headrace.stores.base import StateStore
+from headrace.systems.base import Records
+from headrace.testing.sim.app_cluster import AppCluster
+from headrace.testing.sim.edges import SimConnections
+from headrace.testing.sim.local import SimState
+from headrace.testing.sim.oracle import Account
+from headrace.testing.sim.shapes import TaskShape
+from headrace.testing.sim.storage import STEP
+from headrace.testing.sim.story import answer, frame
+from headrace.testing.sim.task import Held, SimTask
+from headrace.testing.sim.world import Steps
+
+_ACCOUNT = msgspec.json.Decoder(Account)
+_WAITING_MAX = 12
+
+
+class WatchedIntake(Intake):
+    """Says which frames are decoded: each of them is consumed."""
+
+    host: AppTask
+
+    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
+        """See ``Intake``."""
+        self.host.consume(ssp, offsets, payloads)
+        return super().decode(ssp, offsets, payloads)
+
+
+class AppTask(SimTask):
+    """An incarnation of a task of an app."""
+
+    cluster: AppCluster
+    state_class = SimState
+    publishing_class = Publishing
+    task_class = Task
+
+    def __init__(self, cluster: AppCluster, shape: TaskShape, number: int, host: int) -> None:
+        self.plan = cluster.shape.plan
+        self.stage_plan, self.task_plan = cluster.shape.place_of(shape.name)
+        self.polled: dict[SSP, Offset] = {}
+        self._bootstrap_ends: dict[SSP, Offset] = {}
+        self._untouched = False
+        super().__init__(cluster, shape, number, host)
+
+    def make_node(self) -> Node:
+        """The protocol."""
+        return self.node_class(node_config(self.plan, self.stage_plan, self.task_plan), f"w{self.number}")
+
+    def equip(self) -> None:
+        """See ``Worker``."""
+        assert self.folder is not None
+        plan, name = self.plan, self.shape.name
+        self.metrics = TaskMetrics()
+        connections = SimConnections(self.send_frame, self.cluster.targets)
+        self.publishing = self.publishing_class(plan, self.stage_plan, name, connections, self.world.chance)
+        self.outlet = Outlet(plan, name, connections, self.publishing, self.node.stamp, self.metrics)
+        self.state = self.state_class(changelog_ssp(plan, name)[0], self.folder, self.cluster.snapshots[name])
+        self.reception = Reception(self, self.metrics)
+        ids = [id_ for id_ in self.stage_plan.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
+        self.announcer = Announcer(self.outlet, name, len(self.stage_plan.tasks), ids, self.world.now)
+
+    def drop_uncommitted(self) -> None:
+        """See ``Worker``. A task that nothing has happened to is as good as a new one."""
+        if self._untouched:
+            return
+        self._untouched = True
+        self.task = self.task_class(self.plan, self.stage_plan, self.task_plan, self.outlet, self.metrics)
+        self.times = self.task.times
+        self.publishing.begin()
+        self.chooser = Chooser(self.task.specs, self.task.side_inputs)
+        self._bootstrap_ends = {}
+        self.reception.begin(self.task, self.chooser, self._intakes())
+        self.announcer.reset()
+        self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
+        self.done.clear()
+        self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
+
+    def _intakes(self) -> dict[SSP, Intake]:
+        intakes: dict[SSP, Intake] = {}
+        for ssp, spec in self.task.specs.items():
+            keys, partial = self.task.chain.tables.keys_of(spec.id), spec.id in self.plan.combined
+            intakes[ssp] = intake = WatchedIntake(spec, self.metrics, self.outlet.write, keys=keys, partial=partial)
+            intake.host = self
+        return intakes
+
+    def stores(self) -> dict[str, StateStore]:
+        """Everything that the changelog keeps."""
+        return {**self.task.chain.stores(), **self.publishing.stores()}
+
+    @property
+    def _clock_ms(self) -> int:
+        return int(self.world.now + self.skew)
+
+    # -- input -------------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """See ``Worker``: poll, process an envelope, do what is due."""
+        chain, now = self.task.chain, self.world.now
+        self._publish()
+        if self.node.phase is not Phase.RUNNING:
+            return False
+        polled = self._poll()
+        envelope = self.chooser.choose()
+        if envelope is not None:
+            chain.tell_time(self._clock_ms)
+            ssp = envelope.ssp
+            match envelope:
+                case Frames():
+                    self.reception.frames(envelope)
+                case ControlFrame():
+                    self.reception.control(envelope)
+                case PartitionEnd():
+                    self.task.end(ssp)
+                    self.reception.positions[ssp] = envelope.next
+                case _:
+                    raise AssertionError(envelope)
+            self._note_bootstrapped(ssp, ended=isinstance(envelope, PartitionEnd))
+        else:
+            chain.on_time(self._clock_ms)
+        if self.node.phase is Phase.RUNNING and not self.node.due:
+            self.task.advance()
+            if not self.task.finished:
+                self.announcer.tell(self.task.output_watermark, idle=self.task.times.idle, now_ms=now)
+        return polled or envelope is not None
+
+    def _poll(self) -> bool:
+        """Take a few frames of one partition, as chance will have it."""
+        if len(self.chooser) > _WAITING_MAX:
+            return False
+        chance = self.world.chance
+        ready = [ssp for ssp, offset in self.polled.items() if offset < self._end(ssp)]
+        if not ready:
+            return False
+        ssp = ready[int(chance.random() * len(ready))]
+        offset = self.polled[ssp]
+        log = self.cluster.source_logs.get(ssp)
+        if log is not None and offset >= log.end:
+            self.chooser.offer(PartitionEnd(ssp, log.end))
+            self.polled[ssp] = log.end + STEP
+            return True
+        end = min(self._end(ssp), offset + STEP * (1 + int(chance.random() * 6)))
+        if log is not None:
+            end = min(end, log.end)
+        offsets = list(range(offset, end, STEP))
+        read = self.cluster.logs[ssp].read if log is None else log.read
+        for envelope in envelopes(Records(ssp, offsets, [read(at) for at in offsets], end)):
+            self.chooser.offer(envelope)
+        self.polled[ssp] = end
+        return True
+
+    def _end(self, ssp: SSP) -> Offset:
+        """Where there is nothing yet; the end of a source counts as something."""
+        log = self.cluster.source_logs.get(ssp)
+        if log is None:
+            return self.cluster.logs[ssp].end
+        end = log.end_at(self.world.now)
+        return end + STEP if end == log.end else end
+
+    def _note_bootstrapped(self, ssp: SSP, *, ended: bool = False) -> None:
+        """As ``TaskHost`` does it."""
+        end = self._bootstrap_ends.get(ssp)
+        if end is not None and (ended or self.reception.positions[ssp] >= end):
+            del self._bootstrap_ends[ssp]
+            self.chooser.bootstrapped(ssp)
+
+    def _publish(self) -> None:
+        try:
+            self.publishing.advance(self.world.now)
+        except SurroundingsError as error:
+            raise FencedError(error.message) from error
+
+    # -- what the reception asks of the protocol ----------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """See ``Receiver``."""
+        return self.node.due
+
+    def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
+        """See ``Receiver``."""
+        self.node.learn(ssp, header, restore)
+
+    def receive(
+        self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
+    ) -> do.Verdict | do.Forget:
+        """See ``Receiver``: the protocol judges, the oracle hears of it."""
+        before = self.node.version
+        verdict = self.node.receive(ssp, offset, after, header, control)
+        if self.world.story is not None:
+            self.world.tell(self.name, f"{ssp}@{offset} {frame(header, control)}: {answer(verdict)}")
+        if verdict is do.Verdict.PROCESS:
+            if header.version <= before and header.version != UNVERSIONED:
+                self.cluster.oracle.late(self.shape, header.producer, header.version, before)
+            self._note_done(ssp, header)
+        elif verdict is do.Verdict.BUFFER:
+            self._waiting[header.version].append((ssp, header))
+        elif verdict is do.Verdict.ROLLBACK:
+            self.rolled_back(ssp, header, control)
+        return verdict
+
+    def _note_done(self, ssp: SSP, header: Header) -> None:
+        self.label = max(self.label, header.version)
+        self.done[ssp, header.producer] = max(header.seq, self.done.get((ssp, header.producer), 0))
+
+    def consume(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> None:
+        """These user frames are being processed."""
+        oracle = self.cluster.oracle
+        if ssp in self.cluster.source_logs:
+            found = (oracle.source_message(ssp, offset) for offset in offsets)
+            self.consumed += [message for message in found if message is not None]
+        else:
+            self.consumed += [oracle.message_of(ssp, payload) for payload in payloads]
+
+    # -- output ------------------------------------------------------------------------------------------
+
+    def send_frame(self, stream: StreamId, partition: int, payload: bytes) -> None:
+        """A frame leaves the outlet."""
+        oracle, ssp = self.cluster.oracle, SSP(stream, partition)
+        if payload[0] == Kind.USER:
+            message = oracle.message_of(ssp, payload)
+            oracle.emitted(message, stream.name, 0)
+            self.emitted.append(message)
+            oracle.labelled(self.shape, decode_header(payload).version, restore=False)
+        if self.world.story is not None:
+            self.world.tell(self.name, f"writes {frame(decode_header(payload), None)} to {ssp}")
+        self.channel(self.cluster.logs[ssp]).send(payload)
+
+    # -- instructions ------------------------------------------------------------------------------------
+
+    def base(self) -> LocalCheckpoint | None:
+        """See ``SimTask``: the real state chooses."""
+        self._untouched = False
+        return self.state.begin(self.stores())
+
+    def rebase(self) -> None:
+        """See ``SimTask``."""
+        self.world.tell(self.name, "finds that its local state doesn't fit the changelog")
+        self.drop_uncommitted()
+        self._untouched = False
+        base = self.state.misfit(self.stores())
+        if base is None and self.changelog.oldest:
+            self.cluster.oracle.fail(self.name, "the changelog is trimmed, and there is no snapshot")
+        self.node.rebase(base)
+
+    def replay(self, entry: Entry, payload: bytes, held: Held) -> None:
+        """See ``SimTask``."""
+        match entry:
+            case Entry.HOLD:
+                self.state.hold(body_of(payload))
+            case Entry.APPLY:
+                self.state.apply(self.node.local)
+            case Entry.FORGET:
+                self.state.forget()
+
+    def replayed(self) -> None:
+        """See ``SimTask``."""
+        self.state.read_to(self.node.local)
+
+    def resume(self, record: CommitRecord | None, inputs: tuple[tuple[SSP, Offset | None], ...]) -> None:
+        """Take up bookkeeping and positions."""
+        self.publishing.resume(-1 if record is None else record.version)
+        positions = {ssp: log.start for ssp, log in self.cluster.source_logs.items() if ssp in self.task.specs}
+        positions |= {ssp: 0 if offset is None else offset for ssp, offset in inputs}
+        saved: dict[SSP, SourceEntry] = {}
+        if record is not None:
+            self.load_bookkeeping(bytes(record.bookkeeping))
+            self.task.finished = record.end_of_stream_sent
+            saved = {SSP.of(entry.stream, entry.partition): entry for entry in record.sources}
+            positions |= {ssp: entry.offset for ssp, entry in saved.items() if entry.offset is not None}
+        self.polled = dict(positions)
+        self.reception.resume(positions, saved)
+        logs = self.cluster.source_logs
+        self._bootstrap_ends = {ssp: logs[ssp].end_at(self.world.now) for ssp in self.task.side_inputs}
+        for ssp in self.task.side_inputs:
+            self._note_bootstrapped(ssp)
+
+    def load_bookkeeping(self, data: bytes) -> None:
+        """Watermarks and ends, as the last commit left them."""
+        account = _ACCOUNT.decode(data)
+        if account.times is not None:
+            self.task.load(account.times)
+
+    def ended(self) -> bool:
+        """See ``SimTask``."""
+        return self.task.ended and not self.task.finished
+
+    def feed(self, label: int) -> Steps:
+        """See ``SimTask``."""
+        for ssp, header in self._waiting.pop(label, ()):
+            self._note_done(ssp, header)
+        self.task.chain.tell_time(self._clock_ms)
+        self.reception.feed(label)
+        yield 0.1
+
+    def finish(self) -> None:
+        """See ``SimTask``."""
+        self.finished = True
+        self.task.chain.tell_time(self._clock_ms)
+        self.task.advance()
+        self.task.finish()
+        self.announcer.end()
+
+    def append_changes(self, version: int) -> None:
+        """One frame a change."""
+        for change in self.state.changes(version):
+            self.append(self.node.stamp_change(), change.encode())
+
+    def source_entries(self) -> tuple[SourceEntry, ...]:
+        """See ``SimTask``."""
+        return self.reception.source_entries()
+
+    def bookkeeping(self) -> bytes:
+        """See ``SimTask``."""
+        account = Account(self.task.save(), tuple(self.consumed), tuple(self.emitted), self.label, self.finished)
+        return msgspec.json.encode(account)
+
+    def write_local(self, local: LocalCheckpoint, changes: Held | None = None) -> None:
+        """See ``SimTask``."""
+        self.state.persist(local)
+        self.publishing.committed()
+        self.cluster.oracle.stored(self.shape, local)
+        self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
+        self.done.clear()
+
+    def leave(self) -> Steps:
+        """What is committed has to be published yet."""
+        while not self.publishing.idle:
+            self._publish()
+            yield 1 + self.world.chance.random() * 4

@@ -1,0 +1,200 @@
+"""The apps whose real operators are simulated: declared as users declare them, planned once, small and hard.
+
+``CASES`` says of each how it is declared, and what its outputs must hold for given inputs (``expected``). All inputs
+have the same columns; ``lateness`` covers the disorder that is drawn, so nothing is ever late and the outputs follow
+from the messages alone, whatever order they arrive in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import polars as pl
+
+from headrace.api.aggregates import count, max, sum
+from headrace.api.descriptors import files
+from headrace.api.specs import JoinHow
+from headrace.api.stream import Stream
+from headrace.api.triggers import every
+from headrace.api.windows import hopping, session, tumbling
+from headrace.app import App
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.systems.base import StreamInfo
+from headrace.testing.sim import expected
+from headrace.testing.sim.expected import Outputs, Sources
+
+INTERVAL_MS = 30
+"""Between checkpoints, as in the shapes without operators."""
+
+DISORDER_MS = 30
+"""How far out of order messages come, and how much of it the inputs allow."""
+
+COLUMNS: dict[str, pl.DataType] = {"id": pl.Int64(), "k": pl.Int64(), "ts": pl.Int64()}
+
+
+@dataclass(frozen=True)
+class AppCase:
+    """An app: its inputs with their partition counts, how it is declared, what has to come out of it."""
+
+    name: str
+    inputs: Mapping[str, int]
+    declare: Callable[[App], None]
+    wrong: Callable[[Sources, Outputs], str | None]
+    tables: Callable[[Sources], Mapping[str, dict[int, set[int]]]] = lambda sources: {}
+    """By table and key the ids that its row may have at the end."""
+    table_column: str = "id"
+    """The column of a table that holds the id."""
+    repeats: bool = False
+    """Some messages come again under their id."""
+
+
+def read(app: App, name: str) -> Stream:
+    """An input of the columns that all of them have."""
+    return app.input(name, COLUMNS, event_time="ts", lateness=f"{DISORDER_MS}ms")
+
+
+def _declare_counts(app: App) -> None:
+    """Windows over windows: two shuffles, both of partial results."""
+    per_key = (
+        read(app, "views")
+        .partition_by("k", id="by-k", partitions=2)
+        .window(tumbling("20ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key")
+    )
+    (
+        per_key.with_columns(g=pl.col("k") % 2)
+        .partition_by("g", id="by-g", partitions=2)
+        .window(tumbling("60ms"), key="g", agg={"n": sum("n"), "ids": sum("ids"), "most": max("n")}, id="per-group")
+        .send_to(app.output("counts", partitions=1))
+    )
+
+
+def _declare_panes(app: App) -> None:
+    """Hopping windows that speak early, behind a shuffle of messages as they are."""
+    (
+        read(app, "views")
+        .partition_by("k", id="by-k", partitions=2)
+        .filter(pl.col("id") > 0)
+        .window(
+            hopping("40ms", every="20ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="per-hop", early=every(2)
+        )
+        .partition_by("k", id="again", partitions=1)
+        .send_to(app.output("panes", partitions=1))
+    )
+
+
+def _declare_sessions(app: App) -> None:
+    """Sessions, summed up by windows behind a second shuffle."""
+    (
+        read(app, "views")
+        .partition_by("k", id="by-k", partitions=2)
+        .window(session("15ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="sessions")
+        .partition_by("n", id="by-length", partitions=2)
+        .window(tumbling("80ms"), key="n", agg={"sessions": count(), "ids": sum("ids")}, id="per-length")
+        .send_to(app.output("lengths", partitions=2))
+    )
+
+
+def _declare_join(app: App, how: JoinHow) -> None:
+    left = read(app, "views").partition_by("k", id="left", partitions=2)
+    right = read(app, "orders").partition_by("k", id="right", partitions=2)
+    joined = left.join(right, on="k", how=how, within=("-15ms", "+25ms"), id="paired")
+    joined.send_to(app.output("pairs", partitions=2))
+
+
+def _declare_counted_pairs(app: App) -> None:
+    """A join of two shuffles, counted behind a third."""
+    left = read(app, "views").partition_by("k", id="left", partitions=2)
+    right = read(app, "orders").partition_by("k", id="right", partitions=2)
+    (
+        left.join(right, on="k", within="20ms", id="paired")
+        .with_columns(g=pl.col("id") % 2)
+        .partition_by("g", id="by-g", partitions=1)
+        .window(tumbling("50ms"), key="g", agg={"n": count(), "ids": sum("id_right")}, id="counted")
+        .send_to(app.output("pairs", partitions=1))
+    )
+
+
+def _declare_table(app: App) -> None:
+    """A table that one flow fills and another looks up, both behind a shuffle: one stage."""
+    profiles = app.table("profiles", key="k", schema={"k": pl.Int64, "profile": pl.Int64})
+    filling = read(app, "changes").partition_by("k", id="changes-by-k", partitions=2)
+    filling.select("k", profile="id").send_to(profiles)
+    looking = read(app, "views").partition_by("k", id="views-by-k", partitions=2)
+    looking.join(profiles, how="left").send_to(app.output("found", partitions=1))
+
+
+def _declare_side_input(app: App) -> None:
+    """A table kept by a side input, which is read to its end before anything else."""
+    changes = app.input("changes", COLUMNS)
+    known = app.table("known", key="k", side_inputs=[changes], kind="global")
+    looking = read(app, "views").partition_by("k", id="views-by-k", partitions=2)
+    looking.join(known, how="left").send_to(app.output("found", partitions=1))
+
+
+def _declare_mixed(app: App) -> None:
+    """A stage that reads a source and an intermediate stream, and another shuffle behind it."""
+    shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    (
+        shuffled.merge(read(app, "orders"))
+        .window(tumbling("30ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="by-task")
+        .partition_by("k", id="again", partitions=2)
+        .window(tumbling("30ms"), key="k", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
+        .send_to(app.output("counts", partitions=1))
+    )
+
+
+def _declare_distinct(app: App) -> None:
+    """The second message of an id is left out; then what is left is counted."""
+    once = read(app, "views").partition_by("id", id="by-id", partitions=2).deduplicate("id", "10s", id="once")
+    once.select("id").send_to(app.output("ids", partitions=1))
+    (
+        once.partition_by("k", id="by-k", partitions=2)
+        .window(tumbling("10s"), key="k", agg={"n": count()}, id="per-key")
+        .send_to(app.output("counts", partitions=1))
+    )
+
+
+def _declare_outbox(app: App) -> None:
+    """Results go into a foreign system, from a windowed stage and from one without other state."""
+    views = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    views.select("id", "k").send_to(app.output("seen", system=files("seen", format="parquet")))
+    views.window(tumbling("20ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key").send_to(
+        app.output("report", system=files("report", format="parquet"))
+    )
+
+
+CASES: Mapping[str, AppCase] = {
+    case.name: case
+    for case in (
+        AppCase("app-counts", {"views": 2}, _declare_counts, expected.counts),
+        AppCase("app-panes", {"views": 2}, _declare_panes, expected.panes),
+        AppCase("app-sessions", {"views": 2}, _declare_sessions, expected.sessions),
+        AppCase(
+            "app-inner", {"views": 2, "orders": 1}, lambda app: _declare_join(app, "inner"), expected.pairs("inner")
+        ),
+        AppCase("app-left", {"views": 1, "orders": 2}, lambda app: _declare_join(app, "left"), expected.pairs("left")),
+        AppCase(
+            "app-outer", {"views": 1, "orders": 1}, lambda app: _declare_join(app, "outer"), expected.pairs("outer")
+        ),
+        AppCase("app-pairs", {"views": 1, "orders": 1}, _declare_counted_pairs, expected.counted_pairs),
+        AppCase("app-table", {"views": 1, "changes": 2}, _declare_table, expected.found, expected.profiles, "profile"),
+        AppCase("app-side", {"views": 1, "changes": 1}, _declare_side_input, expected.found_aside),
+        AppCase("app-mixed", {"views": 1, "orders": 2}, _declare_mixed, expected.together),
+        AppCase("app-distinct", {"views": 2}, _declare_distinct, expected.distinct, repeats=True),
+        AppCase("app-outbox", {"views": 2}, _declare_outbox, expected.reported),
+    )
+}
+
+
+@cache
+def planned(name: str) -> Plan:
+    """The plan of an app, made once a process."""
+    case = CASES[name]
+    app = App(name, checkpoint_interval=INTERVAL_MS)
+    case.declare(app)
+    graph = app.graph()
+    facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in case.inputs.items()}
+    return plan(graph, facts)

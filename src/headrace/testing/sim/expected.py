@@ -1,0 +1,213 @@
+"""What the simulated apps must put out: worked out from their whole input at once, in plain Python.
+
+``Sources`` are the messages of each input by its name, ``Outputs`` the rows of each output in the order in which they
+were read; a function answers what is wrong with the latter, None when nothing is. None of this knows Headrace.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of an input."""
+
+    id: int
+    k: int
+    ts: int
+    partition: int
+
+
+Sources = Mapping[str, Sequence[Message]]
+Outputs = Mapping[str, Sequence[Row]]
+
+
+def differ(name: str, found: Iterable[tuple[Any, ...]], wanted: Iterable[tuple[Any, ...]]) -> str | None:
+    """Compare rows, whatever their order; each as often as it should be there."""
+    have, want = Counter(found), Counter(wanted)
+    if have == want:
+        return None
+    more, less = sorted((have - want).items(), key=repr), sorted((want - have).items(), key=repr)
+    return f"output {name}: too many {dict(more)}, too few {dict(less)}"
+
+
+def columns(rows: Iterable[Row], *names: str) -> list[tuple[Any, ...]]:
+    """These columns of the rows."""
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def tumbled(messages: Iterable[Message], size: int) -> dict[tuple[int, int], list[Message]]:
+    """Messages by key and the start of their window."""
+    windows: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for message in messages:
+        windows[message.k, message.ts // size * size].append(message)
+    return windows
+
+
+def _ids(messages: Iterable[Message]) -> int:
+    return sum(message.id for message in messages)
+
+
+def counts(sources: Sources, outputs: Outputs) -> str | None:
+    """Windows of 20 ms a key, of these windows of 60 ms a group."""
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for (k, start), messages in tumbled(sources["views"], 20).items():
+        groups[k % 2, (start + 19) // 60 * 60].append((len(messages), _ids(messages)))
+    wanted = [
+        (g, start, sum(n for n, _ in parts), sum(ids for _, ids in parts), max(n for n, _ in parts))
+        for (g, start), parts in groups.items()
+    ]
+    return differ("counts", columns(outputs["counts"], "g", "window_start", "n", "ids", "most"), wanted)
+
+
+def panes(sources: Sources, outputs: Outputs) -> str | None:
+    """One pane on time for each window; before it panes that count up, two messages a step at least."""
+    windows: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for message in sources["views"]:
+        for start in (message.ts // 20 * 20, message.ts // 20 * 20 - 20):
+            windows[message.k, start].append(message)
+    rows = outputs["panes"]
+    on_time = columns((row for row in rows if row["pane"] == "on_time"), "k", "window_start", "n", "ids")
+    wanted = [(k, start, len(messages), _ids(messages)) for (k, start), messages in windows.items()]
+    if wrong := differ("panes", on_time, wanted):
+        return wrong
+    by_window: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        by_window[row["k"], row["window_start"]].append(row)
+    for window, found in by_window.items():
+        found.sort(key=lambda row: row["pane_index"])
+        if [row["pane_index"] for row in found] != list(range(len(found))):
+            return f"panes of window {window}: {found}"
+        sizes = [row["n"] for row in found if row["pane"] == "early"]
+        if sizes != list(range(2, len(windows[window]) + 1, 2))[: len(sizes)] or found[-1]["pane"] != "on_time":
+            return f"panes of window {window} of {len(windows[window])} messages: {found}"
+    return None
+
+
+def _sessions(messages: Iterable[Message], gap: int) -> Iterator[list[Message]]:
+    current: list[Message] = []
+    for message in sorted(messages, key=lambda m: (m.k, m.ts)):
+        if current and (message.k != current[-1].k or message.ts >= current[-1].ts + gap):
+            yield current
+            current = []
+        current.append(message)
+    if current:
+        yield current
+
+
+def sessions(sources: Sources, outputs: Outputs) -> str | None:
+    """Sessions with gaps of 15 ms; how many of each length there are in 80 ms."""
+    lengths: dict[tuple[int, int], list[list[Message]]] = defaultdict(list)
+    for found in _sessions(sources["views"], 15):
+        lengths[len(found), (found[-1].ts + 14) // 80 * 80].append(found)
+    wanted = [(n, start, len(all_), sum(map(_ids, all_))) for (n, start), all_ in lengths.items()]
+    return differ("lengths", columns(outputs["lengths"], "n", "window_start", "sessions", "ids"), wanted)
+
+
+def _pairs(sources: Sources, before: int, after: int) -> list[tuple[Message, Message]]:
+    orders: dict[int, list[Message]] = defaultdict(list)
+    for order in sources["orders"]:
+        orders[order.k].append(order)
+    return [
+        (view, order) for view in sources["views"] for order in orders[view.k] if -before <= order.ts - view.ts <= after
+    ]
+
+
+def pairs(how: str) -> Callable[[Sources, Outputs], str | None]:
+    """The pairs of two flows, and for outer joins what has no partner, once."""
+
+    def wrong(sources: Sources, outputs: Outputs) -> str | None:
+        found = _pairs(sources, 15, 25)
+        wanted: list[tuple[int | None, int | None]] = [(view.id, order.id) for view, order in found]
+        if how in ("left", "outer"):
+            paired = {id(view) for view, _ in found}
+            wanted += [(view.id, None) for view in sources["views"] if id(view) not in paired]
+        if how == "outer":
+            paired = {id(order) for _, order in found}
+            wanted += [(None, order.id) for order in sources["orders"] if id(order) not in paired]
+        return differ("pairs", columns(outputs["pairs"], "id", "id_right"), wanted)
+
+    return wrong
+
+
+def counted_pairs(sources: Sources, outputs: Outputs) -> str | None:
+    """Pairs less than 20 ms apart, counted where the left message stands."""
+    windows: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for view, order in _pairs(sources, 20, 20):
+        windows[view.id % 2, view.ts // 50 * 50].append(order)
+    wanted = [(g, start, len(orders), _ids(orders)) for (g, start), orders in windows.items()]
+    return differ("pairs", columns(outputs["pairs"], "g", "window_start", "n", "ids"), wanted)
+
+
+def _looked_up(sources: Sources, outputs: Outputs, column: str) -> str | None:
+    views = [(view.id, view.k) for view in sources["views"]]
+    if wrong := differ("found", columns(outputs["found"], "id", "k"), views):
+        return wrong
+    known: dict[int, set[int | None]] = defaultdict(lambda: {None})
+    for change in sources["changes"]:
+        known[change.k].add(change.id)
+    for row in outputs["found"]:
+        if row[column] not in known[row["k"]]:
+            return f"output found: {row}, but the table never had that for key {row['k']}"
+    return None
+
+
+def found(sources: Sources, outputs: Outputs) -> str | None:
+    """Each view once, with something that the table may have said of its key at the time."""
+    return _looked_up(sources, outputs, "profile")
+
+
+def found_aside(sources: Sources, outputs: Outputs) -> str | None:
+    """As ``found``, with a side input."""
+    return _looked_up(sources, outputs, "id_right")
+
+
+def _last(messages: Iterable[Message]) -> dict[int, set[int]]:
+    """By key the last id in each partition: their order among each other is open."""
+    last: dict[tuple[int, int], int] = {}
+    for message in messages:
+        last[message.k, message.partition] = message.id
+    possible: dict[int, set[int]] = defaultdict(set)
+    for (k, _), id_ in last.items():
+        possible[k].add(id_)
+    return possible
+
+
+def profiles(sources: Sources) -> Mapping[str, dict[int, set[int]]]:
+    """The table ``profiles`` at the end."""
+    return {"profiles": _last(sources["changes"])}
+
+
+def known(sources: Sources) -> Mapping[str, dict[int, set[int]]]:
+    """The table ``known`` at the end."""
+    return {"known": _last(sources["changes"])}
+
+
+def together(sources: Sources, outputs: Outputs) -> str | None:
+    """Windows of 30 ms over two inputs."""
+    windows = tumbled([*sources["views"], *sources["orders"]], 30)
+    wanted = [(k, start, len(messages), _ids(messages)) for (k, start), messages in windows.items()]
+    return differ("counts", columns(outputs["counts"], "k", "window_start", "n", "ids"), wanted)
+
+
+def distinct(sources: Sources, outputs: Outputs) -> str | None:
+    """Each id once; counted by key."""
+    ids = {message.id: message.k for message in sources["views"]}
+    if wrong := differ("ids", columns(outputs["ids"], "id"), [(id_,) for id_ in ids]):
+        return wrong
+    return differ("counts", columns(outputs["counts"], "k", "n"), Counter(ids.values()).items())
+
+
+def reported(sources: Sources, outputs: Outputs) -> str | None:
+    """All messages, and their windows of 20 ms, in the foreign system."""
+    views = sources["views"]
+    if wrong := differ("seen", columns(outputs["seen"], "id", "k"), [(view.id, view.k) for view in views]):
+        return wrong
+    wanted = [(k, start, len(messages), _ids(messages)) for (k, start), messages in tumbled(views, 20).items()]
+    return differ("report", columns(outputs["report"], "k", "window_start", "n", "ids"), wanted)
