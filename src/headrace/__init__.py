@@ -4,6 +4,7 @@ Everything a user needs is here; every other module may move. Exports are writte
 """
 
 from headrace.api.aggregates import collect, count, distinct, first, fold, last, max, mean, min, reduce, sum, top
+from headrace.api.calling import retry
 from headrace.api.descriptors import files, log, memory, sql
 from headrace.api.handles import Output, Table
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Trigger, Tumbling
@@ -22,6 +23,7 @@ from headrace.core.errors import (
     UsageError,
     UserFunctionError,
 )
+from headrace.core.retry import Retry
 from headrace.serdes.schema import Schema
 from headrace.streams import StreamReader, StreamWriter, create_stream, read_stream
 
@@ -38,6 +40,7 @@ __all__ = [
     "Hopping",
     "Output",
     "PlanError",
+    "Retry",
     "Schema",
     "Session",
     "Sliding",
@@ -76,6 +79,7 @@ __all__ = [
     "read_stream",
     "reduce",
     "repeated",
+    "retry",
     "session",
     "since_first",
     "since_last",

@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.api.app import Declarations
 
-MODULES = ["aggregates", "app", "composed", "descriptors", "handles", "stream", "triggers", "windows"]
+MODULES = ["aggregates", "app", "calling", "composed", "descriptors", "handles", "stream", "triggers", "windows"]
 
 FUNCTIONS = [
     hr.count,
@@ -43,6 +43,7 @@ FUNCTIONS = [
     hr.any_of,
     hr.all_of,
     hr.repeated,
+    hr.retry,
     hr.at_close,
 ]
 

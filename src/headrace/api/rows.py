@@ -11,6 +11,7 @@ from typing import Any
 
 import polars as pl
 
+from headrace.core.calling import is_async
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
@@ -18,15 +19,18 @@ SchemaLike = Schema | type | typing.Mapping[str, Any]
 """What the API takes for a schema: a dict of column names to Polars types, a dataclass, or a ``Schema``."""
 
 
-def check_function(function: object, what: str) -> None:
+def check_function(function: object, what: str, *, may_be_async: bool = False) -> None:
     """Raise unless ``function`` can be called."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
             f"{what} must be a function, and is {type(function).__name__} {function!s:.80}",
             hint="for expressions there are select(...), with_columns(...) and filter(...)",
         )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise DeclarationError(f"{what} must be a plain function, and {name_of(function)} is async")
+    if inspect.isasyncgenfunction(function) or (is_async(function) and not may_be_async):
+        raise DeclarationError(
+            f"{what} must be a plain function, and {name_of(function)} is async",
+            hint="a function that waits for something is for map_async(...)",
+        )
 
 
 def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:

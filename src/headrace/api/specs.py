@@ -16,6 +16,7 @@ import polars as pl
 
 from headrace.api.location import Location
 from headrace.api.shapes import Hopping, Panes, TimeAxis, Trigger, Tumbling, WindowShape
+from headrace.core.calling import Calling
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
@@ -140,6 +141,20 @@ class BatchFunction:
 
     function: Callable[[pl.DataFrame], pl.DataFrame]
     output: Schema
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MapAsync:
+    """A user's function from a row to a row that takes time, called for many rows at once.
+
+    ``ordered``: results leave in the order of their rows; else as they come, but never past a watermark.
+    """
+
+    function: Callable[[Any], Any]
+    input: Schema
+    output: Schema
+    calling: Calling
+    ordered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +328,7 @@ Operator = (
     | Project
     | RowFunction
     | BatchFunction
+    | MapAsync
     | Merge
     | PartitionBy
     | Broadcast
@@ -338,6 +354,8 @@ def op_code(operator: Operator) -> str:
             return mode.upper()
         case BatchFunction():
             return "FLAT_MAP"
+        case MapAsync():
+            return "ASYNC_FLAT_MAP"
         case TableJoin() | Join() | LatestJoin():
             return "JOIN"
         case SendTo() | SendToTable():

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import polars as pl
 
+from headrace.api.calling import calling_of
 from headrace.api.deduplication import deduplicate_step, drop_late_step
 from headrace.api.descriptors import check_partitions
 from headrace.api.event_time import after_function, after_merge
@@ -29,7 +30,7 @@ from headrace.api.handles import (
 from headrace.api.joining import Within, latest_join, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring
-from headrace.api.rows import SchemaLike, check_function
+from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.shapes import Panes, Trigger, WindowShape
 from headrace.api.specs import (
     LATE,
@@ -38,6 +39,7 @@ from headrace.api.specs import (
     Broadcast,
     Filter,
     JoinHow,
+    MapAsync,
     Merge,
     PartitionBy,
     RowFunction,
@@ -47,6 +49,7 @@ from headrace.api.specs import (
 from headrace.api.windowing import Timing, late_target, result_time, window_columns, window_step
 from headrace.core.duration import Duration
 from headrace.core.errors import DeclarationError
+from headrace.core.retry import Retry
 from headrace.serdes.schema import Schema
 
 
@@ -112,6 +115,38 @@ class Stream(Flow):
             after = self._schema if schema is None else Schema.of(schema)
             time = after_function(self._time, after, "map_batches", here)
             return self._then("map_batches", BatchFunction(function, after), here, after, time)
+
+    def map_async(
+        self,
+        function: Callable[[Any], Any],
+        schema: SchemaLike | None = None,
+        *,
+        concurrency: int = 100,
+        ordered: bool = True,
+        timeout: Duration = "30s",
+        retry: Retry | None = None,
+        id: str | None = None,
+    ) -> Stream:
+        """Turn each row into another one by a function that takes time, many of them at once.
+
+        An ``async`` function runs on an event loop, a plain one in threads, up to ``concurrency`` at once. Results
+        keep the order of their rows; with ``ordered=False`` they leave as they come, but never past a watermark. An
+        attempt may take ``timeout``; one that fails is repeated as ``retry`` says, by default five times. After a
+        restart calls may be made again; results count once. A checkpoint waits for the calls under way.
+
+        >>> async def located(row):
+        ...     return {"member": row["member"], "country": await look_up(row["member"])}
+        >>> columns = {"member": pl.String, "country": pl.String}
+        >>> countries = views.map_async(located, columns, timeout="2s", retry=hr.retry(attempts=3))
+        """
+        with Declaring("map_async") as here:
+            check_function(function, "its argument", may_be_async=True)
+            after = output_schema(function, schema, many=False)
+            calling = calling_of(concurrency=concurrency, timeout=timeout, retry=retry)
+            time = after_function(self._time, after, "map_async", here)
+            step = MapAsync(function, self._schema, after, calling, bool(ordered))
+            name = None if id is None else self.draft.claim("map_async", id, here)
+            return self._then("map_async", step, here, after, time, id_=name)
 
     # -- columns -------------------------------------------------------------------------------------
 

@@ -203,7 +203,7 @@ class Node:
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind = Kind.USER) -> Header:
         """The header of an outgoing user, watermark or end-of-stream frame."""
-        self._expect(Phase.RUNNING, Phase.FEEDING, Phase.FINISHING)
+        self._expect(Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.FLUSHING)
         return self._sending.stamp(stream, partition, kind)
 
     def stamp_change(self) -> Header:

@@ -53,7 +53,8 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
    does what the verdict says. Frames to be processed may be gathered and processed together, but before the next
    instruction is performed. Source messages are processed while there is no instruction, too; their positions
    are the host's and go into ``seal``;
-5. stamps every outgoing frame with ``stamp``, and sends the frames of a partition in the order of their stamps;
+5. stamps every outgoing frame with ``stamp``, and sends the frames of a partition in the order of their stamps. What
+   was received before a commit and still waits for others to answer leaves before its ``FlushOutputs`` is performed;
 6. calls ``inputs_ended`` when every source has ended and every end-of-stream has been processed;
 7. keeps early frames in a buffer for each label, in order of arrival. Buffers survive nothing: what is in them is
    read again;

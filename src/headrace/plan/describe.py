@@ -17,6 +17,7 @@ from headrace.api.specs import (
     Input,
     Join,
     LatestJoin,
+    MapAsync,
     Merge,
     Operator,
     PartitionBy,
@@ -37,6 +38,7 @@ _KINDS: dict[type[Operator], str] = {
     Input: "input",
     Filter: "filter",
     BatchFunction: "map_batches",
+    MapAsync: "map_async",
     Merge: "merge",
     PartitionBy: "partition_by",
     Broadcast: "broadcast",
@@ -70,6 +72,8 @@ def detail_of(operator: Operator) -> str:
     match operator:
         case RowFunction(function=function) | BatchFunction(function=function):
             return _call(function)
+        case MapAsync(function=function, calling=calling, ordered=ordered):
+            return f"{_call(function)}, {calling}" + ("" if ordered else ", as they come")
         case Sink(function=function):
             # Whatever the app guarantees: nobody can take back what the function did.
             return f"{_call(function)}, at-least-once"

@@ -21,6 +21,7 @@ from headrace.api.specs import (
     Input,
     Join,
     LatestJoin,
+    MapAsync,
     Merge,
     Node,
     PartitionBy,
@@ -35,6 +36,7 @@ from headrace.api.specs import (
 )
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.calls import Calls
 from headrace.runtime.operators.base import Counters, Operator, Port
 from headrace.runtime.operators.combine import CombineOperator
 from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
@@ -42,6 +44,7 @@ from headrace.runtime.operators.expression import FilterOperator, ProjectOperato
 from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.join import JoinOperator
 from headrace.runtime.operators.join_latest import LatestJoinOperator
+from headrace.runtime.operators.map_async import MapAsyncOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.table import TableLookup, TableWriter
 from headrace.runtime.operators.window_aligned import aligned_window
@@ -52,7 +55,9 @@ from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 
 
-def build_operator(plan: Plan, node: Node, port: Port, counters: Counters, tables: TaskTables) -> Operator:
+def build_operator(
+    plan: Plan, node: Node, port: Port, counters: Counters, tables: TaskTables, calls: Calls
+) -> Operator:
     """The operator that runs a node."""
     match node.operator:
         case Input() | Merge() | SideOutput():
@@ -65,6 +70,8 @@ def build_operator(plan: Plan, node: Node, port: Port, counters: Counters, table
             return RowFunctionOperator(node, spec)
         case BatchFunction() as spec:
             return BatchFunctionOperator(node, spec)
+        case MapAsync() as spec:
+            return MapAsyncOperator(node, spec, counters, calls)
         case Window() as spec:
             if node.id in plan.combined.values():
                 return aligned_window(node, spec, counters, combined=True)
@@ -102,11 +109,11 @@ def _columns_before(plan: Plan, node: Node) -> list[Schema]:
 class Chain:
     """All operators of a stage for one task."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, port: Port, counters: Counters) -> None:
+    def __init__(self, plan: Plan, stage: StagePlan, port: Port, counters: Counters, calls: Calls) -> None:
         graph = plan.graph
         self.tables = TaskTables(plan, stage)
         self._operators = {
-            id_: build_operator(plan, graph.nodes[id_], port, counters, self.tables) for id_ in stage.nodes
+            id_: build_operator(plan, graph.nodes[id_], port, counters, self.tables, calls) for id_ in stage.nodes
         }
         self._inputs: dict[str, list[Operator]] = {}
         for id_ in stage.nodes:
@@ -181,8 +188,13 @@ class Chain:
 
     @property
     def full(self) -> str | None:
-        """The step that should be given nothing until something has come out of it; None: there is none."""
-        return next((operator.node.id for operator in self._waiting if operator.full), None)
+        """The step that should be given nothing until something has come out of it, and why; None: there is none."""
+        return next((_waits(operator) for operator in self._waiting if operator.full), None)
+
+    @property
+    def held_by(self) -> str | None:
+        """The step that is holding rows, and why; None: there is none."""
+        return next((_waits(operator) for operator in self._waiting if operator.holding), None)
 
     def collect(self) -> None:
         """Let out what operators have waited for, and the watermarks behind it, in order."""
@@ -214,6 +226,10 @@ class Chain:
         """The state of all operators and tables, by durable id."""
         parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
         return {store.id: store for part in parts for store in part.stores()}
+
+
+def _waits(operator: Operator) -> str:
+    return f"step {operator.node.id}" + (f": {operator.trouble}" if operator.trouble else "")
 
 
 def _entry(plan: Plan, operator: Operator, counters: Counters) -> Operator:

@@ -5,7 +5,10 @@ Row systems have no producer: their outputs are targets, one for each stream, wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.core.ids import StreamId
+from headrace.runtime.calls import Calls
 from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
 
@@ -13,7 +16,9 @@ from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, o
 class Connections:
     """Systems by name, opened when first needed and closed together."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+        """``wake`` wakes the run loop from another thread, when calls have been done."""
+        self.calls = Calls(wake)
         self._systems: dict[str, System] = {}
         self._row_systems: dict[str, RowSystem] = {}
         self._admins: dict[str, Admin] = {}
@@ -49,7 +54,8 @@ class Connections:
             producer.flush()
 
     def close(self) -> None:
-        """Close all producers and targets."""
+        """Close all producers and targets, and forget calls."""
+        self.calls.close()
         for producer in self._producers.values():
             producer.close()
         for target in self._targets.values():

@@ -11,6 +11,7 @@ Order within a partition is kept by the tasks; between tasks there is none.
 from __future__ import annotations
 
 import os
+import select
 import selectors
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ STEPS_PER_TURN = 8
 POLL_WITHOUT_FD_MS = 5.0
 OBSERVE_MS = 250.0
 DRAIN_MS_MAX = 1000.0
+DRAIN_PAUSE_MS = 2.0
 
 Observe = Callable[[Sequence[TaskHost]], None]
 
@@ -49,6 +51,12 @@ class Wakeup:
         with suppress(BlockingIOError):
             os.read(self.reader, 4096)
 
+    def wait(self, ms: float) -> bool:
+        """Wait until it rings, but no longer than this; False when it didn't."""
+        ready, _, _ = select.select([self.reader], [], [], ms / 1000)
+        self.clear()
+        return bool(ready)
+
     def close(self) -> None:
         """Release the pipe."""
         os.close(self.reader)
@@ -63,8 +71,8 @@ class Container:
     ) -> None:
         """``next_generation`` issues a task's next generation, at its start and at each rollback."""
         self._clock = clock
-        self.connections = Connections()
         self.wakeup = Wakeup()
+        self.connections = Connections(self.wakeup.ring)
         self._draining = False
         self._stopping = False
         self._observe: Observe | None = None
@@ -189,7 +197,10 @@ class Container:
                 host.publish(self._clock.monotonic_ms())
             if all(host.finished or (host.node.version >= label and host.publishing.idle) for host, label in targets):
                 return
+            stepped = False
             for host in self.hosts:
                 host.poll()
-                host.step(self._clock.monotonic_ms())
+                stepped |= host.step(self._clock.monotonic_ms())
             self.connections.flush_records()
+            if not stepped:
+                self.wakeup.wait(DRAIN_PAUSE_MS)

@@ -67,6 +67,8 @@ from headrace.systems.base import Edge, Position
 from headrace.systems.registry import SystemSpec
 
 TICK_INTERVAL_MS = 10
+SETTLING_MS = 1000.0
+"""A commit that waits for calls for longer than this is worth telling."""
 
 NextGeneration = Callable[[], int]
 """Issues the task's next generation, or raises ``FencedError`` when another incarnation has taken over."""
@@ -99,6 +101,7 @@ class TaskHost:
         self._over = False
         self._settling = False
         """A commit or the end is due, and waits for steps that wait."""
+        self._settling_since = 0.0
         self.started_ms = now_ms
         self.committed_ms: float | None = None
         self.commit_took_ms = 0.0
@@ -125,7 +128,7 @@ class TaskHost:
 
     def _begin(self) -> None:
         """Start over: drop everything uncommitted."""
-        self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics)
+        self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics, self._connections.calls)
         self.publishing.begin()
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self._bootstrap_ends: dict[SSP, Offset] = {}
@@ -189,7 +192,15 @@ class TaskHost:
     @property
     def blocked_by(self) -> str | None:
         """What keeps the task from reading on: readers that are behind, a target that is away, a step that waits."""
-        return self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
+        blocked_by = self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
+        if blocked_by is None and self._settling and self._clock.monotonic_ms() - self._settling_since > SETTLING_MS:
+            return self.task.chain.held_by
+        return blocked_by
+
+    @property
+    def waits_for_calls(self) -> str | None:
+        """The step that waits for calls, and why their answers don't come; None: there is none."""
+        return None if self._over else self.task.chain.held_by
 
     @property
     def busy(self) -> bool:
@@ -254,7 +265,7 @@ class TaskHost:
         self.task.chain.on_time(self._clock.now_ms())
         self._advance()
         if not self.task.finished:
-            self._announcer.tell(self.task.output_watermark, idle=self.task.times.idle, now_ms=now_ms)
+            self._announcer.tell(self.task.output_watermark, idle=self._idle, now_ms=now_ms)
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
@@ -276,10 +287,11 @@ class TaskHost:
 
     def perform(self) -> None:
         """Do what the protocol asks for, until it asks for nothing, or for something that a waiting step holds up."""
-        self._settling = False
+        settling, self._settling = self._settling, False
         while not self._over and (instruction := self.node.next_step()) is not None:
             self._settling = not self._prepared(instruction)
             if self._settling:
+                self._settling_since = self._settling_since if settling else self._clock.monotonic_ms()
                 return
             self._perform(instruction)
 
@@ -436,7 +448,12 @@ class TaskHost:
                 self.task.idle(ssp)
 
     def _has_news(self) -> bool:
-        return not self.task.finished and self._announcer.news(self.task.output_watermark, idle=self.task.times.idle)
+        return not self.task.finished and self._announcer.news(self.task.output_watermark, idle=self._idle)
+
+    @property
+    def _idle(self) -> bool:
+        """Nothing comes, and nothing is to come of what came: downstream may go on without this task."""
+        return self.task.times.idle and not self.task.chain.holding
 
     def _until_due(self, now_ms: float) -> float:
         interval = self.plan.graph.settings.checkpoint_interval_ms

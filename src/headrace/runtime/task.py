@@ -16,6 +16,7 @@ from headrace.core.errors import DataError, ProtocolError, UserFunctionError
 from headrace.core.frame import ControlMessage, EndOfStream, Watermark
 from headrace.core.ids import SSP, Offset
 from headrace.plan.model import Plan, StagePlan, TaskPlan
+from headrace.runtime.calls import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
@@ -26,12 +27,15 @@ from headrace.runtime.watermark import NEVER, InputTimes, PartitionTime, TimesCh
 class Task:
     """The processing of one task."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, task: TaskPlan, port: Port, metrics: TaskMetrics) -> None:
+    def __init__(
+        self, plan: Plan, stage: StagePlan, task: TaskPlan, port: Port, metrics: TaskMetrics, calls: Calls | None = None
+    ) -> None:
+        """``calls`` makes the calls of steps that wait for others; without it, those steps wake nobody up."""
         self.plan = plan
         self.stage = stage
         self.task = task
         self.metrics = metrics
-        self.chain = Chain(plan, stage, port, metrics)
+        self.chain = Chain(plan, stage, port, metrics, calls or Calls(lambda: None))
         sources = _partitions(plan, task, _streams_read(plan, stage))
         self.side_inputs = _partitions(plan, task, stage.side_inputs)
         """They keep tables: event time and the end of the app don't depend on them."""

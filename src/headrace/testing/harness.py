@@ -39,6 +39,8 @@ from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
 
 _TURNS_MAX = 100_000
+CALLS_MS_MAX = 10_000
+"""How long a test waits for the next call that an app makes to be done."""
 
 
 class TestApp:
@@ -101,12 +103,19 @@ class TestApp:
         self.settle()
 
     def settle(self) -> None:
-        """Process until there is nothing left to do."""
+        """Process until there is nothing left to do. Calls that the app makes are waited for."""
         quiet = 0
         for _ in range(_TURNS_MAX):
             sleep = self._container.turn()
             if sleep == 0:
                 quiet = 0
+            elif (waiting := self._waiting_for()) is not None:
+                quiet = 0
+                if not self._container.wakeup.wait(CALLS_MS_MAX):
+                    raise UsageError(
+                        f"calls of the app aren't done after {CALLS_MS_MAX // 1000} s: {waiting}",
+                        hint="give the app functions that answer, or feed(..., settle=False) and go on without",
+                    )
             elif any(host.owes for host in self._container.hosts):
                 quiet = 0
                 self.clock.advance(max(1, int(sleep)))
@@ -170,6 +179,10 @@ class TestApp:
                 count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
                 facts[spec.id] = admin.create(spec.stream.name, count)
         return plan(graph, facts)
+
+    def _waiting_for(self) -> str | None:
+        """What the app waits for that isn't a matter of its clock."""
+        return next((waiting for host in self._container.hosts if (waiting := host.waits_for_calls)), None)
 
     def _release(self) -> None:
         self._connections.close()

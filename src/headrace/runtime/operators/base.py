@@ -97,6 +97,11 @@ class Operator:
         """Let out what is done, up to the next watermark that stands in line; False when nothing was."""
         return False
 
+    @property
+    def trouble(self) -> str | None:
+        """Why what it waits for doesn't come; None when nothing is known to be wrong."""
+        return None
+
     def close(self) -> None:
         """Forget what is held: the task begins anew, or ends."""
 

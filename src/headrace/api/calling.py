@@ -1,0 +1,45 @@
+"""How functions of the user's that take time are called, as it is declared."""
+
+from __future__ import annotations
+
+from headrace.api.location import Declaring
+from headrace.core.calling import Calling
+from headrace.core.duration import Duration, to_ms
+from headrace.core.errors import DeclarationError
+from headrace.core.retry import Retry
+
+CONCURRENCY_MAX = 10_000
+
+
+def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration = "10s") -> Retry:
+    """How often to try what fails, and how long to wait between: from ``first`` on twice as long each time.
+
+    ``attempts`` counts the first one, too; None: for ever. Half of each pause is left to chance, so that tasks that
+    lost a server together don't come back together.
+
+    >>> hr.retry(attempts=3, first="50ms")
+    Retry(attempts=3, first_ms=50, longest_ms=10000)
+    """
+    with Declaring("retry"):
+        if attempts is not None:
+            check_count("attempts", attempts)
+        first_ms = to_ms(first, "first", minimum=1)
+        longest_ms = to_ms(longest, "longest", minimum=1)
+        if longest_ms < first_ms:
+            raise DeclarationError(f"the longest pause, {longest!r}, is shorter than the first, {first!r}")
+        return Retry(attempts, first_ms, longest_ms)
+
+
+def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, default: Retry | None = None) -> Calling:
+    """What was declared, checked; ``default`` is for where no ``retry`` was given."""
+    check_count("concurrency", concurrency, CONCURRENCY_MAX)
+    if retry is not None and not isinstance(retry, Retry):
+        raise DeclarationError(f"retry={retry!r} doesn't say how to try again", hint="write retry=hr.retry(attempts=5)")
+    return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
+
+
+def check_count(what: str, value: object, most: int | None = None) -> None:
+    """Raise unless ``value`` is a whole number from 1 on, up to ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
+        upto = "on" if most is None else f"to {most}"
+        raise DeclarationError(f"{what}={value!r} is not a whole number from 1 {upto}")

@@ -1,0 +1,290 @@
+"""Calls of the user's functions that take time: on an event loop or in threads, never on the run loop's thread.
+
+A container has one event loop, on a thread of its own that starts with the first call. ``async`` functions run there;
+plain ones in threads, as many as a step may call at once. A *lane* is what one step calls: it starts calls as others
+are done, tries again what failed, and keeps what came of it until the step takes it, on the run loop's thread. Then,
+and when nothing was there before, it wakes the run loop.
+
+Whatever is left when a lane is closed is cancelled and forgotten. A plain function can't be cancelled: it goes on in
+its thread to its end, which nobody hears of. All threads are daemons, so none of them keeps a process from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from headrace.core.calling import Calling, is_async
+from headrace.core.errors import HeadraceError
+from headrace.core.rate import TokenBucket
+
+CLOSE_S_MAX = 5.0
+"""How long closing waits for the event loop: a function that blocks it isn't waited for any longer."""
+
+Argument = TypeVar("Argument")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of one call: a result, or the error of the last attempt."""
+
+    place: int
+    result: Any = None
+    error: BaseException | None = None
+    attempts: int = 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a lane has done so far. The event loop's thread counts, anybody may read."""
+
+    calls: int = 0
+    """Calls that are over, well or not."""
+    ms: float = 0.0
+    """How long they took in all, waiting for their turn left out, pauses between attempts not."""
+    retries: int = 0
+    timeouts: int = 0
+    failures: int = 0
+    """Calls that were given up."""
+
+
+class Calls:
+    """All lanes of a container. Made and closed on the run loop's thread."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """``wake`` wakes the run loop; it may be called from any thread, until ``close`` returns."""
+        self._wake = wake
+        self._waking = threading.Lock()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def ring(self) -> None:
+        """Wake the run loop, unless it has gone. Called by lanes, on the loop's thread."""
+        with self._waking:
+            if not self._closed:
+                self._wake()
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop, which runs from now on."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-calls", daemon=True)
+            self._thread.start()
+        return self._loop
+
+    def close(self) -> None:
+        """Cancel what is left, and end the thread."""
+        with self._waking:
+            self._closed = True
+        if self._loop is None or self._thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(_end(self._loop), self._loop)
+        self._thread.join(CLOSE_S_MAX)
+        if not self._thread.is_alive():
+            self._loop.close()
+        self._loop = self._thread = None
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
+    others = [task for task in asyncio.all_tasks(loop) if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others, timeout=CLOSE_S_MAX / 2) if others else None
+    await loop.shutdown_asyncgens()
+    loop.stop()
+
+
+class Lane(Generic[Argument]):
+    """The calls of one function by one step. On the run loop's thread, but for what is marked."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        function: Callable[[Argument], Any],
+        calling: Calling,
+        limit: TokenBucket | None = None,
+        cost: Callable[[Argument], float] = lambda argument: 1.0,
+    ) -> None:
+        """``limit`` bounds how much is called a second; ``cost`` says how much a call is."""
+        self.calling = calling
+        self._calls = calls
+        self._function = function
+        self._limit = limit
+        self._cost = cost
+        self._threads = None if is_async(function) else _Threads(calling.concurrency)
+        self._waiting: deque[tuple[int, Argument]] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._done: deque[Done] = deque()
+        self._rung = False
+        self._closed = False
+        self.tally = Tally()
+        self.unfinished = 0
+        """Calls that were put in and not taken out yet."""
+        self.trouble: str | None = None
+        """Why the last attempt of some call failed, until one succeeds."""
+
+    def put(self, calls: Iterable[tuple[int, Argument]]) -> None:
+        """Call the function for each argument; places are the caller's, to know results by."""
+        before = len(self._waiting)
+        self._waiting.extend(calls)
+        self.unfinished += len(self._waiting) - before
+        self._calls.loop().call_soon_threadsafe(self._start_some)
+
+    def take(self) -> list[Done]:
+        """What has been done since, in the order in which it was."""
+        if not self._done:
+            return []
+        self._rung = False  # first, so that what comes from now on rings again
+        taken = []
+        while self._done:
+            taken.append(self._done.popleft())
+        self.unfinished -= len(taken)
+        return taken
+
+    def close(self) -> None:
+        """Forget everything: nothing will come out any more."""
+        self._closed = True
+        self._waiting.clear()
+        self._done.clear()
+        self.unfinished = 0
+        if self._threads is not None:
+            self._threads.close()
+        if self._running:
+            self._calls.loop().call_soon_threadsafe(self._cancel)
+
+    # -- on the event loop's thread
+
+    def _start_some(self) -> None:
+        loop = self._calls.loop()
+        while len(self._running) < self.calling.concurrency and not self._closed:
+            try:
+                place, argument = self._waiting.popleft()
+            except IndexError:
+                return
+            task = loop.create_task(self._call(place, argument))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._start_some()
+
+    def _cancel(self) -> None:
+        for task in self._running:
+            task.cancel()
+
+    async def _call(self, place: int, argument: Argument) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                result = await self._attempt(argument, loop)
+                done = Done(place, result=result, attempts=attempts)
+                self.trouble = None
+                break
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the step says whose it is
+                if self._closed:
+                    return
+                pause = self._pause_after(error, attempts)
+                if pause is None:
+                    self.tally.failures += 1
+                    done = Done(place, error=error, attempts=attempts)
+                    break
+                self.tally.retries += 1
+                await asyncio.sleep(pause / 1000)
+        self.tally.calls += 1
+        self.tally.ms += (loop.time() - began) * 1000
+        self._hand_over(done)
+
+    async def _attempt(self, argument: Argument, loop: asyncio.AbstractEventLoop) -> Any:
+        if self._limit is not None:
+            wait = self._limit.take(self._cost(argument), loop.time() * 1000)
+            if wait > 0:
+                await asyncio.sleep(wait / 1000)
+        try:
+            async with asyncio.timeout(self.calling.timeout_ms / 1000) as limit:
+                if self._threads is None:
+                    result = self._function(argument)
+                else:
+                    result = await self._threads.run(self._function, argument, loop)
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            self.tally.timeouts += 1
+            raise TimeoutError(f"no answer within {self.calling.timeout_ms} ms") from error
+
+    def _pause_after(self, error: BaseException, attempts: int) -> float | None:
+        """How long to wait before the next attempt; None when there is none."""
+        self.trouble = f"{type(error).__name__}: {error}"
+        if isinstance(error, HeadraceError) and not error.retry:
+            return None
+        if not isinstance(error, Exception | asyncio.CancelledError):
+            return None
+        return self.calling.retry.pause_ms(attempts, random.random())
+
+    def _hand_over(self, done: Done) -> None:
+        self._done.append(done)
+        if not self._rung:
+            self._rung = True
+            self._calls.ring()
+
+
+class _Threads:
+    """Daemon threads, started when needed, up to a number. On the event loop's thread, but for what is marked."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._busy = 0
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+
+    def run(self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
+        """The function's result, once a thread has been free for it."""
+        future: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            self._busy -= 1
+            if future.cancelled():
+                return
+            if error is None:
+                future.set_result(result)
+            else:  # a future takes no StopIteration
+                future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+
+        def work() -> None:  # in a thread
+            result, error = None, None
+            try:
+                result = None if future.cancelled() else function(argument)
+            except BaseException as raised:  # noqa: BLE001 - whoever awaits it knows what to do
+                error = raised
+            # A loop that is closed has nobody who waits.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(settle, result, error)
+
+        self._busy += 1
+        self._work.put(work)
+        if self._count < min(self._most, self._busy):
+            self._count += 1
+            threading.Thread(target=self._serve, name="headrace-call", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Let each thread end when it has done what it is at. From any thread."""
+        for _ in range(self._most):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
