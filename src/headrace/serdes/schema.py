@@ -48,7 +48,7 @@ class Mismatch:
 class Schema:
     """Ordered columns with their types; ``record`` is the dataclass it was made from, if it was."""
 
-    __slots__ = ("_build", "_dtypes", "_names", "_read", "columns", "record")
+    __slots__ = ("_build", "_dtypes", "_names", "_of_dict", "_of_instance", "_read", "columns", "record")
 
     def __init__(self, columns: Mapping[str, pl.DataType], record: type | None = None) -> None:
         """Use ``Schema.of``."""
@@ -58,6 +58,8 @@ class Schema:
         self._dtypes = list(self.columns.values())
         self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
         self._read: Callable[[str], Callable[[Any], Any]] = attrgetter if record else itemgetter
+        self._of_dict = _taker(itemgetter, self._names)
+        self._of_instance = None if record is None else _taker(attrgetter, self._names)
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
@@ -155,6 +157,46 @@ class Schema:
                 self._check_record(index, record)
             raise DataError(f"{len(records)} records, each of which fits, make no batch: {error}") from error
 
+    # -- single rows, as tuples of values in the order of the columns
+
+    def values_of(self, record: Any) -> Sequence[Any]:
+        """The values of a dict, or of an instance of ``record``; of what type they are isn't looked at.
+
+        Raises ``DataError`` for anything else, and for a dict that lacks a column.
+        """
+        try:
+            if type(record) is dict or isinstance(record, Mapping):
+                return self._of_dict(record)
+            if self._of_instance is not None and self.record is not None and isinstance(record, self.record):
+                return [_without_dataclasses(value) for value in self._of_instance(record)]
+        except KeyError as error:
+            raise DataError(
+                f"{record!r:.200} has no {error.args[0]!r}", hint=_did_you_mean(error.args[0], list(record))
+            ) from error
+        wanted = "a dict" if self.record is None else f"a {self.record.__name__} or a dict"
+        raise DataError(f"{record!r:.200} is a {type(record).__name__}, not {wanted}")
+
+    def record_of(self, values: Sequence[Any]) -> Any:
+        """The row of these values as an instance of ``record``, or as a dict."""
+        if self.record is None:
+            return dict(zip(self._names, values, strict=True))
+        return self._build([[value] for value in values])[0]
+
+    def from_values(self, rows: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
+        """A batch of such rows. Raises ``DataError`` for the first that doesn't fit; ``where`` says of its index."""
+        columns = zip(self.columns.items(), zip(*rows, strict=True), strict=True)
+        try:
+            return pl.DataFrame([pl.Series(name, column, dtype, strict=True) for (name, dtype), column in columns])
+        except Exception as error:
+            for index, row in enumerate(rows):
+                for (name, dtype), value in zip(self.columns.items(), row, strict=True):
+                    try:
+                        pl.Series(name, [value], dtype, strict=True)
+                    except Exception as cause:
+                        misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}"
+                        raise DataError(f"{where(index)}: {misfit}") from cause
+            raise DataError(f"{len(rows)} rows, each of which fits, make no batch: {error}") from error
+
     def _column(self, name: str, dtype: pl.DataType, records: Sequence[Any]) -> pl.Series:
         values = list(map(self._read(name), records))
         if self.record is not None and isinstance(dtype, pl.Struct | pl.List):
@@ -179,6 +221,12 @@ class Schema:
                 raise DataError(
                     f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}"
                 ) from error
+
+
+def _taker(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:
+    """Takes the values of these names out of a record."""
+    take = getter(*names)
+    return (lambda record: (take(record),)) if len(names) == 1 else take
 
 
 def _without_dataclasses(value: Any) -> Any:

@@ -1,0 +1,116 @@
+"""State of a user's own: records under keys, one at a time or column by column, over the same durable bytes.
+
+A ``RecordStore`` is a ``TableStore`` that also takes and gives single records, quickly. A key is a value, or a tuple of
+them where the key has several columns; a record is a dict, or an instance of the dataclass that the store was declared
+with. What is written is seen by the next read, and counts with the task's next commit.
+
+One thread uses a store. Reads may wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from headrace.core.errors import DataError
+from headrace.serdes.schema import Schema
+from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.scalar_rows import ScalarKeys, ScalarValues
+from headrace.stores.table import TableStore
+
+_ROWS_END = b"\x02"
+
+
+class RecordStore(TableStore):
+    """Records by key. Whole batches go through ``get_rows``, ``put_rows``, ``delete_rows`` and ``scan``."""
+
+    def __init__(self, store: KeyValueStore, key: Mapping[str, pl.DataType], value: Schema) -> None:
+        super().__init__(store, {**key, **value.columns}, list(key))
+        self._value = value
+        self._scalar_keys = ScalarKeys(key)
+        self._single = len(key) == 1
+        self._writer: ScalarValues | None = None
+        self._readers: dict[int, ScalarValues | None] = {}
+
+    # -- one record
+
+    def get(self, key: Any) -> Any:
+        """The record of this key, or None. Changing it changes nothing here: ``put`` it."""
+        data = self.store.get(self._key(key))
+        return None if data is None else self._record(data)
+
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """The record of each key, or None."""
+        found = self.store.get_many([self._key(key) for key in keys])
+        return [None if data is None else self._record(data) for data in found]
+
+    def __contains__(self, key: object) -> bool:
+        return self.store.get(self._key(key)) is not None
+
+    def put(self, key: Any, record: Any) -> None:
+        """Set the record of a key: a dict with all columns (None for none), or an instance of the dataclass."""
+        if self._writer is None:
+            self._writer = ScalarValues(self._writing())
+        self.store.put(self._key(key), self._writer.encode(self._value.values_of(record)))
+
+    def delete(self, key: Any) -> None:
+        """Remove a key, if it is there."""
+        self.store.delete(self._key(key))
+
+    def items(
+        self, prefix: Any = None, *, start: Any = None, stop: Any = None, reverse: bool = False
+    ) -> Iterator[tuple[Any, Any]]:
+        """Keys and records in the order of keys (or against it), read as they are asked for.
+
+        ``prefix``, ``start`` and ``stop`` (which is left out) are values of the first columns of the key. What is
+        written meanwhile may show or not; no key comes twice.
+        """
+        low = b"" if start is None else self._beginning(start)
+        high = _ROWS_END if stop is None else self._beginning(stop)
+        if prefix is not None:
+            first = self._beginning(prefix)
+            low, high = max(low, first), min(high, first + _ROWS_END)
+        entries: Iterable[tuple[bytes, bytes]] = self.store.range(low, high, reverse=reverse) if low < high else ()
+        for key, data in entries:
+            values = self._scalar_keys.decode(key)
+            yield (values[0] if self._single else values), self._record(data)
+
+    # -- inside
+
+    def _key(self, key: Any) -> bytes:
+        if self._single:
+            return self._scalar_keys.encode((key,))
+        if not isinstance(key, tuple) or len(key) != len(self.key):
+            raise DataError(
+                f"store {self._id!r}: {key!r:.100} is no key; it has the columns {', '.join(self.key)}",
+                hint="give a tuple with a value for each, in this order",
+            )
+        return self._scalar_keys.encode(key)
+
+    def _beginning(self, values: Any) -> bytes:
+        first = values if isinstance(values, tuple) else (values,)
+        if not 1 <= len(first) <= len(self.key):
+            raise DataError(
+                f"store {self._id!r}: {values!r:.100} is no beginning of a key; it has the columns "
+                f"{', '.join(self.key)}",
+                hint="give values of its first columns, in their order",
+            )
+        return self._scalar_keys.encode(first)
+
+    def _record(self, data: bytes) -> Any:
+        number = data[1] if len(data) > 1 else -1
+        if number not in self._readers:
+            self._readers[number] = self._reader(number)
+        reader = self._readers[number]
+        values = self._decode([data]).row(0) if reader is None else reader.decode(data)
+        return self._value.record_of(values)
+
+    def _reader(self, number: int) -> ScalarValues | None:
+        """What reads records of this layout; None when their columns aren't those of today."""
+        self._read_layouts()
+        if not 0 <= number < len(self._layouts):
+            return None  # the columnar reader says what is wrong
+        layout = self._layouts[number]
+        return ScalarValues(layout) if list(layout.columns.items()) == list(self.values.items()) else None
