@@ -10,6 +10,7 @@ from headrace.api.handles import Output, Table
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Trigger, Tumbling
 from headrace.api.specs import Aggregate
 from headrace.api.stream import Stream
+from headrace.api.tasks import Out, Store, Task, TaskContext, Timer
 from headrace.api.triggers import after, all_of, any_of, at_close, every, repeated, since_first, since_last
 from headrace.api.windows import count_window, global_window, hopping, session, sliding, tumbling
 from headrace.app import App
@@ -38,18 +39,23 @@ __all__ = [
     "GlobalWindow",
     "HeadraceError",
     "Hopping",
+    "Out",
     "Output",
     "PlanError",
     "Retry",
     "Schema",
     "Session",
     "Sliding",
+    "Store",
     "Stream",
     "StreamNotFoundError",
     "StreamReader",
     "StreamWriter",
     "SurroundingsError",
     "Table",
+    "Task",
+    "TaskContext",
+    "Timer",
     "Trigger",
     "Tumbling",
     "UsageError",

@@ -11,7 +11,18 @@ import pytest
 import headrace as hr
 from headrace.api.app import Declarations
 
-MODULES = ["aggregates", "app", "calling", "composed", "descriptors", "handles", "stream", "triggers", "windows"]
+MODULES = [
+    "aggregates",
+    "app",
+    "calling",
+    "composed",
+    "descriptors",
+    "handles",
+    "stream",
+    "tasks",
+    "triggers",
+    "windows",
+]
 
 FUNCTIONS = [
     hr.count,

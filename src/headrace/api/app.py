@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, get_args
 
@@ -28,6 +28,8 @@ from headrace.api.specs import (
     TableSpec,
 )
 from headrace.api.stream import Stream
+from headrace.api.tasking import add_task
+from headrace.api.tasks import Task
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
@@ -217,6 +219,38 @@ class Declarations:
             for side in sides:
                 self._draft.streams[side.id] = replace(side, role=Role.SIDE_INPUT)
             return Table(self._draft, id)
+
+    def task(
+        self,
+        task: Task,
+        inputs: Mapping[str, Stream],
+        outputs: Mapping[str, SchemaLike] | None = None,
+        *,
+        event_time: str | Mapping[str, str] | None = None,
+        id: str | None = None,
+    ) -> dict[str, Stream]:
+        """Run a low-level task of your own on ``inputs``; returns a flow for each of ``outputs``, by name.
+
+        Messages of one key meet in one instance: ``partition_by`` before it; inputs need equal partition counts.
+        ``outputs`` says the columns of each; every one has to be taken. ``event_time`` names the column of their event
+        time, for all or by output; without it a time column that is called as an input's keeps its role.
+
+        >>> class Pages(hr.Task):
+        ...     seen = hr.Store(key={"member": pl.String}, value={"pages": pl.Int64})
+        ...
+        ...     def process(self, message, out):
+        ...         pages = (self.seen.get(message["member"]) or {"pages": 0})["pages"] + 1
+        ...         self.seen.put(message["member"], {"pages": pages})
+        ...         if pages == 100:
+        ...             out.send("keen", {"member": message["member"], "ts": message["ts"]})
+        >>> by_member = views.partition_by("member", id="by-member-for-pages")
+        >>> flows = app.task(
+        ...     Pages(), {"views": by_member}, {"keen": {"member": pl.String, "ts": pl.Int64}}, id="pages"
+        ... )
+        >>> flows["keen"].send_to(app.output("keen-members"))
+        """
+        with Declaring("task") as here:
+            return add_task(self._draft, task, inputs, outputs, id, event_time, here)
 
     def graph(self) -> Graph:
         """The app as one immutable graph; raises when a flow has no end, or there is none.

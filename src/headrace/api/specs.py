@@ -301,6 +301,32 @@ class TableJoin:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """State that a low-level task declares: ``attribute`` is its name in the class."""
+
+    id: str
+    attribute: str
+    key: Schema
+    value: Schema
+    ttl_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskStep:
+    """A low-level task: an instance of the user's class, to be copied for each task of the stage.
+
+    ``inputs`` are the names and columns of the flows that it takes, in the order of the node's inputs. It hands out
+    nothing but side outputs, one for each of ``outputs``. ``timed``: all inputs have a watermark.
+    """
+
+    task: Any
+    inputs: tuple[tuple[str, Schema], ...]
+    outputs: tuple[tuple[str, Schema], ...]
+    stores: tuple[StoreSpec, ...]
+    timed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SendTo:
     """Writes to an output stream; ``keys`` choose the partition, else messages stay in their task's."""
 
@@ -339,6 +365,7 @@ Operator = (
     | Join
     | LatestJoin
     | TableJoin
+    | TaskStep
     | SendTo
     | SendToTable
     | Sink
@@ -364,6 +391,8 @@ def op_code(operator: Operator) -> str:
             return "PARTITION_BY"
         case DropLate():
             return "DROP_LATE"
+        case TaskStep():
+            return "TASK"
         case SideOutput(name=name):
             return "LATE" if name == LATE else "SIDE_OUTPUT"
         case _:

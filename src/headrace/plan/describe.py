@@ -28,6 +28,7 @@ from headrace.api.specs import (
     SideOutput,
     Sink,
     TableJoin,
+    TaskStep,
     Window,
 )
 from headrace.core.duration import format_ms
@@ -48,6 +49,7 @@ _KINDS: dict[type[Operator], str] = {
     Join: "join",
     LatestJoin: "join_latest",
     TableJoin: "join",
+    TaskStep: "task",
     SendTo: "send_to",
     SendToTable: "send_to",
     Sink: "sink",
@@ -89,6 +91,8 @@ def detail_of(operator: Operator) -> str:
             return f"{how} on {_names(keys)}, the last one for {format_ms(ttl)}"
         case TableJoin(keys=keys, how=how):
             return f"{how} on {_names(keys)}"
+        case TaskStep() as task:
+            return _task(task)
         case SendTo(keys=keys):
             return f"by {_names(keys)}" if keys else ""
         case _:
@@ -137,6 +141,18 @@ def _window(window: Window) -> str:
     words += [f"late {window.late} for {format_ms(window.lateness_ms)}"] if window.late else []
     words += [window.panes] if window.marked else []
     return f"{', '.join(words)}: {named}"
+
+
+def _task(step: TaskStep) -> str:
+    words = [type(step.task).__name__]
+    words += [f"to {_names(tuple(name for name, _ in step.outputs))}"] if step.outputs else []
+    stores = tuple(f"{s.attribute} by {_names(tuple(s.key.columns))}{_ttl(s.ttl_ms)}" for s in step.stores)
+    words += [f"keeps {' and '.join(stores)}"] if stores else []
+    return ", ".join(words)
+
+
+def _ttl(ttl_ms: int | None) -> str:
+    return "" if ttl_ms is None else f" for {format_ms(ttl_ms)}"
 
 
 def _shape(shape: WindowShape) -> str:

@@ -3,7 +3,7 @@
 Two traversals of the same graph. The first finds, for every ``send_to(table)``, the joins with that
 table. The second goes from each input through the graph, crossing from the one to the other as if they
 were connected, and notes the places it comes by where messages of one key have to be in one task: joins,
-joins with a table, keyed windows and ``deduplicate`` (which see several streams behind a ``merge``).
+joins with a table, keyed windows and ``deduplicate`` (which see several streams behind a ``merge``), low-level tasks.
 
 Streams that every task reads whole (broadcast ones, the side inputs of a global table) meet nobody.
 """
@@ -13,7 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.api.specs import Deduplicate, Graph, Input, Join, LatestJoin, Node, SendToTable, TableJoin, Window
+from headrace.api.specs import (
+    Deduplicate,
+    Graph,
+    Input,
+    Join,
+    LatestJoin,
+    Node,
+    SendToTable,
+    TableJoin,
+    TaskStep,
+    Window,
+)
 from headrace.plan.traverse import traverse
 
 
@@ -99,7 +110,7 @@ class _JoinVisitor:
 
     def __call__(self, vertex: str) -> None:
         match self._graph.nodes[vertex].operator:
-            case Join() | LatestJoin():
+            case Join() | LatestJoin() | TaskStep():
                 self.joins.append(vertex)
             case TableJoin(table=table) if self._graph.tables[table].kind == "local":
                 self.joins.append(vertex)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.api.specs import Deduplicate, Graph, Role, StreamSpec, TableJoin, Window
+from headrace.api.specs import Deduplicate, Graph, Role, StreamSpec, TableJoin, TaskStep, Window
 from headrace.core.errors import PlanError
 from headrace.plan.joins import JoinGroup
 from headrace.systems.base import StreamInfo
@@ -174,6 +174,8 @@ def _meeting(graph: Graph, node_id: str) -> str:
             name = f"window {node_id!r}"
         case Deduplicate():
             name = f"deduplicate {node_id!r}"
+        case TaskStep():
+            name = f"task {node_id!r}"
         case TableJoin(table=table):
             name = f"join {node_id!r} with table {table!r}"
         case _:

@@ -22,7 +22,7 @@ from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.plan.planner import plan
 from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.messages import AppStatus, Finished, Heartbeat, Register
+from headrace.runners.coordination.messages import AppStatus, Finished, Heartbeat, Orders, Register
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import check_stages, prepare_streams
 from headrace.runners.reporting import task_status
@@ -51,7 +51,7 @@ def run_local(
     watch = _Watch(ledger, progress)
     try:
         with _draining(container, ledger):
-            container.run(watch.publish)
+            container.run(lambda hosts: _obey(container, watch.publish(hosts)))
         return watch.end(container)
     finally:
         container.close()
@@ -68,13 +68,17 @@ class _Watch:
         register = Register(container=0, attempt=0, host=socket.gethostname(), pid=os.getpid(), incarnation=self._me)
         ledger.register(register, self._clock.monotonic_ms())
 
-    def publish(self, hosts: Sequence[TaskHost]) -> None:
-        """Take a snapshot and show it."""
+    def publish(self, hosts: Sequence[TaskHost]) -> Orders:
+        """Take a snapshot and show it; what a coordinator would order."""
         now = self._clock.monotonic_ms()
         tasks = [task_status(host, now) for host in hosts]
-        self._ledger.heartbeat(Heartbeat(container=0, incarnation=self._me, sent_ms=now, tasks=tasks), now)
+        shutdown = any(host.wants_shutdown for host in hosts)
+        orders = self._ledger.heartbeat(
+            Heartbeat(container=0, incarnation=self._me, sent_ms=now, tasks=tasks, wants_shutdown=shutdown), now
+        )
         if self._progress is not None:
             self._progress(self._ledger.status(now))
+        return orders
 
     def end(self, container: Container) -> AppStatus:
         """The last status."""
@@ -82,6 +86,11 @@ class _Watch:
         over = [str(host.name) for host in container.hosts if host.finished or container.drained]
         self._ledger.finished(Finished(container=0, incarnation=self._me, tasks=over), now)
         return self._ledger.status(now)
+
+
+def _obey(container: Container, orders: Orders) -> None:
+    if orders.drain:
+        container.drain()
 
 
 @contextmanager

@@ -32,9 +32,11 @@ from headrace.api.specs import (
     SideOutput,
     Sink,
     TableJoin,
+    TaskStep,
     Window,
 )
 from headrace.core.errors import PlanError
+from headrace.core.ids import TaskName
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.calls import Calls
 from headrace.runtime.operators.base import Counters, Operator, Port
@@ -47,6 +49,7 @@ from headrace.runtime.operators.join_latest import LatestJoinOperator
 from headrace.runtime.operators.map_async import MapAsyncOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.table import TableLookup, TableWriter
+from headrace.runtime.operators.task import TaskOperator
 from headrace.runtime.operators.window_aligned import aligned_window
 from headrace.runtime.operators.windows import window_operator
 from headrace.runtime.tables import TaskTables
@@ -93,6 +96,8 @@ def build_operator(
         case TableJoin(table=table) as spec:
             (left,) = _columns_before(plan, node)
             return TableLookup(node, spec, left, tables[table])
+        case TaskStep() as spec:
+            return TaskOperator(node, spec, counters)
         case SendToTable(table=table) as spec:
             return TableWriter(node, spec, tables[table])
 
@@ -128,6 +133,7 @@ class Chain:
         self._times = _Times({id_: graph.nodes[id_].inputs for id_ in stage.nodes})
         operators = self._operators.values()
         self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
+        self._asking = [operator for operator in operators if isinstance(operator, TaskOperator)]
         self._unended = list(self._operators)
 
     @property
@@ -202,9 +208,26 @@ class Chain:
             self._let_time_through()
 
     def close(self) -> None:
-        """Forget what operators wait for."""
-        for operator in self._waiting:
+        """Forget what operators wait for, and release what they have opened."""
+        for operator in self._operators.values():
             operator.close()
+
+    # -- operators that ask for something
+
+    @property
+    def wants_commit(self) -> bool:
+        """Some operator asks for a commit."""
+        return any(operator.wants_commit for operator in self._asking)
+
+    @property
+    def wants_shutdown(self) -> bool:
+        """Some operator asks that the app be drained."""
+        return any(operator.wants_shutdown for operator in self._asking)
+
+    def committed(self) -> None:
+        """What operators have done so far is committed."""
+        for operator in self._asking:
+            operator.committed()
 
     # -- the end, and a new beginning
 
@@ -213,6 +236,11 @@ class Chain:
         while self._unended and not self.holding:
             self._operators[self._unended.pop(0)].on_end()
         return not self._unended and not self.holding
+
+    def begin(self, task: TaskName) -> None:
+        """The state is there: let operators prepare themselves, before anything else."""
+        for id_, operator in self._operators.items():
+            operator.begin(task, self._times.heard[id_])
 
     def resume(self, watermark: int) -> None:
         """Tell the operators the watermark that their restored state belongs to."""

@@ -241,6 +241,7 @@ class TaskHost:
                 assert_never(envelope)
         self._note_bootstrapped(ssp, ended=isinstance(envelope, PartitionEnd))
         self._advance()
+        self._commit_if_asked()
         return True
 
     def on_time(self, now_ms: float) -> float:
@@ -264,6 +265,7 @@ class TaskHost:
         self._notice_silence(now_ms)
         self.task.chain.on_time(self._clock.now_ms())
         self._advance()
+        self._commit_if_asked()
         if not self.task.finished:
             self._announcer.tell(self.task.output_watermark, idle=self._idle, now_ms=now_ms)
         self._progress.report(self.positions, now_ms)
@@ -274,6 +276,17 @@ class TaskHost:
         if not self._over:
             self.node.tick((self.node.label + 1) * self.plan.graph.settings.checkpoint_interval_ms)
             self.perform()
+
+    def _commit_if_asked(self) -> None:
+        """Commit before the clock says so: once for each of its versions, for readers wait for those of others."""
+        interval = self.plan.graph.settings.checkpoint_interval_ms
+        if self.task.chain.wants_commit and self.node.label * interval <= self._clock.now_ms():
+            self.commit_now()
+
+    @property
+    def wants_shutdown(self) -> bool:
+        """A step of the task asks that the app be drained."""
+        return self.task.chain.wants_shutdown
 
     # -- performing
 
@@ -411,6 +424,9 @@ class TaskHost:
                 hint="this is a stale copy of the task; its replacement has read further",
             ) from error
         self._bootstrap_ends = self.inputs.ends(self.task.side_inputs)
+        if not self.task.finished:
+            self.task.chain.tell_time(self._clock.now_ms())
+            self.task.begin()
         for ssp in self.task.side_inputs:
             self._note_bootstrapped(ssp)
 
@@ -435,6 +451,7 @@ class TaskHost:
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
         now = self._clock.monotonic_ms()
         self._progress.trim(needed)
+        self.task.chain.committed()
         self.committed_ms = now
         self.commit_took_ms = now - self._commit_began
 

@@ -125,6 +125,10 @@ class Task:
         """The bookkeeping, for the checkpoint; stores are saved by the host."""
         return self.times.save()
 
+    def begin(self) -> None:
+        """Be ready; stores and bookkeeping are as the last commit left them."""
+        self.chain.begin(self.task.name)
+
     def load(self, times: TimesCheckpoint) -> None:
         """Take up where ``save`` left off; the stores have been filled already."""
         self.times.load(times)

@@ -159,6 +159,8 @@ class Ledger:
             container.heartbeat = message
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._take_in(task, status, message.sent_ms)
+        if message.wants_shutdown and not self._drain:
+            self.drain()
         return self.orders
 
     def finished(self, message: Finished, now_ms: float) -> Orders:

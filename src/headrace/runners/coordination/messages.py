@@ -144,7 +144,10 @@ class TaskStatus(Part, frozen=True, kw_only=True):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """A sign of life. ``sent_ms`` is the sender's monotonic clock: heartbeats are ordered by it, rates come from it."""
+    """A sign of life. ``sent_ms`` is the sender's monotonic clock: heartbeats are ordered by it, rates come from it.
+
+    ``wants_shutdown``: a task of the container asks that the app be drained.
+    """
 
     container: int
     incarnation: str
@@ -152,6 +155,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     tasks: list[TaskStatus] = []
     cpu_ms: int = 0
     rss_bytes: int = 0
+    wants_shutdown: bool = False
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):

@@ -140,6 +140,7 @@ class _Board:
         self._clock = clock
         self._lock = threading.Lock()
         self._tasks: list[TaskStatus] = []
+        self._wants_shutdown = False
 
     def publish(self, hosts: Sequence[TaskHost]) -> None:
         """Take a new snapshot."""
@@ -147,12 +148,13 @@ class _Board:
         tasks = [task_status(host, now) for host in hosts]
         with self._lock:
             self._tasks = tasks
+            self._wants_shutdown = any(host.wants_shutdown for host in hosts)
 
     def heartbeat(self) -> Heartbeat:
         """The last snapshot as a heartbeat."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         with self._lock:
-            tasks = self._tasks
+            tasks, wants_shutdown = self._tasks, self._wants_shutdown
         return Heartbeat(
             container=self._container,
             incarnation=self._incarnation,
@@ -160,6 +162,7 @@ class _Board:
             tasks=tasks,
             cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
             rss_bytes=usage.ru_maxrss * 1024,
+            wants_shutdown=wants_shutdown,
         )
 
 

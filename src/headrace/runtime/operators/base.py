@@ -18,6 +18,7 @@ import polars as pl
 
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
+from headrace.core.ids import TaskName
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
@@ -63,6 +64,9 @@ class Operator:
         self.rows += rows.height
         self.on_batch(rows)
 
+    def begin(self, task: TaskName, watermark: int) -> None:
+        """The task begins: its state has been restored, event time had come to ``watermark``. Once, before all else."""
+
     def on_batch(self, rows: pl.DataFrame) -> None:
         """Process rows; never called with none."""
         self.emit(rows)
@@ -103,7 +107,7 @@ class Operator:
         return None
 
     def close(self) -> None:
-        """Forget what is held: the task begins anew, or ends."""
+        """Forget what is held, release what was opened: the task begins anew, or ends."""
 
     # -- for all
 

@@ -304,6 +304,9 @@ class AppTask(SimTask):
             positions |= {ssp: entry.offset for ssp, entry in saved.items() if entry.offset is not None}
         self.polled = dict(positions)
         self.reception.resume(positions, saved)
+        if not self.task.finished:
+            self.task.chain.tell_time(self._clock_ms)
+            self.task.begin()
         logs = self.cluster.source_logs
         self._bootstrap_ends = {ssp: logs[ssp].end_at(self.world.now) for ssp in self.task.side_inputs}
         for ssp in self.task.side_inputs:

@@ -1,0 +1,185 @@
+"""What ``app.task`` is declared with, checked, and the nodes that it becomes: the task, and one for each output."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Mapping
+
+from headrace.api.draft import Draft
+from headrace.api.event_time import LostTime, Time, check_time_column, is_time
+from headrace.api.location import Location
+from headrace.api.rows import SchemaLike
+from headrace.api.specs import EventTime, SideOutput, StoreSpec, TaskStep
+from headrace.api.stream import Stream
+from headrace.api.tasks import Store, Task, overrides, stores_of
+from headrace.core.errors import DeclarationError
+from headrace.core.ids import check_id
+from headrace.serdes.schema import Schema
+from headrace.stores.ordered_keys import KeyEncoding
+
+_METHODS = (
+    Task.init,
+    Task.process,
+    Task.process_batch,
+    Task.on_timer,
+    Task.on_watermark,
+    Task.on_end_of_stream,
+    Task.close,
+)
+
+
+def add_task(
+    draft: Draft,
+    task: object,
+    inputs: object,
+    outputs: Mapping[str, SchemaLike] | None,
+    id_: str | None,
+    event_time: str | Mapping[str, str] | None,
+    here: Location,
+) -> dict[str, Stream]:
+    """Add a low-level task to the draft; returns the flow behind each output."""
+    own = _checked_task(task)
+    flows = _checked_inputs(draft, inputs)
+    schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
+    times = _output_times(flows, schemas, event_time, here)
+    name = draft.claim("a task", id_, here, 'app.task(..., id="alerts")')
+    step = TaskStep(
+        task=_copied(own),
+        inputs=tuple((input_, flow.schema) for input_, flow in flows.items()),
+        outputs=tuple(schemas.items()),
+        stores=_claimed_stores(draft, own, name, here),
+        timed=all(flow._time is not None for flow in flows.values()),
+    )
+    draft.add("task", step, tuple(flow.node for flow in flows.values()), here, id_=name)
+    found = {}
+    for output, schema in schemas.items():
+        time = times[output]
+        known = time if isinstance(time, EventTime) else None
+        node = draft.add(f"{name}-{output}", SideOutput(output), (name,), here, schema=schema, event_time=known)
+        found[output] = Stream(draft, node.id, schema, time)
+    return found
+
+
+def _checked_task(task: object) -> Task:
+    if isinstance(task, type) and issubclass(task, Task):
+        raise DeclarationError(
+            f"a task is an instance, and this is the class {task.__name__}",
+            hint=f"make one, with its parameters: {task.__name__}(...)",
+        )
+    if not isinstance(task, Task):
+        raise DeclarationError(
+            f"a task is an instance of a subclass of hr.Task, and this is {type(task).__name__} {task!s:.80}",
+            hint="write class Alerts(hr.Task): ..., and pass Alerts()",
+        )
+    name = type(task).__name__
+    by_message, by_batch = overrides(task, Task.process), overrides(task, Task.process_batch)
+    if by_message == by_batch:
+        which = "both process and process_batch" if by_message else "neither process nor process_batch"
+        raise DeclarationError(
+            f"{name} overrides {which}",
+            hint="override one: process(self, message, out), or process_batch(self, rows, out) for DataFrames",
+        )
+    for method in _METHODS:
+        function = getattr(type(task), method.__name__)
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+            raise DeclarationError(
+                f"{name}.{method.__name__} is {'async' if inspect.iscoroutinefunction(function) else 'a generator'}",
+                hint="write a plain method; results leave by out.send(...)",
+            )
+    return task
+
+
+def _copied(task: Task) -> Task:
+    """What the user does to the instance afterwards doesn't reach the app; and each task will need a copy."""
+    try:
+        return copy.deepcopy(task)
+    except Exception as error:
+        raise DeclarationError(
+            f"this {type(task).__name__} can't be copied: {error}",
+            hint="each task gets a copy; open connections, files and locks in init(self, context)",
+        ) from error
+
+
+def _checked_inputs(draft: Draft, inputs: object) -> dict[str, Stream]:
+    if not isinstance(inputs, Mapping) or not inputs:
+        raise DeclarationError(
+            f"inputs= names the streams that the task takes, and is {type(inputs).__name__} {inputs!s:.80}",
+            hint='write inputs={"views": views}',
+        )
+    flows: dict[str, Stream] = {}
+    for name, flow in inputs.items():
+        check_id("the input", name)
+        if not isinstance(flow, Stream):
+            raise DeclarationError(
+                f"the input {name!r} must be a stream, and is {type(flow).__name__} {flow!s:.80}",
+                hint='streams come from app.input("...") and its methods',
+            )
+        if flow.draft is not draft:
+            raise DeclarationError(
+                f"the input {name!r} belongs to the app {flow.draft.app!r}, and this task to {draft.app!r}",
+                hint="two apps meet only in a stream that one writes and the other reads",
+            )
+        flows[name] = flow
+    return flows
+
+
+def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple[StoreSpec, ...]:
+    specs: dict[str, StoreSpec] = {}
+    for attribute, store in stores_of(task).items():
+        name = store.id or store.name
+        if name in specs:
+            raise DeclarationError(
+                f"{specs[name].attribute!r} and {attribute!r} of {type(task).__name__} are stores of one id, {name!r}",
+                hint="give each a hr.Store(...) and an id of its own",
+            )
+        _check_store(name, store)
+        # A store's id is the step's and its own: a table of that name would share its state.
+        whole = draft.claim(f"the store {attribute!r} of a task", f"{id_}.{name}", here)
+        specs[name] = StoreSpec(whole, attribute, store.key, store.value, store.ttl_ms)
+    return tuple(specs.values())
+
+
+def _check_store(name: str, store: Store) -> None:
+    check_id("the store", name)
+    try:
+        KeyEncoding(store.key.columns)
+    except DeclarationError as error:
+        raise DeclarationError(f"the store {name!r}: {error.message}", hint=error.hint) from error
+
+
+def _output_times(
+    flows: Mapping[str, Stream],
+    schemas: Mapping[str, Schema],
+    event_time: str | Mapping[str, str] | None,
+    here: Location,
+) -> dict[str, Time]:
+    """The event time of each output: as named, or where a column has the name of an input's."""
+    named = dict.fromkeys(schemas, event_time) if isinstance(event_time, str) else dict(event_time or {})
+    for output in named:
+        if output not in schemas:
+            raise DeclarationError(
+                f"event_time= names the output {output!r}, which the task doesn't have",
+                hint=f"its outputs: {', '.join(schemas) or 'none'}",
+            )
+    untimed = [name for name, flow in flows.items() if flow._time is None]
+    if named and untimed:
+        raise DeclarationError(
+            f"event_time= needs inputs that have one, and {untimed[0]!r} hasn't",
+            hint='name the column that holds it: app.input("views", schema, event_time="ts", lateness="5s")',
+        )
+    return {
+        output: check_time_column(column, schema) if (column := named.get(output)) else _kept_time(flows, schema, here)
+        for output, schema in schemas.items()
+    }
+
+
+def _kept_time(flows: Mapping[str, Stream], schema: Schema, here: Location) -> Time:
+    known = [flow._time for flow in flows.values() if isinstance(flow._time, EventTime)]
+    for time in known:
+        dtype = schema.columns.get(time.column)
+        if dtype is not None and is_time(dtype):
+            return time
+    if known and all(flow._time is not None for flow in flows.values()):
+        return LostTime(known[0].column, "was left behind", "task", here)
+    return next((flow._time for flow in flows.values() if isinstance(flow._time, LostTime)), None)

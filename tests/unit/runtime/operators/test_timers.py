@@ -1,0 +1,100 @@
+"""The queue of timers against a dict, over restarts; its durable form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.api.tasks import TimerAxis
+from headrace.runtime.operators.timers import TIME_MAX, Timers, identity_of, named
+from headrace.stores.keyvalue import KeyValueStore
+
+AXES: list[TimerAxis] = ["event", "processing"]
+
+Action = tuple[str, TimerAxis, int, int]
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["set", "set", "set", "delete", "pop", "pop", "earliest", "restart"]),
+        st.sampled_from(AXES),
+        st.integers(0, 12),
+        st.integers(0, 40),
+    ),
+    max_size=80,
+)
+
+
+def replayed(store: KeyValueStore, changes: list[bytes], head_max: int) -> Timers:
+    """A queue that holds what the changelog says."""
+    changes += store.take_changes(1)
+    timers = Timers("t", head_max)
+    for change in changes:
+        timers.store.apply(change)
+    return timers
+
+
+@settings(deadline=None)
+@given(ACTIONS, st.integers(1, 4))
+def test_timers_come_up_in_the_order_of_times(actions: list[Action], head_max: int) -> None:
+    timers, changes = Timers("t", head_max), list[bytes]()
+    oracle: dict[tuple[TimerAxis, bytes], int] = {}
+    for what, axis, key, time in actions:
+        identity = identity_of(key, "")
+        due = sorted((at, id_) for (ax, id_), at in oracle.items() if ax == axis)
+        match what:
+            case "set":
+                timers.set(axis, identity, time)
+                oracle[axis, identity] = time
+            case "delete":
+                timers.delete(axis, identity)
+                oracle.pop((axis, identity), None)
+            case "pop":
+                expected = due[0] if due and due[0][0] <= time else None
+                assert timers.pop(axis, time) == expected
+                if expected is not None:
+                    del oracle[axis, expected[1]]
+            case "earliest":
+                assert timers.earliest(axis) == (due[0][0] if due else None)
+                assert timers.time_of(axis, identity) == oracle.get((axis, identity))
+            case _:
+                timers = replayed(timers.store, changes, head_max)
+    for axis in AXES:
+        rest = sorted((at, id_) for (ax, id_), at in oracle.items() if ax == axis)
+        assert [timers.pop(axis, TIME_MAX) for _ in range(len(rest) + 1)] == [*rest, None]
+    assert timers.store.entries() == 0
+
+
+def test_the_head_in_memory_is_bounded() -> None:
+    timers = Timers("t", head_max=10)
+    for n in range(1000, 0, -1):
+        timers.set("event", identity_of(n, ""), n)
+        assert timers.earliest("event") == n
+    assert len(timers._axes["event"]._head) <= 21
+    assert [timers.pop("event", 3) for _ in range(4)] == [(n, identity_of(n, "")) for n in (1, 2, 3)] + [None]
+
+
+def test_the_durable_form() -> None:
+    timers = Timers("t")
+    timers.set("event", identity_of("ann", "x"), 258)
+    timers.set("processing", identity_of(("ann", 1), ""), 1)
+    assert sorted(timers.store.range()) == [
+        (b"E\x00\x00\x00\x00\x00\x00\x01\x02\x92\xa1x\xa3ann", b""),
+        (b"P\x00\x00\x00\x00\x00\x00\x00\x01\x92\xa0\x92\xa3ann\x01", b""),
+        (b"e\x92\xa1x\xa3ann", b"\x00\x00\x00\x00\x00\x00\x01\x02"),
+        (b"p\x92\xa0\x92\xa3ann\x01", b"\x00\x00\x00\x00\x00\x00\x00\x01"),
+    ]
+
+
+@pytest.mark.parametrize("key", ["ann", "", 1, -(1 << 63), b"\x00", 1.5, True, None, ("ann", 1), (("a",), None), ()])
+def test_keys_come_back_as_they_were(key: Any) -> None:
+    name, back = named(identity_of(key, "x"))
+    assert (name, back, type(back)) == ("x", key, type(key))
+
+
+@pytest.mark.parametrize("key", [["ann"], {"a": 1}, {1}, (["ann"],), 1 << 70])
+def test_other_keys_are_refused(key: Any) -> None:
+    with pytest.raises(TypeError):
+        identity_of(key, "")
