@@ -10,7 +10,6 @@ Lines are decoded in one go; only when that fails each line is looked at, to say
 from __future__ import annotations
 
 import datetime as dt
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -84,19 +83,6 @@ class JsonRows:
             else:
                 good.append(row)
         return self._frame(good), bad
-
-
-def encode_lines(df: pl.DataFrame) -> bytes:
-    """The rows as JSON lines that ``JsonRows`` reads back (NaN and the infinities become null)."""
-    nested = [dtype for dtype in df.dtypes if dtype.is_nested()]
-    if any(_holds_text_in_disguise(dtype) for dtype in nested):
-        return msgspec.json.Encoder().encode_lines(df.rows(named=True))
-    instants = [name for name, dtype in df.schema.items() if isinstance(dtype, pl.Datetime)]
-    binaries = [name for name, dtype in df.schema.items() if isinstance(dtype, pl.Binary)]
-    plain = df.with_columns(pl.col(instants).dt.to_string("iso:strict"), pl.col(binaries).bin.encode("base64"))
-    out = io.BytesIO()
-    plain.write_ndjson(out)
-    return out.getvalue()
 
 
 def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadLine]]:
@@ -218,15 +204,6 @@ def _has_struct(dtype: Any) -> bool:
     if isinstance(dtype, pl.Struct):
         return True
     return isinstance(dtype, pl.List | pl.Array) and _has_struct(dtype.inner)
-
-
-def _holds_text_in_disguise(dtype: Any) -> bool:
-    """Whether a nested type holds what the columnar writer spells in another way."""
-    if isinstance(dtype, pl.Struct):
-        return any(_holds_text_in_disguise(field.dtype) for field in dtype.fields)
-    if isinstance(dtype, pl.List | pl.Array):
-        return _holds_text_in_disguise(dtype.inner)
-    return isinstance(dtype, pl.Binary | pl.Datetime)
 
 
 # -- types from values ----------------------------------------------------------------------------------

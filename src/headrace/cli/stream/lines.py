@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from headrace.cli.stream.json_rows import encode_lines
 from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, UNVERSIONED, Kind
 from headrace.serdes.ipc import decode_rows
+from headrace.serdes.json_lines import encode_lines
 from headrace.streams.frames import Frame, control_of
 
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.stream.json_rows import JsonRows, encode_lines, infer_columns
+from headrace.cli.stream.json_rows import JsonRows, infer_columns
 from headrace.core.errors import DataError
+from headrace.serdes.json_lines import encode_lines
 
 VIEWS = {"member": pl.String(), "ts": pl.Int64()}
 
