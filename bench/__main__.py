@@ -8,6 +8,7 @@ Parts, for ``--only``:
   keys         cost of a message as the keys grow from 1,000 to 1,000,000
   guarantee    (b) exactly-once against at-least-once
   checkpoint   cost of a checkpoint against tasks, and against the size of the state
+  nexmark      ten queries of Nexmark, throughput
   restart      time and memory of a task's start against the size of its state
   memory       memory at most of a task that takes in a message each of many keys, and ends
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import get_args
@@ -31,7 +32,7 @@ from typing import get_args
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import checkpoints, control, latency, memory, restarts, throughput
+from bench import checkpoints, control, latency, memory, nexmark, restarts, throughput
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
 from bench.report import Report
@@ -40,7 +41,7 @@ from bench.state_apps import Shape
 
 KEYS = 10_000
 RATES = (1_000, 50_000)
-PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint", "restart", "memory")
+PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint", "nexmark", "restart", "memory")
 
 
 class Bench:
@@ -52,6 +53,7 @@ class Bench:
         self.quick: bool = options.quick
         self.messages: int = options.messages or (2_000_000 if self.quick else 10_000_000)
         self.repeats: int = options.repeats or (1 if self.quick else 5)
+        self.queries: tuple[str, ...] = options.queries
         self.report = report
         self.ratio: float | None = None
         self._views: Path | None = None
@@ -197,6 +199,23 @@ class Bench:
             [[c.shape, c.keys, c.full_mb, c.taking_mb, c.peak_mb, c.seconds] for c in costs],
         )
 
+    def nexmark(self) -> None:
+        """Nexmark's queries."""
+        self.report.head(f"{self.messages:,} events of Nexmark in {CORES} Parquet files of each kind")
+        files = nexmark.data(self.base / "nexmark", self.messages)
+        rows, kept = [], {}
+        for query in self.queries:
+            self.report.head(f"nexmark {query}")
+            found = nexmark.measure(self.session, files, query, self.messages, self.repeats, self.base, self.report.say)
+            ours, peer = found["headrace"], found.get("structured-streaming")
+            ratios = (peer.wall_s / ours.wall_s, peer.cpu_s / ours.cpu_s) if peer is not None else (None, None)
+            kept[query] = found | {"ratio": ratios[0], "ratio_by_processor": ratios[1]}
+            theirs = peer.messages_per_s if peer is not None else None
+            rows.append([query, ours.messages_per_s, ours.wall_s, ours.cpu_s, theirs, *ratios])
+        self.report.keep("nexmark", kept)
+        columns = ["", "messages/s", "wall s", "processor s", "structured, messages/s", "ratio", "ratio by processor"]
+        self.report.table(f"nexmark, median of {self.repeats} (expected ratio: 3 or better)", columns, rows)
+
     def _throughput(self, part: str, title: str, found: dict[str, throughput.Throughput]) -> None:
         peer = found["structured-streaming"]
         self.report.keep(part, found)
@@ -240,18 +259,24 @@ def _options() -> argparse.Namespace:
     )
     today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d-%H%M")
     parser.add_argument("--quick", action="store_true", help="few messages, one repeat: to see that it works")
-    parser.add_argument("--only", type=_parts, default=PARTS, metavar="PART,...", help="some parts only")
+    parser.add_argument("--only", type=_some_of(PARTS), default=PARTS, metavar="PART,...", help="some parts only")
+    parser.add_argument(
+        "--queries", type=_some_of(nexmark.READS), default=tuple(nexmark.READS), metavar="q0,...", help="of nexmark"
+    )
     parser.add_argument("--json", type=Path, default=Path("bench/results") / f"{today}.json", metavar="FILE")
     parser.add_argument("--messages", type=int, help="messages of (a) and (b) (default 10 million)")
     parser.add_argument("--repeats", type=int, help="counted runs of each contestant (default 5)")
     return parser.parse_args()
 
 
-def _parts(text: str) -> tuple[str, ...]:
-    chosen = tuple(text.split(","))
-    for part in chosen:
-        if part not in PARTS:
-            raise argparse.ArgumentTypeError(f"no part {part!r}; there are {', '.join(PARTS)}")
+def _some_of(known: Collection[str]) -> Callable[[str], tuple[str, ...]]:
+    def chosen(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"there is no {name!r}; there are {', '.join(known)}")
+        return names
+
     return chosen
 
 

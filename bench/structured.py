@@ -25,7 +25,7 @@ LATENESS_MS = 1000
 def filter_and_project(session: SparkSession, views: Path, out: Path) -> None:
     """(a)."""
     rows = _read(session, views).select("member", F.floor(F.col("ts") / 1000).cast("long").alias("s"))
-    _run(rows, out)
+    append(rows, out)
 
 
 def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
@@ -38,14 +38,15 @@ def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
         .count()
         .select(F.unix_millis("window.start").alias("start"), "member", F.col("count").alias("views"))
     )
-    _run(counts, out)
+    append(counts, out)
 
 
 def _read(session: SparkSession, views: Path) -> DataFrame:
     return session.readStream.schema(SCHEMA).parquet(str(views)).where(F.col("url") != HEALTH)
 
 
-def _run(rows: DataFrame, out: Path) -> None:
+def append(rows: DataFrame, out: Path) -> None:
+    """Run a query until it has read all there is, and store its results in the folder."""
     writer = rows.writeStream.trigger(availableNow=True).outputMode("append").format("parquet")
     query = writer.option("checkpointLocation", str(out / "checkpoint")).start(str(out / "rows"))
     query.awaitTermination()
@@ -54,7 +55,7 @@ def _run(rows: DataFrame, out: Path) -> None:
 def check_kept(out: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` unless (a) gave what it should."""
     found = (
-        pl.scan_parquet(_written(out))
+        pl.scan_parquet(written(out))
         .select(pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), pl.col("s").sum())
         .collect()
     )
@@ -68,7 +69,7 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
     A query has no end of stream: what its last watermark doesn't reach stays in its state, and never comes out.
     """
     closed = expected.filter(pl.col("start") + 10_000 <= last_time(views) - LATENESS_MS)
-    found = pl.read_parquet(_written(out)).select(closed.columns).sort("start", "member")
+    found = pl.read_parquet(written(out)).select(closed.columns).sort("start", "member")
     if not found.equals(closed):
         raise WrongResultError(
             f"(b) by Structured Streaming: {found.height} counts, {found['views'].sum()} views; "
@@ -76,5 +77,6 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
         )
 
 
-def _written(out: Path) -> list[Path]:
+def written(out: Path) -> list[Path]:
+    """The files that ``append`` has stored."""
     return sorted((out / "rows").glob("*.parquet"))
