@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar, get_args
 
 from headrace.api.descriptors import Sql, check_partitions
 from headrace.api.draft import Draft, SystemDescriptor
@@ -14,6 +13,7 @@ from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table, describe, schema_difference
 from headrace.api.keys import key_columns
 from headrace.api.location import Declaring, Location
+from headrace.api.policies import dead_letter_id, one_of
 from headrace.api.rows import SchemaLike
 from headrace.api.specs import (
     Graph,
@@ -39,7 +39,6 @@ from headrace.systems.registry import SystemSpec
 _DEFAULTS = Settings()
 HOME_VARIABLE = "HEADRACE_HOME"
 _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
-_Choice = TypeVar("_Choice", bound=str)
 
 
 class Declarations:
@@ -77,10 +76,10 @@ class Declarations:
             settings = Settings(
                 home=str(home or os.environ.get(HOME_VARIABLE) or _DEFAULTS.home),
                 intermediate_partitions=intermediate_partitions,
-                guarantee=_one_of("guarantee", guarantee, Guarantee),
+                guarantee=one_of("guarantee", guarantee, Guarantee),
                 checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),
                 ahead_bytes_max=ahead_bytes_max,
-                grouping=_one_of("grouping", grouping, Grouping),
+                grouping=one_of("grouping", grouping, Grouping),
             )
             self._draft = Draft(name, settings, here)
 
@@ -135,7 +134,7 @@ class Declarations:
             if event_time is None and (lateness_ms or idle_ms):
                 given = "lateness" if lateness_ms else "idle_timeout"
                 raise DeclarationError(f"{given}= has no meaning without an event time", hint="name it: event_time=")
-            letters = _dead_letter_id(_one_of("on_error", on_error, OnError), dead_letter)
+            letters = dead_letter_id(on_error, dead_letter, "unreadable messages")
             time = None if event_time is None else check_time_column(event_time, columns)
             spec = replace(
                 self._stream(name, Role.SOURCE, system, physical, here),
@@ -145,7 +144,7 @@ class Declarations:
                 idle_timeout_ms=idle_ms,
                 on_error=on_error,
                 dead_letter=letters,
-                start=_one_of("start", start, Start),
+                start=one_of("start", start, Start),
                 broadcast=bool(broadcast),
             )
             node = self._draft.read(spec, here)
@@ -197,7 +196,7 @@ class Declarations:
         >>> located = views.join(countries)
         """
         with Declaring("table") as here:
-            _one_of("kind", kind, TableKind)
+            one_of("kind", kind, TableKind)
             given = (side_inputs,) if isinstance(side_inputs, Stream) else tuple(side_inputs)
             sides = tuple(self._side_input(side) for side in given)
             columns = _table_schema(None if schema is None else Schema.of(schema), sides)
@@ -320,26 +319,3 @@ def _table_schema(declared: Schema | None, sides: tuple[StreamSpec, ...]) -> Sch
                 hint=f"the table has: {describe(wanted)}",
             )
     return wanted
-
-
-def _dead_letter_id(on_error: str, dead_letter: Output | str | None) -> str | None:
-    if on_error == "dead_letter" and dead_letter is None:
-        raise DeclarationError(
-            'on_error="dead_letter" needs the stream that unreadable messages go to',
-            hint='name it: dead_letter="views-unreadable"',
-        )
-    if on_error != "dead_letter" and dead_letter is not None:
-        raise DeclarationError(
-            f'dead_letter= is given, but on_error is "{on_error}"', hint='write on_error="dead_letter"'
-        )
-    if dead_letter is None:
-        return None
-    return dead_letter.id if isinstance(dead_letter, Output) else check_id("dead_letter", dead_letter)
-
-
-def _one_of(what: str, value: _Choice, literal: object) -> _Choice:
-    allowed = get_args(literal)
-    if value not in allowed:
-        names = ", ".join(f'"{name}"' for name in allowed)
-        raise DeclarationError(f"{what}={value!r} is not a choice there is", hint=f"write one of {names}")
-    return value

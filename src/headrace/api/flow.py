@@ -26,10 +26,15 @@ from headrace.api.handles import (
 )
 from headrace.api.keys import key_name
 from headrace.api.location import Location
+from headrace.api.policies import dead_letter_id
 from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.specs import (
+    FAILED,
+    FAILED_COLUMNS,
     Broadcast,
     EventTime,
+    Fallible,
+    OnError,
     Operator,
     PartitionBy,
     Project,
@@ -37,6 +42,7 @@ from headrace.api.specs import (
     RowFunction,
     SendTo,
     SendToTable,
+    SideOutput,
     StreamSpec,
 )
 from headrace.core.errors import DeclarationError
@@ -111,11 +117,44 @@ class Flow(Composed):
         function: Callable[[Any], Any],
         schema: SchemaLike | None,
         here: Location,
+        on_error: OnError,
+        dead_letter: Output | str | None,
     ) -> Self:
         check_function(function, "its argument")
         after = output_schema(function, schema, many=mode == "flat_map")
         time = after_function(self._time, after, mode, here)
-        return self._then(mode, RowFunction(mode, function, self._schema, after), here, after, time)
+        step = RowFunction(mode, function, self._schema, after, on_error)
+        return self._fallible(mode, step, here, after, time, dead_letter)
+
+    def _fallible(
+        self,
+        kind: str,
+        operator: Fallible,
+        here: Location,
+        schema: Schema,
+        time: Time,
+        dead_letter: Output | str | None,
+        *,
+        id_: str | None = None,
+    ) -> Self:
+        """The flow behind a step that calls a function of the user's, by its policy."""
+        letters = self._letters_to(operator.on_error, dead_letter)
+        result = self._then(kind, operator, here, schema, time, id_=id_)
+        self._send_letters(result.node, letters, here)
+        return result
+
+    def _letters_to(self, on_error: OnError, dead_letter: Output | str | None) -> str | None:
+        """Where letters about failed messages go, if any are written. Its stream is made when the graph is."""
+        if isinstance(dead_letter, Output):
+            self._check_owner(dead_letter.draft, dead_letter.id)
+        return dead_letter_id(on_error, dead_letter, "messages on which the function raises")
+
+    def _send_letters(self, node: str, letters: str | None, here: Location) -> None:
+        """Send the letters that a step writes about failed messages."""
+        if letters is not None:
+            schema = Schema.of(dict(FAILED_COLUMNS))
+            aside = self.draft.add(FAILED, SideOutput(FAILED), (node,), here, schema=schema)
+            self.draft.add("send_to", SendTo(letters), (aside.id,), here)
 
     def _project(
         self, kind: str, exprs: Iterable[object], named: Mapping[str, object], here: Location, *, keep: bool

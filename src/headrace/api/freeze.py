@@ -9,16 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import polars as pl
+
 from headrace.api.draft import Draft
-from headrace.api.location import at
+from headrace.api.location import Location, at
 from headrace.api.specs import (
     DEAD_LETTER_COLUMNS,
+    FAILED,
+    FAILED_COLUMNS,
     Graph,
     Input,
     Node,
     Role,
     SendTo,
     SendToTable,
+    SideOutput,
     StreamSpec,
     TableJoin,
     TableSpec,
@@ -71,19 +76,44 @@ def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec
 
 
 def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, TableSpec]) -> dict[str, StreamSpec]:
-    written = {n.operator.stream: n for n in nodes.values() if isinstance(n.operator, SendTo)}
+    written, letters = _sent_to(nodes)
     used = {n.operator.stream for n in nodes.values() if isinstance(n.operator, Input)} | written.keys()
     used |= {side for table in tables.values() for side in table.side_inputs}
     streams = {id_: spec for id_, spec in draft.streams.items() if id_ in used}
     for reader in list(streams.values()):
         if reader.dead_letter is not None:
-            streams[reader.dead_letter] = _dead_letters(draft, reader, reader.dead_letter, written)
+            who = f"input {reader.id!r}"
+            others = written | letters
+            target = _dead_letters(draft, who, reader.location, reader.dead_letter, others, DEAD_LETTER_COLUMNS)
+            streams[reader.dead_letter] = target
+    for id_, node in letters.items():
+        who = f"step {nodes[node.inputs[0]].inputs[0]!r}"
+        streams[id_] = _dead_letters(draft, who, node.location, id_, written, FAILED_COLUMNS)
     return streams
 
 
-def _dead_letters(draft: Draft, reader: StreamSpec, id_: str, written: Mapping[str, Node]) -> StreamSpec:
-    """The stream that the unreadable messages of ``reader`` go to: a declared output, or one made here."""
-    schema = Schema.of(dict(DEAD_LETTER_COLUMNS))
+def _sent_to(nodes: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Node]]:
+    """Which streams flows are sent to, by which step; apart from these, those that letters of failing steps go to."""
+    written: dict[str, Node] = {}
+    letters: dict[str, Node] = {}
+    for node in nodes.values():
+        if isinstance(node.operator, SendTo):
+            before = nodes[node.inputs[0]].operator
+            kind = letters if isinstance(before, SideOutput) and before.name == FAILED else written
+            kind[node.operator.stream] = node
+    return written, letters
+
+
+def _dead_letters(
+    draft: Draft,
+    who: str,
+    location: Location,
+    id_: str,
+    written: Mapping[str, Node],
+    columns: Mapping[str, pl.DataType],
+) -> StreamSpec:
+    """The stream that ``who`` writes dead letters to: a declared output, or one made here."""
+    schema = Schema.of(dict(columns))
     spec = draft.streams.get(id_)
     problem = None
     if spec is None and id_ in draft.ids():
@@ -96,8 +126,8 @@ def _dead_letters(draft: Draft, reader: StreamSpec, id_: str, written: Mapping[s
         problem = f"has a schema of its own (at {spec.location})"
     if problem is not None:
         raise DeclarationError(
-            f"input {reader.id!r}: its dead_letter {id_!r} {problem}\n  {at(reader.location)}",
-            hint=f"dead letters need an output of their own; its columns: {', '.join(DEAD_LETTER_COLUMNS)}",
+            f"{who}: its dead_letter {id_!r} {problem}\n  {at(location)}",
+            hint=f"dead letters need an output of their own; its columns: {', '.join(columns)}",
         )
     if spec is not None:
         return replace(spec, schema=schema)
@@ -106,6 +136,6 @@ def _dead_letters(draft: Draft, reader: StreamSpec, id_: str, written: Mapping[s
         role=Role.SINK,
         stream=StreamId(draft.default_system.name, id_),
         system=draft.default_system,
-        location=reader.location,
+        location=location,
         schema=schema,
     )

@@ -42,6 +42,23 @@ DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
 LATE = "late"
 """The side output of messages that came too late for a step."""
 
+FAILED = "failed"
+"""The side output of letters about rows on which a function of the user's raised: ``FAILED_COLUMNS``."""
+
+FAILED_COLUMNS: Mapping[str, pl.DataType] = {
+    "step": pl.String(),
+    "stream": pl.String(),
+    "partition": pl.Int64(),
+    "offset": pl.Int64(),
+    "last_offset": pl.Int64(),
+    "index": pl.Int64(),
+    "reason": pl.String(),
+    "line": pl.String(),
+    "row": pl.String(),
+    "raw": pl.Binary(),
+}
+"""What such a letter holds: where the message stood, what was raised at which line, the row as JSON and as Arrow."""
+
 
 class Role(Enum):
     """What a stream is to the app."""
@@ -133,6 +150,7 @@ class RowFunction:
     function: Callable[[Any], Any]
     input: Schema
     output: Schema
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +159,7 @@ class BatchFunction:
 
     function: Callable[[pl.DataFrame], pl.DataFrame]
     output: Schema
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,7 +259,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class SideOutput:
-    """What the step before it hands out under a name besides its result: ``late`` are messages that came too late."""
+    """What the step before it hands out under a name besides its result: ``LATE``, ``FAILED``."""
 
     name: str
 
@@ -346,6 +365,7 @@ class Sink:
     """Hands each batch to a user's function; what happens there is at-least-once."""
 
     function: Callable[[pl.DataFrame], None]
+    on_error: OnError = "fail"
 
 
 Operator = (
@@ -370,6 +390,10 @@ Operator = (
     | SendToTable
     | Sink
 )
+
+
+Fallible = RowFunction | BatchFunction | Sink
+"""Operators that call a function of the user's on messages; ``on_error`` says what becomes of those it fails on."""
 
 
 def op_code(operator: Operator) -> str:

@@ -41,6 +41,7 @@ from headrace.api.specs import (
     JoinHow,
     MapAsync,
     Merge,
+    OnError,
     PartitionBy,
     RowFunction,
     SideOutput,
@@ -65,11 +66,17 @@ class Stream(Flow):
 
     # -- one message at a time -----------------------------------------------------------------------
 
-    def filter(self, predicate: str | pl.Expr | Callable[[Any], bool]) -> Stream:
+    def filter(
+        self,
+        predicate: str | pl.Expr | Callable[[Any], bool],
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+    ) -> Stream:
         """Keep the messages for which an expression, a Boolean column or a function is true.
 
         A function is called once a row, with a dict, or with an instance of the dataclass that the schema
-        was made from. A null is not true.
+        was made from; ``on_error`` and ``dead_letter`` are as for ``map``. A null is not true.
 
         >>> slow = views.filter(pl.col("ms") > 100)
         >>> odd = views.filter(lambda row: row["ms"] % 2 == 1)
@@ -77,36 +84,70 @@ class Stream(Flow):
         with Declaring("filter") as here:
             if not isinstance(predicate, str | pl.Expr):
                 check_function(predicate, "the predicate")
-                step = RowFunction("filter", predicate, self._schema, self._schema)
-                return self._then("filter", step, here, self._schema, self._time)
+                step = RowFunction("filter", predicate, self._schema, self._schema, on_error)
+                return self._fallible("filter", step, here, self._schema, self._time, dead_letter)
+            if on_error != "fail" or dead_letter is not None:
+                raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate is none")
             expr = as_expression(predicate, "the predicate")
             check_predicate(self._schema, expr)
             return self._then("filter", Filter(expr), here, self._schema, self._time)
 
-    def map(self, function: Callable[[Any], Any], schema: SchemaLike | None = None) -> Stream:
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        schema: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+    ) -> Stream:
         """Turn each row into another one by a function, called once a row.
 
         The new columns are those of ``schema``, or of the dataclass that the function is annotated to return.
+        A row on which the function raises, or whose result doesn't fit, fails the app, is skipped and counted, or
+        goes with what was raised to the ``dead_letter`` stream, as ``on_error`` says.
 
         >>> paths = views.map(lambda row: {"path": row["url"].split("?")[0]}, schema={"path": pl.String})
+        >>> pages = views.map(
+        ...     lambda row: {"page": int(row["url"][1:])},
+        ...     schema={"page": pl.Int64},
+        ...     on_error="dead_letter",
+        ...     dead_letter="no-pages",
+        ... )
         """
         with Declaring("map") as here:
-            return self._by_rows("map", function, schema, here)
+            return self._by_rows("map", function, schema, here, on_error, dead_letter)
 
-    def flat_map(self, function: Callable[[Any], Iterable[Any]], schema: SchemaLike | None = None) -> Stream:
+    def flat_map(
+        self,
+        function: Callable[[Any], Iterable[Any]],
+        schema: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+    ) -> Stream:
         """Turn each row into any number of rows by a function, called once a row.
+
+        ``on_error`` and ``dead_letter`` are as for ``map``; of a row that fails no result is taken.
 
         >>> words = views.flat_map(
         ...     lambda row: [{"word": word} for word in row["url"].split("/")], schema={"word": pl.String}
         ... )
         """
         with Declaring("flat_map") as here:
-            return self._by_rows("flat_map", function, schema, here)
+            return self._by_rows("flat_map", function, schema, here, on_error, dead_letter)
 
-    def map_batches(self, function: Callable[[pl.DataFrame], pl.DataFrame], schema: SchemaLike | None = None) -> Stream:
+    def map_batches(
+        self,
+        function: Callable[[pl.DataFrame], pl.DataFrame],
+        schema: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+    ) -> Stream:
         """Turn each batch (a DataFrame) into another one by a function; without ``schema`` the columns stay.
 
-        Where a batch begins and ends is chance: the function may not depend on it.
+        Where a batch begins and ends is chance: the function may not depend on it. ``on_error`` and ``dead_letter``
+        are as for ``map``, but concern the whole batch: it isn't known which of its messages the function failed on.
 
         >>> upper = views.map_batches(lambda df: df.with_columns(pl.col("url").str.to_uppercase()))
         """
@@ -114,7 +155,8 @@ class Stream(Flow):
             check_function(function, "its argument")
             after = self._schema if schema is None else Schema.of(schema)
             time = after_function(self._time, after, "map_batches", here)
-            return self._then("map_batches", BatchFunction(function, after), here, after, time)
+            step = BatchFunction(function, after, on_error)
+            return self._fallible("map_batches", step, here, after, time, dead_letter)
 
     def map_async(
         self,
@@ -379,11 +421,21 @@ class Stream(Flow):
         with Declaring("send_to") as here:
             self._send(target, key, here)
 
-    def sink(self, function: Callable[[pl.DataFrame], None]) -> None:
+    def sink(
+        self,
+        function: Callable[[pl.DataFrame], None],
+        *,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+    ) -> None:
         """Hand each batch to a function. After a failure it may see messages again.
+
+        ``on_error`` and ``dead_letter`` are as for ``map_batches``; what the function did before it raised is done.
 
         >>> views.sink(lambda df: print(df))
         """
         with Declaring("sink") as here:
             check_function(function, "its argument")
-            self.draft.add("sink", Sink(function), (self.node,), here)
+            letters = self._letters_to(on_error, dead_letter)
+            node = self.draft.add("sink", Sink(function, on_error), (self.node,), here)
+            self._send_letters(node.id, letters, here)

@@ -197,5 +197,6 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
 _REASONS = {
     "late": "came too late",
     "skipped": "skipped, since they could not be read",
+    "failed_skipped": "skipped, since a function of the app raised",
     "dead_lettered": "sent to a dead-letter stream",
 }

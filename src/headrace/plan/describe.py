@@ -19,6 +19,7 @@ from headrace.api.specs import (
     LatestJoin,
     MapAsync,
     Merge,
+    OnError,
     Operator,
     PartitionBy,
     Project,
@@ -55,6 +56,12 @@ _KINDS: dict[type[Operator], str] = {
     Sink: "sink",
 }
 
+_FAILING: dict[OnError, str] = {
+    "fail": "",
+    "skip": ", failed messages are skipped and counted",
+    "dead_letter": ", failed messages go to dead letters",
+}
+
 
 def kind_of(operator: Operator) -> str:
     """The name of the method that declares such an operator."""
@@ -72,13 +79,13 @@ def kind_of(operator: Operator) -> str:
 def detail_of(operator: Operator) -> str:
     """What it does, without what its kind, its stream and its table say; empty when that is all."""
     match operator:
-        case RowFunction(function=function) | BatchFunction(function=function):
-            return _call(function)
+        case RowFunction(function=function, on_error=policy) | BatchFunction(function=function, on_error=policy):
+            return f"{_call(function)}{_FAILING[policy]}"
         case MapAsync(function=function, calling=calling, ordered=ordered):
             return f"{_call(function)}, {calling}" + ("" if ordered else ", as they come")
-        case Sink(function=function):
+        case Sink(function=function, on_error=policy):
             # Whatever the app guarantees: nobody can take back what the function did.
-            return f"{_call(function)}, at-least-once"
+            return f"{_call(function)}, at-least-once{_FAILING[policy]}"
         case PartitionBy(keys=keys):
             return f"by {_names(keys)}"
         case Window() as window:

@@ -97,7 +97,12 @@ def _stage(stage: StageStatus) -> str:
     return f"{stage.name} {time_of(stage.watermark)} lag {lag_of(stage.lag)}"
 
 
-_SET_ASIDE = {"skipped": "skipped", "dead_lettered": "sent to dead letters", "late": "too late"}
+_SET_ASIDE = {
+    "skipped": "skipped",
+    "failed_skipped": "skipped as a function raised",
+    "dead_lettered": "sent to dead letters",
+    "late": "too late",
+}
 
 
 def set_aside(status: AppStatus) -> str:

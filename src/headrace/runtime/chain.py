@@ -50,6 +50,7 @@ from headrace.runtime.operators.map_async import MapAsyncOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.table import TableLookup, TableWriter
 from headrace.runtime.operators.task import TaskOperator
+from headrace.runtime.operators.trail import Arrival, Trail
 from headrace.runtime.operators.window_aligned import aligned_window
 from headrace.runtime.operators.windows import window_operator
 from headrace.runtime.tables import TaskTables
@@ -70,9 +71,9 @@ def build_operator(
         case Project() as spec:
             return ProjectOperator(node, spec)
         case RowFunction() as spec:
-            return RowFunctionOperator(node, spec)
+            return RowFunctionOperator(node, spec, counters)
         case BatchFunction() as spec:
-            return BatchFunctionOperator(node, spec)
+            return BatchFunctionOperator(node, spec, counters)
         case MapAsync() as spec:
             return MapAsyncOperator(node, spec, counters, calls)
         case Window() as spec:
@@ -86,7 +87,7 @@ def build_operator(
         case PartitionBy() | SendTo() | Broadcast() as spec:
             return SendOperator(node, spec, port)
         case Sink() as spec:
-            return SinkOperator(node, spec)
+            return SinkOperator(node, spec, counters)
         case Join() as spec:
             left, right = _columns_before(plan, node)
             return JoinOperator(node, spec, left, right, counters)
@@ -130,11 +131,22 @@ class Chain:
                 side = node.operator.name if isinstance(node.operator, SideOutput) else None
                 after = operator.after if side is None else operator.aside.setdefault(side, [])
                 after.append(_entry(plan, self._operators[id_], counters).side(number))
+        self.trail = Trail()
+        for operator in self._reached():
+            operator.trail = self.trail
         self._times = _Times({id_: graph.nodes[id_].inputs for id_ in stage.nodes})
         operators = self._operators.values()
         self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
         self._asking = [operator for operator in operators if isinstance(operator, TaskOperator)]
         self._unended = list(self._operators)
+
+    def _reached(self) -> list[Operator]:
+        """All operators, those too that stand for another or before it."""
+        operators = list(self._operators.values())
+        for operator in operators:  # grows on the way
+            after = (*operator.after, *(taker for takers in operator.aside.values() for taker in takers))
+            operators += [taker for taker in after if taker not in operators]
+        return operators
 
     @property
     def output_watermark(self) -> int:
@@ -144,10 +156,14 @@ class Chain:
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._operators.values())
 
-    def process(self, stream: str, rows: pl.DataFrame) -> None:
+    def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:
         """Feed rows of an input stream; all that follows from them has left when this returns."""
-        for operator in self._inputs[stream]:
-            operator.receive(rows)
+        self.trail.arrive(arrival)
+        try:
+            for operator in self._inputs[stream]:
+                operator.receive(rows)
+        finally:
+            self.trail.arrive(None)
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
         """Put rows of a side input into its tables."""

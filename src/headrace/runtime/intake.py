@@ -16,7 +16,7 @@ from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
+from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.base import BadRecord
 
@@ -50,13 +50,11 @@ class Intake:
         self._keys = keys
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
 
-    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
-        """The rows of user frames; each payload is a whole frame."""
+    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
+        """The rows of user frames, a table for each; each payload is a whole frame."""
         self._metrics.bytes_in += sum(map(len, payloads))
-        if self._spec.role is Role.INTERMEDIATE:
-            return concat_rows([self._own(ssp, o, p) for o, p in zip(offsets, payloads, strict=True)])
-        tables = [self._foreign(ssp, o, p) for o, p in zip(offsets, payloads, strict=True)]
-        return concat_rows([table for table in tables if table is not None] or [self._schema.empty()])
+        read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
+        return [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
 
     def accept(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = ()) -> pl.DataFrame:
         """The rows that fit; the others, and what could not be read at all, meet the policy."""
@@ -118,17 +116,17 @@ class Intake:
             "changing what flows through it, or give the step a new id",
         )
 
-    def _foreign(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame | None:
+    def _foreign(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
             header = decode_header(payload)
             if header.kind in _CHANGELOG:
                 raise FrameError(f"a frame of kind {header.kind.name}", hint="this stream is the changelog of an app")
             if header.kind is not Kind.USER:
-                return None  # another app's control messages: not data, and without a meaning here
+                return self._schema.empty()  # another app's control messages: not data, and without a meaning here
             rows = decode_rows(body_of(payload))
         except DataError as error:
             self._refuse(ssp, offset, error.message, payload, error.hint)
-            return None
+            return self._schema.empty()
         return self.accept(ssp, rows, offset)
 
     def _refuse_rows(self, ssp: SSP, offset: Offset, reason: str, rows: pl.DataFrame, hint: str | None) -> None:

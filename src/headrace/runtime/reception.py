@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol, assert_never
 
 import msgspec
-import polars as pl
 
 from headrace.api.specs import Role
 from headrace.checkpoint.instructions import Forget, Verdict
@@ -24,7 +23,9 @@ from headrace.runtime.early import EarlyFrame, MessageBuffer
 from headrace.runtime.envelope import ControlFrame, Frames, Table
 from headrace.runtime.intake import Intake
 from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.operators.trail import Arrival
 from headrace.runtime.task import Task
+from headrace.serdes.ipc import concat_rows
 from headrace.systems.base import Records
 
 
@@ -107,8 +108,8 @@ class Reception:
                 self._metrics.count("duplicates")
         if turn:
             offsets = [frames.offsets[i] for i in turn]
-            rows = self._intakes[ssp].decode(ssp, offsets, [frames.payloads[i] for i in turn])
-            self._rows(ssp, rows, offsets[0], behind[turn[-1]])
+            self._decoded(ssp, offsets, [frames.payloads[i] for i in turn], behind[turn[-1]])
+            self.positions[ssp] = behind[turn[-1]]
 
     def control(self, frame: ControlFrame) -> None:
         """Process a control frame, or leave it to the protocol."""
@@ -140,7 +141,8 @@ class Reception:
         """Process rows of a row system."""
         accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad)
         self._metrics.bytes_in += table.bytes
-        self._rows(table.ssp, accepted, table.offset, table.next)
+        self.task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height), accepted)
+        self.positions[table.ssp] = table.next
 
     def feed(self, label: int) -> None:
         """Process early arrivals whose turn has come, neighbouring user frames of a partition together."""
@@ -178,8 +180,7 @@ class Reception:
     def _source(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
         released = self._sources[ssp].receive(offsets, payloads, after)
         if released.payloads:
-            rows = self._intakes[ssp].decode(ssp, released.offsets, released.payloads)
-            self.task.rows(ssp, rows, released.offsets[0], after)
+            self._decoded(ssp, released.offsets, released.payloads, after)
         self.positions[ssp] = after
 
     def _source_entry(self, ssp: SSP, source: CommittedSource) -> SourceEntry:
@@ -194,14 +195,16 @@ class Reception:
         if self._chooser is not None:
             self._chooser.put_back(rest)
 
-    def _rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
-        self.task.rows(ssp, rows, first, after)
-        self.positions[ssp] = after
+    def _decoded(self, ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> None:
+        """Process user frames, all their rows at once."""
+        tables = self._intakes[ssp].decode(ssp, offsets, payloads)
+        rows = concat_rows(tables)
+        heights = [table.height for table in tables]
+        self.task.rows(Arrival(ssp, offsets[0], after, rows.height, offsets, heights), rows)
 
     def _feed_rows(self, frames: list[EarlyFrame]) -> None:
-        ssp = frames[0].ssp
-        rows = self._intakes[ssp].decode(ssp, [f.offset for f in frames], [f.payload for f in frames])
-        self.task.rows(ssp, rows, frames[0].offset, frames[-1].after)
+        offsets, payloads = [frame.offset for frame in frames], [frame.payload for frame in frames]
+        self._decoded(frames[0].ssp, offsets, payloads, frames[-1].after)
 
 
 def _header(ssp: SSP, offset: Offset, payload: bytes) -> Header:

@@ -12,15 +12,16 @@ from collections.abc import Iterable
 import polars as pl
 
 from headrace.api.specs import Input, Role, StreamSpec
-from headrace.core.errors import DataError, ProtocolError, UserFunctionError
+from headrace.core.errors import DataError, ProtocolError
 from headrace.core.frame import ControlMessage, EndOfStream, Watermark
-from headrace.core.ids import SSP, Offset
+from headrace.core.ids import SSP
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.calls import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
 from headrace.runtime.operators.event_time import time_ms
+from headrace.runtime.operators.trail import Arrival
 from headrace.runtime.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
 
 
@@ -59,10 +60,11 @@ class Task:
         """The watermark as it holds for what leaves the task: lower than the task's behind some steps."""
         return self.chain.output_watermark
 
-    def rows(self, ssp: SSP, rows: pl.DataFrame, first: Offset, after: Offset) -> None:
-        """Process messages of a partition that stood at the offsets ``first`` up to (not with) ``after``."""
+    def rows(self, arrival: Arrival, rows: pl.DataFrame) -> None:
+        """Process messages of a partition."""
         if not rows.height:
             return
+        ssp = arrival.ssp
         spec = self.specs[ssp]
         self.metrics.rows_in += rows.height
         self.metrics.batches += 1
@@ -73,13 +75,10 @@ class Task:
             partition = self.times[ssp]
             if partition.idle:
                 partition.advance(NEVER)
-            self.chain.process(spec.id, rows)
-        except UserFunctionError as error:
-            raise UserFunctionError(
-                f"{error.message}\n  on a message of {ssp}, offsets {first} to {after - 1}", hint=error.hint
-            ) from error
+            self.chain.process(spec.id, rows, arrival)
         except DataError as error:
-            raise DataError(f"{error.message} (in {ssp}, offsets {first} to {after - 1})", hint=error.hint) from error
+            place = f"{ssp}, offsets {arrival.first} to {arrival.after - 1}"
+            raise DataError(f"{error.message} (in {place})", hint=error.hint) from error
         clock = self._clocks.get(ssp)
         if clock is not None and spec.role is not Role.INTERMEDIATE:
             partition.advance(clock.read(rows))

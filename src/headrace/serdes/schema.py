@@ -151,11 +151,36 @@ class Schema:
         Raises ``DataError`` naming the first record that doesn't fit, by its index, and why.
         """
         try:
-            return pl.DataFrame([self._column(name, dtype, records) for name, dtype in self.columns.items()])
+            return self._batch(records)
         except Exception as error:
             for index, record in enumerate(records):
                 self._check_record(index, record)
             raise DataError(f"{len(records)} records, each of which fits, make no batch: {error}") from error
+
+    def sift(self, records: Sequence[Any], start: int = 0) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
+        """Like ``from_records``, but for the records that fit; the others by their index (from ``start``), and why.
+
+        Halves are tried until what is wrong stands alone, so a few misfits among many records cost little.
+        """
+        try:
+            return self._batch(records), []
+        except Exception as error:  # noqa: BLE001  # whatever a value raises, it is looked at alone in the end
+            if len(records) == 1:
+                return self.empty(), [(start, self._misfit(records[0], error))]
+        half = len(records) // 2
+        left, wrong_left = self.sift(records[:half], start)
+        right, wrong_right = self.sift(records[half:], start + half)
+        return pl.concat([left, right], rechunk=True), wrong_left + wrong_right
+
+    def _batch(self, records: Sequence[Any]) -> pl.DataFrame:
+        return pl.DataFrame([self._column(name, dtype, records) for name, dtype in self.columns.items()])
+
+    def _misfit(self, record: Any, error: Exception) -> DataError:
+        try:
+            self._check_record(0, record)
+        except DataError as told:
+            return told
+        return DataError(f"the record makes no batch: {error}")
 
     # -- single rows, as tuples of values in the order of the columns
 

@@ -142,7 +142,7 @@ def test_what_an_intermediate_stream_holds_is_never_skipped() -> None:
     spec = app.graph().streams["by-member"]
     intake = Intake(spec, TaskMetrics(), _no_letters)
     ssp = SSP(spec.stream, 0)
-    assert intake.decode(ssp, [5], [frame(GOOD)]).equals(GOOD)
+    assert intake.decode(ssp, [5], [frame(GOOD)])[0].equals(GOOD)
     with pytest.raises(hr.DataError, match=r"by-member\[0\] at offset 5: column 'ts' .* is missing") as info:
         intake.decode(ssp, [5], [frame(GOOD.drop("ts"))])
     assert "drain the app before" in str(info.value)

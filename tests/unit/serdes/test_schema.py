@@ -10,6 +10,8 @@ from typing import Any, Optional
 
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.schema import Schema
@@ -243,3 +245,14 @@ def test_records_of_a_dataclass_are_checked_too() -> None:
         schema.from_records([VISIT, dataclasses.replace(VISIT, price="dear")])  # type: ignore[arg-type]
     with pytest.raises(DataError, match="record 0, column 'place'"):
         schema.from_records([dataclasses.replace(VISIT, place=5)])  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 9), st.just("x"), st.none(), st.just([])), max_size=30))
+def test_sifting_takes_what_fits_and_says_what_is_wrong_with_the_rest(values: list[Any]) -> None:
+    schema = Schema.of({"n": pl.Int64})
+    table, wrong = schema.sift([{"n": value} for value in values])
+    assert table.schema == pl.Schema({"n": pl.Int64})
+    assert table["n"].to_list() == [value for value in values if value is None or isinstance(value, int)]
+    assert [index for index, _ in wrong] == [i for i, value in enumerate(values) if isinstance(value, str | list)]
+    assert all("is no Int64" in error.message for _, error in wrong)

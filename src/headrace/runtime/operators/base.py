@@ -19,6 +19,7 @@ import polars as pl
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.core.ids import TaskName
+from headrace.runtime.operators.trail import Trail
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 
@@ -53,6 +54,8 @@ class Operator:
         self.after: list[Operator] = []
         self.aside: dict[str, list[Operator]] = {}
         """Who takes what it hands out besides its result, by the name of the side output."""
+        self.trail = Trail()
+        """Where the rows come from that it is at work on; one for all operators of a task."""
         self.batches = 0
         self.rows = 0
         self.now_ms: int | None = None
@@ -62,13 +65,18 @@ class Operator:
         """Take rows from an operator before this one (or from the task)."""
         self.batches += 1
         self.rows += rows.height
-        self.on_batch(rows)
+        self.trail.enter(rows)
+        try:
+            self.on_batch(rows)
+        finally:
+            self.trail.leave()
 
     def begin(self, task: TaskName, watermark: int) -> None:
         """The task begins: its state has been restored, event time had come to ``watermark``. Once, before all else."""
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """Process rows; never called with none."""
+        self.trail.became(lambda: range(rows.height))
         self.emit(rows)
 
     def on_watermark(self, watermark: int) -> None:
@@ -138,19 +146,25 @@ class Operator:
                 operator.receive(rows)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
-        """The error to raise when the user's part of this operator raised; the task adds the message's place."""
+        """The error to raise when the user's part of this operator raised."""
         return UserFunctionError(
-            f"{self._named(what)} raised {type(error).__name__}{where}: {error}",
+            f"{self.described(what)} raised {type(error).__name__}{where}: {error}{self.at_work_on()}",
             hint="mend it, or filter such messages out before it",
         )
 
     def misfitted(self, error: DataError, what: str) -> UserFunctionError:
         """The error to raise when what the user's part returned doesn't have the declared columns."""
         return UserFunctionError(
-            f"{self._named(what)} doesn't fit its schema: {error.message}",
+            f"{self.described(what)} doesn't fit its schema: {error.message}{self.at_work_on()}",
             hint=error.hint if error.hint is not None else "mend the function, or declare the schema that it returns",
         )
 
-    def _named(self, what: str) -> str:
+    def at_work_on(self) -> str:
+        """Which messages are being processed, as a line to add to an error; empty when none are."""
+        place = self.trail.here().place(None)
+        return "" if place is None else f"\n  {place}"
+
+    def described(self, what: str) -> str:
+        """A part of this operator, as errors name it."""
         location = self.node.location
         return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"

@@ -209,8 +209,9 @@ class TaskOperator(Operator):
         except (UsageError, DeclarationError, DataError) as error:
             if isinstance(error, CorruptLogError):
                 raise
-            what = self._named(f"{method} of the task {type(self._task).__name__}")
-            raise UserFunctionError(f"{what} failed{users_line(error)}: {error.message}", hint=error.hint) from error
+            what = self.described(f"{method} of the task {type(self._task).__name__}")
+            text = f"{what} failed{users_line(error)}: {error.message}{self.at_work_on()}"
+            raise UserFunctionError(text, hint=error.hint) from error
         except HeadraceError:
             raise  # of the store's disk, and not of the user's code
         except Exception as error:

@@ -55,7 +55,7 @@ class WatchedIntake(Intake):
 
     host: AppTask
 
-    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> pl.DataFrame:
+    def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
         """See ``Intake``."""
         self.host.consume(ssp, offsets, payloads)
         return super().decode(ssp, offsets, payloads)

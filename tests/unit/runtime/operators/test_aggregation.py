@@ -54,4 +54,4 @@ def test_aggregate(dtype: Any, values: list[Any], aggregate: hr.Aggregate, resul
 def test_an_aggregate_that_fails_says_where() -> None:
     with pytest.raises(hr.UserFunctionError, match=r"an aggregate of operator 'w' .*values_in.window\(") as info:
         aggregated(pl.String, ["x"], hr.sum(pl.col("v").cast(pl.Int64)))
-    assert "values[0], offsets 0 to 0" in str(info.value)
+    assert "values[0], offset 0" in str(info.value)

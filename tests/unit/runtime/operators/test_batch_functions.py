@@ -66,7 +66,7 @@ def test_what_goes_wrong_is_told_with_its_place(
     views.map_batches(function).send_to(out)  # type: ignore[arg-type]
     with app.test() as t, pytest.raises(hr.UserFunctionError, match=says) as info:
         t.feed("views", ROWS)
-    assert "views[0], offsets 0 to 0" in str(info.value)
+    assert "views[0], offset 0" in str(info.value)
 
 
 # -- sinks

@@ -41,4 +41,4 @@ def test_a_predicate_that_fails_says_where(app: hr.App, views: hr.Stream, out: h
     assert "the predicate of operator 'filter-1'" in text
     assert "test_filter_operator.py:" in text
     assert 'views.filter(pl.col("member").cast(pl.Int64) > 0)' in text
-    assert "views[0], offsets 0 to 0" in text
+    assert "views[0], offset 0" in text

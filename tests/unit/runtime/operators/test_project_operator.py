@@ -32,4 +32,4 @@ def test_an_expression_that_fails_says_where(app: hr.App, views: hr.Stream, out:
         pytest.raises(hr.UserFunctionError, match="an expression of operator 'with_columns-1'") as info,
     ):
         t.feed("views", ROWS, partition=1)
-    assert "views[1], offsets 0 to 0" in str(info.value)
+    assert "views[1], offset 0" in str(info.value)

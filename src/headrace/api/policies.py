@@ -1,0 +1,38 @@
+"""What is to become of messages that fail, as inputs and steps declare it by ``on_error=`` and ``dead_letter=``."""
+
+from __future__ import annotations
+
+from typing import TypeVar, get_args
+
+from headrace.api.handles import Output
+from headrace.api.specs import OnError
+from headrace.core.errors import DeclarationError
+from headrace.core.ids import check_id
+
+_Choice = TypeVar("_Choice", bound=str)
+
+
+def one_of(what: str, value: _Choice, literal: object) -> _Choice:
+    """Return ``value`` if it is one of those that a ``Literal`` names."""
+    allowed = get_args(literal)
+    if value not in allowed:
+        names = ", ".join(f'"{name}"' for name in allowed)
+        raise DeclarationError(f"{what}={value!r} is not a choice there is", hint=f"write one of {names}")
+    return value
+
+
+def dead_letter_id(on_error: OnError, dead_letter: Output | str | None, what: str) -> str | None:
+    """The id of the stream that letters go to, None under another policy; ``what`` are the letters about."""
+    one_of("on_error", on_error, OnError)
+    if on_error == "dead_letter" and dead_letter is None:
+        raise DeclarationError(
+            f'on_error="dead_letter" needs the stream that {what} go to',
+            hint='name it: dead_letter="views-unreadable"',
+        )
+    if on_error != "dead_letter" and dead_letter is not None:
+        raise DeclarationError(
+            f'dead_letter= is given, but on_error is "{on_error}"', hint='write on_error="dead_letter"'
+        )
+    if dead_letter is None:
+        return None
+    return dead_letter.id if isinstance(dead_letter, Output) else check_id("dead_letter", dead_letter)
