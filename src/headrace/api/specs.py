@@ -174,6 +174,7 @@ class MapAsync:
     output: Schema
     calling: Calling
     ordered: bool
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +393,7 @@ Operator = (
 )
 
 
-Fallible = RowFunction | BatchFunction | Sink
+Fallible = RowFunction | BatchFunction | MapAsync | Sink
 """Operators that call a function of the user's on messages; ``on_error`` says what becomes of those it fails on."""
 
 

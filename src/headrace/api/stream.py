@@ -167,6 +167,8 @@ class Stream(Flow):
         ordered: bool = True,
         timeout: Duration = "30s",
         retry: Retry | None = None,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
         id: str | None = None,
     ) -> Stream:
         """Turn each row into another one by a function that takes time, many of them at once.
@@ -175,6 +177,7 @@ class Stream(Flow):
         keep the order of their rows; with ``ordered=False`` they leave as they come, but never past a watermark. An
         attempt may take ``timeout``; one that fails is repeated as ``retry`` says, by default five times. After a
         restart calls may be made again; results count once. A checkpoint waits for the calls under way.
+        ``on_error`` and ``dead_letter`` are as for ``map``, and decide when the last attempt has failed.
 
         >>> async def located(row):
         ...     return {"member": row["member"], "country": await look_up(row["member"])}
@@ -186,9 +189,9 @@ class Stream(Flow):
             after = output_schema(function, schema, many=False)
             calling = calling_of(concurrency=concurrency, timeout=timeout, retry=retry)
             time = after_function(self._time, after, "map_async", here)
-            step = MapAsync(function, self._schema, after, calling, bool(ordered))
+            step = MapAsync(function, self._schema, after, calling, bool(ordered), on_error)
             name = None if id is None else self.draft.claim("map_async", id, here)
-            return self._then("map_async", step, here, after, time, id_=name)
+            return self._fallible("map_async", step, here, after, time, dead_letter, id_=name)
 
     # -- columns -------------------------------------------------------------------------------------
 

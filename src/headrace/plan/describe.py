@@ -81,8 +81,8 @@ def detail_of(operator: Operator) -> str:
     match operator:
         case RowFunction(function=function, on_error=policy) | BatchFunction(function=function, on_error=policy):
             return f"{_call(function)}{_FAILING[policy]}"
-        case MapAsync(function=function, calling=calling, ordered=ordered):
-            return f"{_call(function)}, {calling}" + ("" if ordered else ", as they come")
+        case MapAsync(function=function, calling=calling, ordered=ordered, on_error=policy):
+            return f"{_call(function)}, {calling}" + ("" if ordered else ", as they come") + _FAILING[policy]
         case Sink(function=function, on_error=policy):
             # Whatever the app guarantees: nobody can take back what the function did.
             return f"{_call(function)}, at-least-once{_FAILING[policy]}"

@@ -36,12 +36,16 @@ class Failure:
     row: int
     error: Exception
     misfit: bool = False
+    note: str = ""
+    """Under which circumstances: ``in the last of 5 attempts``."""
 
     @property
     def reason(self) -> str:
         """What went wrong, in a line or more."""
         text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
-        return f"doesn't fit its schema: {text}" if self.misfit else f"{type(self.error).__name__}: {text}"
+        if self.misfit:
+            return f"doesn't fit its schema: {text}"
+        return f"{type(self.error).__name__}{self.note and ' '}{self.note}: {text}"
 
 
 class FailurePolicy:
@@ -85,7 +89,8 @@ class FailurePolicy:
         hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
         remedy = "mend the function, or declare the schema that it returns" if failure.misfit else "mend the function"
         named = self._operator.described(f"{what}'s result" if failure.misfit else what)
-        raised = "" if failure.misfit else f"raised {type(failure.error).__name__}{users_line(failure.error)}: "
+        which = f"{type(failure.error).__name__}{users_line(failure.error)}{failure.note and ' '}{failure.note}"
+        raised = "" if failure.misfit else f"raised {which}: "
         text = failure.reason if failure.misfit else str(failure.error)
         return UserFunctionError(
             f"{named} {raised}{text}{found}{row}",

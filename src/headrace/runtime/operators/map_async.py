@@ -6,21 +6,42 @@ So a call may be made more than once; its result counts once, because no commit 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from headrace.api.specs import MapAsync, Node
-from headrace.core.errors import DataError, UserFunctionError
+from headrace.core.errors import DataError
 from headrace.runtime.calls import Calls, Done, Lane
 from headrace.runtime.operators.base import Counters
-from headrace.runtime.operators.users_code import users_line
+from headrace.runtime.operators.failing import Failure, FailurePolicy
+from headrace.runtime.operators.trail import Whereabouts
 from headrace.runtime.operators.waiting import LaneCounts, WaitingOperator
 
-_ROW_CHARS_MAX = 200
+_WHAT = "the function"
 
 
-class MapAsyncOperator(WaitingOperator[Any]):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Rows that were taken together, and where they came from."""
+
+    rows: pl.DataFrame
+    where: Whereabouts
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a row of a batch."""
+
+    batch: _Batch
+    row: int
+    done: Done
+
+
+class MapAsyncOperator(WaitingOperator[_Answer]):
     """Calls a function once a row; its result is a row."""
 
     def __init__(self, node: Node, spec: MapAsync, counters: Counters, calls: Calls) -> None:
@@ -28,31 +49,37 @@ class MapAsyncOperator(WaitingOperator[Any]):
         self._spec = spec
         self._lane: Lane[Any] = Lane(calls, spec.function, spec.calling)
         self._counts = LaneCounts(self._lane, counters)
-        self._rows: dict[int, Any] = {}
+        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._asked: dict[int, tuple[_Batch, int]] = {}
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
-        records = self._spec.input.to_records(rows)
-        taken = dict(zip(self._line.take_places(len(records)), records, strict=True))
-        self._rows |= taken
-        self._lane.put(taken.items())
+        batch = _Batch(rows, self.trail.here())
+        places = self._line.take_places(rows.height)
+        self._asked |= {place: (batch, row) for row, place in enumerate(places)}
+        self._lane.put(zip(places, self._spec.input.to_records(rows), strict=True))
         self._counts.tell()
 
     def settle(self) -> None:
         """See ``WaitingOperator``."""
         for done in self._lane.take():
-            row = self._rows.pop(done.place)
-            if done.error is not None:
-                raise self._failure(done, row)
-            self._line.put(done.place, done.result)
+            answer = _Answer(*self._asked.pop(done.place), done)
+            if done.error is not None and self._policy.stops:
+                self._fail([(answer, _failure(answer.row, done))])
+            self._line.put(done.place, answer)
         self._counts.tell()
 
-    def release(self, results: list[Any]) -> None:
+    def release(self, results: list[_Answer]) -> None:
         """See ``WaitingOperator``."""
+        failures = [(answer, _failure(answer.row, answer.done)) for answer in results if answer.done.error is not None]
+        answers = [answer for answer in results if answer.done.error is None]
+        records = [answer.done.result for answer in answers]
         try:
-            table = self._spec.output.from_records(results)
-        except DataError as error:
-            raise self.misfitted(error, "the function's result") from error
+            table = self._spec.output.from_records(records)
+        except DataError:
+            table, misfits = self._spec.output.sift(records)
+            failures += [(answers[i], Failure(answers[i].row, error, misfit=True)) for i, error in misfits]
+        self._fail(failures)
         self.emit(table)
 
     @property
@@ -65,11 +92,15 @@ class MapAsyncOperator(WaitingOperator[Any]):
         self._lane.close()
         self._counts.tell()
 
-    def _failure(self, done: Done, row: Any) -> UserFunctionError:
-        error = done.error
-        if not isinstance(error, Exception):
-            error = RuntimeError(repr(error))
-        tries = "" if done.attempts == 1 else f" in the last of {done.attempts} attempts"
-        failure = self.failed(error, "the function", f"{users_line(error)}{tries}")
-        failure.message += f"\n  on the row {row!r:.{_ROW_CHARS_MAX}}"
-        return failure
+    def _fail(self, failures: Sequence[tuple[_Answer, Failure]]) -> None:
+        """Let the policy decide, batch by batch."""
+        of_batch: defaultdict[_Batch, list[Failure]] = defaultdict(list)
+        for answer, failure in failures:
+            of_batch[answer.batch].append(failure)
+        for batch, mine in of_batch.items():
+            self._policy.rows(_WHAT, batch.rows, sorted(mine, key=lambda failure: failure.row), batch.where)
+
+
+def _failure(row: int, done: Done) -> Failure:
+    error = done.error if isinstance(done.error, Exception) else RuntimeError(repr(done.error))
+    return Failure(row, error, note="" if done.attempts == 1 else f"in the last of {done.attempts} attempts")

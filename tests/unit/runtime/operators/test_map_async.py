@@ -246,8 +246,30 @@ def test_what_fails_for_good_says_step_line_row_and_attempts() -> None:
     assert "raised ValueError" in message
     assert "test_map_async.py:" in message
     assert "in the last of 2 attempts: no such number" in message
-    assert "on the row {'n': 7, 'ts': 70}" in message
+    assert "numbers[0], offset 0, row 0 of it" in message
+    assert 'the row it was given: {"n":7,"ts":70}' in message
     assert tried == [7, 7]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_fails_for_good_is_left_out_in_its_turn(ordered: bool) -> None:
+    def answer(row: dict[str, Any]) -> Any:
+        if row["n"] % 3 == 0:
+            raise ValueError("no such number")
+        return {"n": "x", "ts": 1} if row["n"] % 3 == 1 else row
+
+    policy: dict[str, Any] = {"on_error": "dead_letter", "dead_letter": "failed", "retry": hr.retry(attempts=1)}
+    with asking(answer, ordered=ordered, **policy).test() as t:
+        t.feed("numbers", numbers(1, 2, 3), settle=False)
+        t.feed("numbers", numbers(4, 5, 6), settle=False)
+        t.settle()
+        letters = t.read("failed").sort("offset", "index")
+        assert letters["offset", "index"].rows() == [(0, 0), (0, 2), (1, 0), (1, 2)]
+        assert [text.split(":")[0] for text in letters["reason"]] == ["doesn't fit its schema", "ValueError"] * 2
+        assert letters["row"][3] == '{"n":6,"ts":60}'
+        assert (sorted(out(t)), t.counter("dead_lettered")) == ([2, 5], 4)
+        t.end()
+        assert t.ended
 
 
 @pytest.mark.parametrize(
