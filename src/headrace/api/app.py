@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import polars as pl
+
 from headrace.api.descriptors import Sql, check_partitions
 from headrace.api.draft import Draft, SystemDescriptor
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
-from headrace.api.handles import Output, Table, describe, schema_difference
-from headrace.api.keys import key_columns
+from headrace.api.handles import Output, Table
 from headrace.api.location import Declaring, Location
 from headrace.api.policies import dead_letter_id, one_of
 from headrace.api.rows import SchemaLike
@@ -26,8 +27,10 @@ from headrace.api.specs import (
     StreamSpec,
     TableKind,
     TableSpec,
+    TableStorage,
 )
 from headrace.api.stream import Stream
+from headrace.api.tabling import declared_table
 from headrace.api.tasking import add_task
 from headrace.api.tasks import Task
 from headrace.core.duration import Duration, to_ms
@@ -183,6 +186,9 @@ class Declarations:
         kind: TableKind = "local",
         *,
         ttl: Duration | None = None,
+        deleted: str | pl.Expr | None = None,
+        versions: Duration | None = None,
+        storage: TableStorage = "disk",
     ) -> Table:
         """A table of one row a key, filled by ``send_to(table)``, or kept up to date by ``side_inputs``.
 
@@ -191,30 +197,37 @@ class Declarations:
         table has their columns, or those of the first flow sent to it. A row is forgotten ``ttl`` of the
         wall clock after it was last put; without it rows are kept for ever.
 
+        ``deleted`` tells which of the rows that fill it take the row of their key out: a Boolean column, which the
+        table then hasn't, or an expression. With ``versions`` a join finds the row as it was at the time of its
+        message; what was is kept for so long behind the watermark. ``storage="memory"`` keeps all rows in memory,
+        where they are found much faster; they are in the changelog as ever.
+
         >>> members = app.input("members", {"member": pl.String, "country": pl.String})
         >>> countries = app.table("countries", key="member", side_inputs=[members])
         >>> located = views.join(countries)
+        >>> rates = app.table("rates", key="currency", schema={"currency": pl.String, "ts": pl.Int64}, versions="1d")
         """
         with Declaring("table") as here:
             one_of("kind", kind, TableKind)
+            one_of("storage", storage, TableStorage)
             given = (side_inputs,) if isinstance(side_inputs, Stream) else tuple(side_inputs)
             sides = tuple(self._side_input(side) for side in given)
-            columns = _table_schema(None if schema is None else Schema.of(schema), sides)
-            keys = (key,) if isinstance(key, str) else tuple(key)
-            if not keys:
-                raise DeclarationError("a table needs a key", hint='name its column: key="member"')
-            if columns is not None:
-                key_columns(keys, columns, "a table")
-            self._draft.claim("a table", id, here)
-            self._draft.tables[id] = TableSpec(
-                id=id,
-                key=keys,
-                location=here,
-                schema=columns,
-                side_inputs=tuple(side.id for side in sides),
-                kind=kind,
-                ttl_ms=None if ttl is None else to_ms(ttl, "ttl", minimum=1),
+            spec = declared_table(
+                TableSpec(
+                    id=id,
+                    key=(key,) if isinstance(key, str) else tuple(key),
+                    location=here,
+                    schema=None if schema is None else Schema.of(schema),
+                    kind=kind,
+                    ttl_ms=None if ttl is None else to_ms(ttl, "ttl", minimum=1),
+                    storage=storage,
+                    versions_ms=None if versions is None else to_ms(versions, "versions"),
+                    deleted=deleted,
+                ),
+                sides,
             )
+            self._draft.claim("a table", id, here)
+            self._draft.tables[id] = spec
             for side in sides:
                 self._draft.streams[side.id] = replace(side, role=Role.SIDE_INPUT)
             return Table(self._draft, id)
@@ -304,18 +317,3 @@ class Declarations:
                 hint="a side input is for the table alone; fill the table by send_to(table) instead",
             )
         return source
-
-
-def _table_schema(declared: Schema | None, sides: tuple[StreamSpec, ...]) -> Schema | None:
-    wanted = declared
-    for side in sides:
-        if side.schema is None:
-            continue
-        wanted = wanted or side.schema
-        difference = schema_difference(side.schema, wanted)
-        if difference:
-            raise DeclarationError(
-                f"the side input {side.id!r} (at {side.location}) doesn't fit the table: {difference}",
-                hint=f"the table has: {describe(wanted)}",
-            )
-    return wanted

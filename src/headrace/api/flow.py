@@ -21,13 +21,13 @@ from headrace.api.handles import (
     Table,
     adopt_schema,
     check_target,
-    describe,
     target_keys,
 )
 from headrace.api.keys import key_name
 from headrace.api.location import Location
 from headrace.api.policies import dead_letter_id
 from headrace.api.rows import SchemaLike, check_function, output_schema
+from headrace.api.schemas import describe
 from headrace.api.specs import (
     FAILED,
     FAILED_COLUMNS,
@@ -45,6 +45,7 @@ from headrace.api.specs import (
     SideOutput,
     StreamSpec,
 )
+from headrace.api.tabling import deleting_columns, version_time
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
@@ -91,8 +92,22 @@ class Flow(Composed):
         self._check_owner(target.draft, target.id)
         keys = target_keys(target, key, self._schema)
         stream = self._ordered(adopt_schema(target, self._schema), here)
-        step = SendToTable(target.id) if isinstance(target, Table) else SendTo(target.id, keys)
+        step: SendTo | SendToTable = SendTo(target.id, keys)
+        if isinstance(target, Table):
+            step = SendToTable(target.id, time=version_time(target.spec, self._schema, self._time))
         self.draft.add("send_to", step, (stream.node,), here)
+
+    def _delete(self, table: Table, here: Location) -> None:
+        if not isinstance(table, Table):
+            raise DeclarationError(
+                f"rows can be deleted from a table, not from {type(table).__name__} {table!s:.80}",
+                hint='tables come from app.table("...", key=...)',
+            )
+        self._check_owner(table.draft, table.id)
+        time = version_time(table.spec, self._schema, self._time)
+        columns = deleting_columns(table.spec, self._schema, time)
+        stream = self._project("select", columns, {}, here, keep=False)
+        self.draft.add("delete_from", SendToTable(table.id, deletes=True, time=time), (stream.node,), here)
 
     def _then(
         self,

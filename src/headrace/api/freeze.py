@@ -64,7 +64,8 @@ def _unfinished(node: Node) -> DeclarationError:
 
 
 def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec]:
-    written = {n.operator.table for n in nodes.values() if isinstance(n.operator, SendToTable)}
+    sends = [n.operator for n in nodes.values() if isinstance(n.operator, SendToTable)]
+    written = {send.table for send in sends if not send.deletes}
     joins = {n.operator.table: n for n in nodes.values() if isinstance(n.operator, TableJoin)}
     for id_, node in joins.items():
         if id_ not in written and not draft.tables[id_].side_inputs:
@@ -72,7 +73,8 @@ def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec
                 f"the table {id_!r} is joined, but nothing fills it\n  {at(node.location)}",
                 hint="end a flow with send_to(table), or give the table side_inputs=",
             )
-    return {id_: spec for id_, spec in draft.tables.items() if id_ in written or id_ in joins}
+    used = joins.keys() | {send.table for send in sends}
+    return {id_: spec for id_, spec in draft.tables.items() if id_ in used}
 
 
 def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, TableSpec]) -> dict[str, StreamSpec]:

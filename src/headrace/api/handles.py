@@ -8,7 +8,9 @@ from typing import final
 
 from headrace.api.draft import Draft
 from headrace.api.keys import key_columns
+from headrace.api.schemas import describe, schema_difference
 from headrace.api.specs import StreamSpec, TableSpec
+from headrace.api.tabling import check_filled_by_flows, fed_table
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
@@ -101,11 +103,7 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
         raise DeclarationError(
             "key= is for outputs; a table has its own", hint=f"this one's is {', '.join(target.key)}"
         )
-    if target.spec.side_inputs:
-        raise DeclarationError(
-            f"the table {target.id!r} (at {target.spec.location}) is kept by side inputs: no flow writes it",
-            hint="drop its side_inputs=, or write to another table",
-        )
+    check_filled_by_flows(target.spec)
     return key_columns(target.key, schema, "a table")
 
 
@@ -113,33 +111,15 @@ def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:
     """Give ``target`` the schema of a flow sent to it, or check that it fits; the target's column order."""
     if target.schema is None:
         if isinstance(target, Table):
-            target.draft.tables[target.id] = replace(target.spec, schema=schema)
+            target.draft.tables[target.id] = fed_table(target.spec, schema)
         else:
             target.draft.streams[target.id] = replace(target.spec, schema=schema)
         return tuple(schema.columns)
-    difference = schema_difference(schema, target.schema)
+    wanted = (target.spec.feed if isinstance(target, Table) else None) or target.schema
+    difference = schema_difference(schema, wanted)
     if difference:
         raise DeclarationError(
             f"this flow doesn't fit {target.id!r} (at {target.spec.location}): {difference}",
-            hint=f"it takes: {describe(target.schema)}; select or cast before send_to",
+            hint=f"it takes: {describe(wanted)}; select or cast before send_to",
         )
-    return tuple(target.schema.columns)
-
-
-def schema_difference(found: Schema, wanted: Schema) -> str:
-    """How two schemas differ, apart from the order of columns; empty when they don't."""
-    parts = [f"{name!r} is missing" for name in wanted.columns if name not in found.columns]
-    parts += [f"{name!r} is not expected" for name in found.columns if name not in wanted.columns]
-    parts += [
-        f"{name!r} is {dtype}, not {wanted.columns[name]}"
-        for name, dtype in found.columns.items()
-        if name in wanted.columns and wanted.columns[name] != dtype
-    ]
-    return "; ".join(parts)
-
-
-def describe(schema: Schema | None) -> str:
-    """A schema in one line."""
-    if schema is None:
-        return "schema not known yet"
-    return ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())
+    return tuple(wanted.columns)

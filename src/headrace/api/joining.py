@@ -11,7 +11,7 @@ from headrace.api.expressions import unknown_column
 from headrace.api.handles import Table
 from headrace.api.keys import key_columns
 from headrace.api.location import Location
-from headrace.api.specs import EventTime, Join, JoinHow, LatestJoin, TableJoin
+from headrace.api.specs import EventTime, Join, JoinHow, LatestJoin, TableJoin, TableSpec
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -67,8 +67,13 @@ def latest_join(
     return LatestJoin(keys, how, to_ms(ttl, "ttl", minimum=1), suffix), Schema.of(columns), time
 
 
+def holds_messages(table: TableSpec) -> bool:
+    """Whether messages wait at a join with this table until all that counts for them has come into it."""
+    return table.versions_ms is not None and not table.side_inputs
+
+
 def table_join(
-    stream: Schema,
+    left: tuple[Schema, Time],
     table: Table,
     *,
     on: str | Sequence[str] | None,
@@ -86,9 +91,13 @@ def table_join(
             f"the columns of the table {table.id!r} aren't known yet",
             hint="give it a schema=, or declare the flow that fills it before the join",
         )
+    stream, time = left
     keys = lookup_keys(on, stream, table.schema, table.key)
     columns = joined_columns(stream, table.schema, table.key, suffix)
-    return TableJoin(table.id, keys, how, suffix), Schema.of(columns)
+    as_of = None
+    if table.spec.versions_ms is not None:
+        as_of = needed_time(time, stream, f"a join with the table {table.id!r}, which has versions,")
+    return TableJoin(table.id, keys, how, suffix, as_of), Schema.of(columns)
 
 
 def join_bounds(within: Within | None) -> tuple[int, int]:

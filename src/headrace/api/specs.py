@@ -24,6 +24,7 @@ from headrace.systems.registry import SystemSpec
 OnError = Literal["fail", "skip", "dead_letter"]
 Start = Literal["oldest", "upcoming"]
 TableKind = Literal["local", "global"]
+TableStorage = Literal["disk", "memory"]
 JoinHow = Literal["inner", "left", "outer"]
 TableJoinHow = Literal["inner", "left"]
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -101,7 +102,9 @@ class StreamSpec:
 class TableSpec:
     """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs.
 
-    A row is forgotten ``ttl_ms`` of the wall clock after it was last put; None: never.
+    A row is forgotten ``ttl_ms`` of the wall clock after it was last put; None: never. ``deleted`` tells which rows of
+    those that fill it are deletions: an expression, or the name of a column that the table itself hasn't. With
+    ``versions_ms`` it keeps its rows as they were at each time, for so long behind the watermark.
     """
 
     id: str
@@ -111,7 +114,17 @@ class TableSpec:
     side_inputs: tuple[str, ...] = ()
     kind: TableKind = "local"
     ttl_ms: int | None = None
+    storage: TableStorage = "disk"
+    versions_ms: int | None = None
+    deleted: str | pl.Expr | None = field(default=None, compare=False)
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def feed(self) -> Schema | None:
+        """The columns of what fills it: its own, and the one that tells which rows are deletions."""
+        if self.schema is None or not isinstance(self.deleted, str):
+            return self.schema
+        return Schema.of({**self.schema.columns, self.deleted: pl.Boolean()})
 
 
 # -- operators ---------------------------------------------------------------------------------------
@@ -312,12 +325,16 @@ class LatestJoin:
 
 @dataclass(frozen=True, slots=True)
 class TableJoin:
-    """Looks each message's key up in a table; ``keys`` are its columns, in the order of the table's."""
+    """Looks each message's key up in a table; ``keys`` are its columns, in the order of the table's.
+
+    ``time`` is the time as of which a table of versions is asked, and None for any other.
+    """
 
     table: str
     keys: tuple[str, ...]
     how: TableJoinHow
     suffix: str = "_right"
+    time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,9 +373,14 @@ class SendTo:
 
 @dataclass(frozen=True, slots=True)
 class SendToTable:
-    """Puts each message into a table under the table's key."""
+    """Puts each message into a table under the table's key; with ``deletes`` it takes the row of its key out.
+
+    ``time`` is that of the version that a message is, if the table has versions.
+    """
 
     table: str
+    deletes: bool = False
+    time: EventTime | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

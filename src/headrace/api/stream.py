@@ -22,15 +22,12 @@ from headrace.api.expressions import (
     check_predicate,
 )
 from headrace.api.flow import Flow
-from headrace.api.handles import (
-    Output,
-    Table,
-    schema_difference,
-)
-from headrace.api.joining import Within, latest_join, stream_join, table_join
+from headrace.api.handles import Output, Table
+from headrace.api.joining import Within, holds_messages, latest_join, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike, check_function, output_schema
+from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
 from headrace.api.specs import (
     LATE,
@@ -342,7 +339,8 @@ class Stream(Flow):
 
         ``within="5m"`` takes messages of the other side up to 5 minutes before and after; a pair like
         ``("-5m", "+1m")`` says how far before and how far after. Names that both sides have get ``suffix``
-        on the right. A join with a table needs neither ``within`` nor ``id``.
+        on the right. A join with a table needs neither ``within`` nor ``id``; only that with a table of versions which
+        a flow fills needs the ``id``, as its messages wait there for the watermark.
 
         >>> orders = app.input("orders", {"member": pl.String, "at": pl.Int64}, event_time="at")
         >>> bought = views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders")
@@ -352,8 +350,11 @@ class Stream(Flow):
         with Declaring("join") as here:
             if isinstance(other, Table):
                 self._check_owner(other.draft, other.id)
-                lookup, schema = table_join(self._schema, other, on=on, how=how, within=within, suffix=suffix)
-                name = None if id is None else self.draft.claim("join", id, here)
+                left = (self._schema, self._time)
+                lookup, schema = table_join(left, other, on=on, how=how, within=within, suffix=suffix)
+                name = None
+                if id is not None or holds_messages(other.spec):
+                    name = self.draft.claim("join", id, here, 'join(..., id="orders-with-rates")')
                 return self._then("join", lookup, here, schema, self._time, id_=name)
             self._check_other(other)
             left, right = (self._schema, self._time), (other._schema, other._time)
@@ -423,6 +424,15 @@ class Stream(Flow):
         """
         with Declaring("send_to") as here:
             self._send(target, key, here)
+
+    def delete_from(self, table: Table) -> None:
+        """Take the row of each message's key out of a table. Of the flow only the table's key columns matter.
+
+        >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "age": pl.Int64})
+        >>> views.filter(pl.col("url") == "/leave").delete_from(profiles)
+        """
+        with Declaring("delete_from") as here:
+            self._delete(table, here)
 
     def sink(
         self,

@@ -72,6 +72,8 @@ def kind_of(operator: Operator) -> str:
             return mode
         case SideOutput(name=name):
             return name
+        case SendToTable(deletes=True):
+            return "delete_from"
         case _:
             return _KINDS[type(operator)]
 
@@ -96,8 +98,9 @@ def detail_of(operator: Operator) -> str:
             return f"{how} on {_names(keys)}, {_signed(-before)} to {_signed(after)}"
         case LatestJoin(keys=keys, how=how, ttl_ms=ttl):
             return f"{how} on {_names(keys)}, the last one for {format_ms(ttl)}"
-        case TableJoin(keys=keys, how=how):
-            return f"{how} on {_names(keys)}"
+        case TableJoin(keys=keys, how=how, time=time):
+            as_of = "" if time is None else f" as of {time.column}{_offset(time.offset_ms)}"
+            return f"{how} on {_names(keys)}{as_of}"
         case TaskStep() as task:
             return _task(task)
         case SendTo(keys=keys):

@@ -57,6 +57,20 @@ def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
     return visitor.association()
 
 
+def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """For each join with a table of versions the nodes that fill it, sorted: it waits for them."""
+    writers: dict[str, list[str]] = {}
+    for id_ in sorted(graph.nodes):
+        operator = graph.nodes[id_].operator
+        if isinstance(operator, SendToTable) and graph.tables[operator.table].versions_ms is not None:
+            writers.setdefault(operator.table, []).append(id_)
+    return {
+        node.id: tuple(writers[node.operator.table])
+        for node in graph.nodes.values()
+        if isinstance(node.operator, TableJoin) and node.operator.table in writers
+    }
+
+
 def inputs_of_joins(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
     """For each place where keys meet the input nodes whose messages come there, also by way of a table."""
     next_vertexes = _Connector(graph, joins_of_writes)

@@ -275,7 +275,13 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
 def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     spec = plan.graph.tables[id_]
     nodes = plan.graph.nodes.values()
-    options = spec.options if spec.ttl_ms is None else {**spec.options, "ttl": format_ms(spec.ttl_ms)}
+    chosen = {
+        "ttl": None if spec.ttl_ms is None else format_ms(spec.ttl_ms),
+        "versions": None if spec.versions_ms is None else format_ms(spec.versions_ms),
+        "storage": None if spec.storage == "disk" else spec.storage,
+        "deleted": None if spec.deleted is None else " ".join(str(spec.deleted).split()),
+    }
+    options = {**spec.options, **{name: value for name, value in chosen.items() if value is not None}}
     return RenderedTable(
         id=id_,
         kind=spec.kind,

@@ -30,6 +30,7 @@ from headrace.api.specs import (
     TableJoin,
 )
 from headrace.core.errors import PlanError
+from headrace.plan.joins import fillers_of_versions
 from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 
@@ -143,7 +144,10 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
 
 def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
     nodes = set(piece)
-    successors = graph.successors()
+    successors = {id_: list(after) for id_, after in graph.successors().items()}
+    for join, fillers in fillers_of_versions(graph).items():
+        for filler in fillers:
+            successors[filler].append(join)
     order, _ = topological_order({id_: [after for after in successors[id_] if after in nodes] for id_ in nodes})
     inputs: set[str] = set()
     outputs: set[str] = set()

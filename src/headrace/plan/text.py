@@ -65,6 +65,8 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
         words.append(operator.detail)
     if operator.kind == "join" and operator.table is not None:
         words.append(f"with table {operator.table}")
+    elif operator.kind == "delete_from":
+        words.append(f"from table {operator.table}")
     elif operator.table is not None:
         words.append(f"into table {operator.table}")
     if operator.output is not None:
@@ -94,7 +96,8 @@ def _stream_row(stream: RenderedStream) -> Row:
 def _table_row(table: RenderedTable) -> Row:
     origin = f"kept by {', '.join(table.side_inputs)}" if table.side_inputs else f"filled by {', '.join(table.writers)}"
     joined = f"joined by {', '.join(table.joins)}" if table.joins else "joined by none"
-    return table.id, table.kind, f"key {', '.join(table.key)}", origin, joined, str(table.source)
+    kind = ", ".join([table.kind, *(f"{name} {value}" for name, value in table.options)])
+    return table.id, kind, f"key {', '.join(table.key)}", origin, joined, str(table.source)
 
 
 def _count(number: int, noun: str) -> str:

@@ -25,7 +25,7 @@ from headrace.api.specs import (
 )
 from headrace.core.errors import DataError, PlanError
 from headrace.plan.describe import kind_of
-from headrace.plan.joins import input_nodes
+from headrace.plan.joins import fillers_of_versions, input_nodes
 from headrace.plan.partitions import Facts
 from headrace.plan.traverse import a_cycle, traverse
 from headrace.serdes.schema import Schema
@@ -55,6 +55,7 @@ def check_graph(graph: Graph) -> None:
     _check_intermediates(graph)
     for table in _sorted(graph.tables.values()):
         _check_table(graph, table)
+    _check_waiting(graph)
 
 
 def check_facts(graph: Graph, facts: Facts) -> None:
@@ -143,6 +144,7 @@ def _check_intermediates(graph: Graph) -> None:
 def _check_table(graph: Graph, table: TableSpec) -> None:
     where = f"table {table.id!r} ({table.location})"
     writers = list(_table_users(graph, table, SendToTable))
+    fillers = [node for node in writers if isinstance(node.operator, SendToTable) and not node.operator.deletes]
     for stream in table.side_inputs:
         spec = graph.streams.get(stream)
         if spec is None or spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
@@ -152,7 +154,7 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
             f"{where} is kept by side inputs, and {_at(writers[0])} writes it as well",
             hint="a table has one origin: leave out side_inputs= or the send_to",
         )
-    if not table.side_inputs and not writers:
+    if not table.side_inputs and not fillers:
         joins = [_at(node) for node in _table_users(graph, table, TableJoin)]
         joined = f", and {joins[0]} joins it" if joins else ""
         raise PlanError(
@@ -162,6 +164,43 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
     if table.kind == "global":
         for writer in writers:
             _check_global_writer(graph, table, writer)
+    if table.versions_ms is not None:
+        _check_versions(graph, table)
+
+
+def _check_versions(graph: Graph, table: TableSpec) -> None:
+    """What fills a table of versions has a time, what joins it as well, and neither waits for itself."""
+    where = f"table {table.id!r} ({table.location})"
+    for kind in (SendToTable, TableJoin):
+        for node in _table_users(graph, table, kind):
+            operator = node.operator
+            if isinstance(operator, SendToTable | TableJoin) and operator.time is None:
+                raise PlanError(
+                    f"{where} has versions, and {_at(node)} no event time",
+                    hint='give its input an event time: app.input("...", event_time="ts")',
+                )
+    for id_ in table.side_inputs:
+        if graph.streams[id_].event_time is None:
+            raise PlanError(
+                f"{where} has versions, and its {_the(graph.streams[id_])} no event time",
+                hint=f'give it one: app.input("{id_}", ..., event_time="ts")',
+            )
+
+
+def _check_waiting(graph: Graph) -> None:
+    """A join waits for what fills its table of versions, which may not in turn wait for the join."""
+    successors = {id_: list(after) for id_, after in graph.successors().items()}
+    for join, fillers in fillers_of_versions(graph).items():
+        for filler in fillers:
+            successors[filler].append(join)
+    cycle = a_cycle(successors)
+    if cycle:
+        steps = " -> ".join([*cycle, cycle[0]])
+        raise PlanError(
+            f"steps wait for each other: {steps}. A join with a table of versions waits for what fills it "
+            f"({_at(graph.nodes[cycle[0]])})",
+            hint="fill the table from a flow that doesn't come from this join, or leave versions= out",
+        )
 
 
 def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:

@@ -37,8 +37,10 @@ from headrace.api.specs import (
 )
 from headrace.core.errors import PlanError
 from headrace.core.ids import TaskName
+from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.calls import Calls
+from headrace.runtime.feeding import Table
 from headrace.runtime.operators.base import Counters, Operator, Port
 from headrace.runtime.operators.combine import CombineOperator
 from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
@@ -49,6 +51,7 @@ from headrace.runtime.operators.join_latest import LatestJoinOperator
 from headrace.runtime.operators.map_async import MapAsyncOperator
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.operators.table import TableLookup, TableWriter
+from headrace.runtime.operators.table_as_of import TableAsOf
 from headrace.runtime.operators.task import TaskOperator
 from headrace.runtime.operators.trail import Arrival, Trail
 from headrace.runtime.operators.window_aligned import aligned_window
@@ -57,6 +60,7 @@ from headrace.runtime.tables import TaskTables
 from headrace.runtime.watermark import NEVER
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
+from headrace.stores.versions import VersionedTable
 
 
 def build_operator(
@@ -96,11 +100,19 @@ def build_operator(
             return LatestJoinOperator(node, spec, left, right)
         case TableJoin(table=table) as spec:
             (left,) = _columns_before(plan, node)
-            return TableLookup(node, spec, left, tables[table])
+            return _look_up(plan, node, spec, left, tables[table], counters)
         case TaskStep() as spec:
             return TaskOperator(node, spec, counters)
         case SendToTable(table=table) as spec:
-            return TableWriter(node, spec, tables[table])
+            (before,) = _columns_before(plan, node)
+            return TableWriter(node, spec, tables[table], tables.feed(spec, before), counters)
+
+
+def _look_up(plan: Plan, node: Node, spec: TableJoin, left: Schema, table: Table, counters: Counters) -> Operator:
+    if isinstance(table, VersionedTable):
+        waits = not plan.graph.tables[spec.table].side_inputs
+        return TableAsOf(node, spec, left, table, counters, waits=waits)
+    return TableLookup(node, spec, left, table)
 
 
 def _columns_before(plan: Plan, node: Node) -> list[Schema]:
@@ -134,7 +146,8 @@ class Chain:
         self.trail = Trail()
         for operator in self._reached():
             operator.trail = self.trail
-        self._times = _Times({id_: graph.nodes[id_].inputs for id_ in stage.nodes})
+        filled_by = fillers_of_versions(graph)
+        self._times = _Times({id_: (*graph.nodes[id_].inputs, *filled_by.get(id_, ())) for id_ in stage.nodes})
         operators = self._operators.values()
         self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
         self._asking = [operator for operator in operators if isinstance(operator, TaskOperator)]

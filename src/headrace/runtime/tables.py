@@ -11,13 +11,17 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from headrace.api.specs import TableSpec
+from headrace.api.specs import SendToTable, StreamSpec, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.feeding import Feed, Table
 from headrace.runtime.sweeping import Sweeper
+from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore
-from headrace.stores.table import TableStore
+from headrace.stores.memory_table import MemoryTable
+from headrace.stores.table import Columns, RowTable, TableStore
+from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
 
 
 class TaskTables:
@@ -26,20 +30,35 @@ class TaskTables:
     def __init__(self, plan: Plan, stage: StagePlan) -> None:
         specs = [plan.graph.tables[id_] for id_ in stage.tables]
         self._tables = {spec.id: _opened(spec) for spec in specs}
-        self._kept_by = {side: [spec.id for spec in specs if side in spec.side_inputs] for side in stage.side_inputs}
-        self._sweeper = Sweeper(self._tables[spec.id].store for spec in specs if spec.ttl_ms is not None)
+        self._specs = {spec.id: spec for spec in specs}
+        streams = plan.graph.streams
+        self._kept_by = {
+            side: {spec.id: self._side_feed(spec, streams[side]) for spec in specs if side in spec.side_inputs}
+            for side in stage.side_inputs
+        }
+        expiring = (self._tables[spec.id] for spec in specs if spec.ttl_ms is not None)
+        self._sweeper = Sweeper(table for table in expiring if not isinstance(table, VersionedTable))
 
-    def __getitem__(self, id_: str) -> TableStore:
+    def __getitem__(self, id_: str) -> Table:
         return self._tables[id_]
+
+    def feed(self, send: SendToTable, columns: Schema) -> Feed:
+        """A way into a table for a flow of these columns."""
+        return Feed(self._specs[send.table], self._tables[send.table], columns, send.time, deletes=send.deletes)
+
+    def _side_feed(self, spec: TableSpec, side: StreamSpec) -> Feed:
+        columns = spec.feed if side.schema is None else side.schema
+        time = None if spec.versions_ms is None else side.event_time
+        return Feed(spec, self._tables[spec.id], columns or Schema.of({}), time)
 
     def stores(self) -> Iterator[StateStore]:
         """What a checkpoint has to hold."""
-        return (table.store for table in self._tables.values())
+        for table in self._tables.values():
+            yield from table.stores() if isinstance(table, VersionedTable) else (table.store,)
 
     def sizes(self) -> dict[str, int]:
         """About how many rows each table holds; for status."""
-        # The layout of the rows is an entry as well.
-        return {id_: max(0, table.store.entries() - 1) for id_, table in self._tables.items()}
+        return {id_: table.entries() for id_, table in self._tables.items()}
 
     # -- side inputs
 
@@ -49,8 +68,8 @@ class TaskTables:
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
         """Put rows of a side input into the tables that it keeps."""
-        for id_ in self._kept_by[stream]:
-            self._tables[id_].put_rows(rows)
+        for feed in self._kept_by[stream].values():
+            feed.take(rows)
 
     # -- time to live
 
@@ -67,9 +86,18 @@ class TaskTables:
         self._sweeper.on_time(now_ms)
 
 
-def _opened(spec: TableSpec) -> TableStore:
+def _opened(spec: TableSpec) -> Table:
     if spec.schema is None:
         raise PlanError(
             f"the columns of table {spec.id!r} ({spec.location}) aren't known", hint="give the table a schema="
         )
-    return TableStore(KeyValueStore(spec.id, ttl_ms=spec.ttl_ms), spec.schema.columns, spec.key)
+    columns = dict(spec.schema.columns)
+    if spec.versions_ms is None:
+        return _rows(spec, columns)
+    return VersionedTable(spec.id, _rows(spec, {**columns, **VERSION_COLUMNS}), spec.versions_ms)
+
+
+def _rows(spec: TableSpec, columns: Columns) -> RowTable:
+    if spec.storage == "memory":
+        return MemoryTable(spec.id, columns, spec.key, ttl_ms=spec.ttl_ms)
+    return TableStore(KeyValueStore(spec.id, ttl_ms=spec.ttl_ms), columns, spec.key)

@@ -17,9 +17,10 @@ bytes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
@@ -62,11 +63,20 @@ class KeyedRows:
     """Rows by key, of which a key may have several.
 
     ``keys`` are the columns that rows are looked up by, ``row`` those beside them that tell the rows of one key apart.
-    ``due`` are Int64 columns without nulls: each row can be asked for from that moment on.
+    ``due`` are Int64 columns without nulls: each row can be asked for from that moment on. ``conform`` makes rows that
+    an earlier version of the app put what this one declares, or refuses them.
     """
 
-    def __init__(self, id_: str, keys: Sequence[str], row: Sequence[str], due: Sequence[str]) -> None:
+    def __init__(
+        self,
+        id_: str,
+        keys: Sequence[str],
+        row: Sequence[str],
+        due: Sequence[str],
+        conform: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+    ) -> None:
         self._id = id_
+        self._conform = conform or _as_they_are
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
@@ -109,6 +119,20 @@ class KeyedRows:
                     self._changed = True
         self._drop_empty()
         return concat_rows(frames) if frames else None
+
+    def find(self, keys: pl.DataFrame) -> Iterator[tuple[Places, pl.DataFrame, Places]]:
+        """The rows of these keys (each may be named often), which stay: places in ``keys``, rows, places among them."""
+        for _, segment, asked, places in self._located(keys):
+            yield asked, segment.frame, places
+
+    def discard(self, keys: pl.DataFrame) -> None:
+        """Remove all rows of these keys (each named once), of which none may have others that tell its rows apart."""
+        for settled, segment, asked, places in self._located(keys):
+            segment.kill(places)
+            if settled:
+                self._removed.append(keys[asked])
+                self._changed = True
+        self._drop_empty()
 
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
         """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of some million rows.
@@ -157,7 +181,7 @@ class KeyedRows:
         """See ``StateStore``."""
         operation, body = change[:1], change[1:]
         if operation == _ADD:
-            self._push(self._segment(decode_rows(body)))
+            self._push(self._segment(self._conform(decode_rows(body))))
         elif operation == _REMOVE:
             rows = decode_rows(body)
             hashes = hashes_of(rows, self._keys)
@@ -236,6 +260,16 @@ class KeyedRows:
         yield from ((True, segment) for segment in self._segments)
         yield from ((False, segment) for segment in self._fresh)
 
+    def _located(self, keys: pl.DataFrame) -> Iterator[tuple[bool, Segment, Places, Places]]:
+        """For each segment that has rows of these keys: which keys, and where the rows are."""
+        hashes = hashes_of(keys, self._keys)
+        order = np.argsort(hashes)  # in their order they are found several times faster
+        keys, hashes = keys[order], hashes[order]
+        for settled, segment in list(self._all()):
+            asked, places = segment.locate(keys, hashes, self._keys, self._keys)
+            if len(places):
+                yield settled, segment, order[asked], places
+
     def _drop_empty(self) -> None:
         for segment in self._segments:
             if not segment.living:
@@ -288,10 +322,14 @@ class KeyedRows:
                 f"store {self._id!r}: a part of segment {entry.number} is missing in the local state",
                 hint="delete the task's local state: it is rebuilt from the changelog",
             )
-        rows = concat_rows([decode_rows(value, checked=True) for value in found])
+        rows = self._conform(concat_rows([decode_rows(value, checked=True) for value in found]))
         segment = Segment(entry.number, rows, self._due, mask)
         segment.stored_pieces = entry.pieces
         return segment
+
+
+def _as_they_are(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows
 
 
 def _gathered(found: list[tuple[pl.DataFrame, Places]]) -> Iterator[pl.DataFrame]:

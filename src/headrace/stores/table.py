@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -21,6 +21,7 @@ import polars as pl
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
 from headrace.serdes.ipc import concat_rows
+from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore, Reads
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
@@ -32,6 +33,42 @@ _ROWS_END = b"\x02"
 _LAYOUTS_FORMAT = 1
 
 Columns = Mapping[str, pl.DataType]
+
+
+class RowTable(Protocol):
+    """Rows under a key, wherever they lie; ``store`` is the task's to checkpoint."""
+
+    key: Columns
+    values: Columns
+
+    @property
+    def store(self) -> StateStore:
+        """What keeps the rows."""
+        ...
+
+    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
+        """See ``TableReader``."""
+        ...
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are passed over."""
+        ...
+
+    def delete_rows(self, keys: pl.DataFrame) -> None:
+        """Remove the row of each key, where there is one."""
+        ...
+
+    def entries(self) -> int:
+        """How many rows there are, roughly."""
+        ...
+
+    def advance(self, now_ms: int) -> None:
+        """Say what time it is; it decides what has expired."""
+        ...
+
+    def sweep(self, now_ms: int, budget: int) -> int:
+        """Remove what has expired among the next ``budget`` rows; how many it was."""
+        ...
 
 
 class _Layouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +104,7 @@ class TableReader:
 
         ``found`` names a column to add, which says whether there is one.
         """
-        self._check_types(keys, self.key)
+        check_types(self._id, keys, self.key)
         values = self._reads.get_many(self._keys.encode(keys))
         there = [value for value in values if value is not None]
         rows = self._decode(there)
@@ -90,36 +127,12 @@ class TableReader:
 
         Both name values of the first key columns, or of all; ``prefix`` does so, too, and wants rows that have them.
         """
-        low = self._bound(start) if start else b""
-        high = self._bound(stop) if stop else _ROWS_END
-        if prefix:
-            first = self._bound(prefix)
-            # Behind a column comes the end, or the next one's 0 or 1; in a string that goes on, FF.
-            low, high = max(low, first), min(high, first + _ROWS_END)
+        low, high = key_range(self._id, self.key, start, stop, prefix)
         entries = self._reads.range(low, high, reverse=reverse) if low < high else iter(())
         while batch := list(islice(entries, batch_rows)):
             keys, values = zip(*batch, strict=True)
             rows = self._decode(values)
             yield pl.concat([self._keys.decode(keys), rows], how="horizontal")
-
-    def _bound(self, first: Mapping[str, Any]) -> bytes:
-        names = list(self.key)[: len(first)]
-        if set(first) != set(names):
-            raise DeclarationError(
-                f"store {self._id!r}: {list(first)} aren't the first columns of the key {list(self.key)}"
-            )
-        columns = {name: self.key[name] for name in names}
-        row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})
-        return KeyEncoding(columns).encode(row)[0]
-
-    def _check_types(self, rows: pl.DataFrame, columns: Columns) -> None:
-        for name, dtype in columns.items():
-            found = rows.schema.get(name)
-            if found != dtype:
-                raise DataError(
-                    f"store {self._id!r}: column {name!r} is {found or 'missing'}, where the table has {dtype}",
-                    hint=f"cast it before: pl.col({name!r}).cast(...)" if found else None,
-                )
 
     # -- layouts
 
@@ -193,18 +206,35 @@ class TableStore(TableReader):
 
     def __init__(self, store: KeyValueStore, columns: Columns, key: Sequence[str]) -> None:
         super().__init__(store, columns, key)
-        self.store = store
+        self._store = store
+
+    @property
+    def store(self) -> KeyValueStore:
+        """The store that is its own."""
+        return self._store
+
+    def entries(self) -> int:
+        """How many rows there are, roughly."""
+        return max(0, self.store.entries() - 1)  # the layouts are an entry as well
+
+    def advance(self, now_ms: int) -> None:
+        """Say what time it is; it decides what has expired."""
+        self.store.advance(now_ms)
+
+    def sweep(self, now_ms: int, budget: int) -> int:
+        """Remove what has expired among the next ``budget`` rows; how many it was."""
+        return self.store.sweep(now_ms, budget)
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are passed over."""
-        self._check_types(rows, {**self.key, **self.values})
+        check_types(self._id, rows, {**self.key, **self.values})
         if rows.height:
             encoding = self._writing()
             self.store.put_many(self._keys.encode(rows), encoding.encode(rows))
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Remove the row of each key, where there is one."""
-        self._check_types(keys, self.key)
+        check_types(self._id, keys, self.key)
         self._read_layouts()
         self.store.delete_many(self._keys.encode(keys))
 
@@ -224,6 +254,43 @@ class TableStore(TableReader):
         self.store.put_many([_LAYOUTS_KEY], [msgspec.json.encode(known)], lasting=True)
         self._read_layouts()
         return self._layouts[-1]
+
+
+def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:
+    """Raise ``DataError`` unless the rows have these columns, for the table of that name."""
+    for name, dtype in columns.items():
+        found = rows.schema.get(name)
+        if found != dtype:
+            raise DataError(
+                f"store {id_!r}: column {name!r} is {found or 'missing'}, where the table has {dtype}",
+                hint=f"cast it before: pl.col({name!r}).cast(...)" if found else None,
+            )
+
+
+def key_range(
+    id_: str,
+    key: Columns,
+    start: Mapping[str, Any] | None,
+    stop: Mapping[str, Any] | None,
+    prefix: Mapping[str, Any] | None,
+) -> tuple[bytes, bytes]:
+    """The bytes that keys lie between, from the first to without the second; see ``TableReader.scan``."""
+    low = _bound(id_, key, start) if start else b""
+    high = _bound(id_, key, stop) if stop else _ROWS_END
+    if prefix:
+        first = _bound(id_, key, prefix)
+        # Behind a column comes the end, or the next one's 0 or 1; in a string that goes on, FF.
+        low, high = max(low, first), min(high, first + _ROWS_END)
+    return low, high
+
+
+def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
+    names = list(key)[: len(first)]
+    if set(first) != set(names):
+        raise DeclarationError(f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}")
+    columns = {name: key[name] for name in names}
+    row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})
+    return KeyEncoding(columns).encode(row)[0]
 
 
 def _spread(rows: pl.DataFrame, is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:

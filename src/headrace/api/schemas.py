@@ -1,0 +1,24 @@
+"""Comparing schemas, and saying one in a line."""
+
+from __future__ import annotations
+
+from headrace.serdes.schema import Schema
+
+
+def schema_difference(found: Schema, wanted: Schema) -> str:
+    """How two schemas differ, apart from the order of columns; empty when they don't."""
+    parts = [f"{name!r} is missing" for name in wanted.columns if name not in found.columns]
+    parts += [f"{name!r} is not expected" for name in found.columns if name not in wanted.columns]
+    parts += [
+        f"{name!r} is {dtype}, not {wanted.columns[name]}"
+        for name, dtype in found.columns.items()
+        if name in wanted.columns and wanted.columns[name] != dtype
+    ]
+    return "; ".join(parts)
+
+
+def describe(schema: Schema | None) -> str:
+    """A schema in one line."""
+    if schema is None:
+        return "schema not known yet"
+    return ", ".join(f"{name} {dtype}" for name, dtype in schema.columns.items())

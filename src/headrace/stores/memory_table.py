@@ -1,0 +1,173 @@
+"""Rows under a key that are all in memory: a table for those that fit, and are asked more than RocksDB can answer.
+
+The rows are columns in memory (``KeyedRows``), found by binary search over the hashes of their keys, whole batches at a
+time. What has changed goes to the changelog and to the local database as ever; a restart reads it whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from headrace.core.errors import DeclarationError, UsageError
+from headrace.serdes.ipc import concat_rows
+from headrace.stores.keyed import KeyedRows
+from headrace.stores.ordered_keys import KeyEncoding
+from headrace.stores.table import SCANNED_ROWS, Columns, check_types, key_range
+
+_PUT = "__put"
+
+
+class MemoryTable:
+    """Reads and writes rows as ``TableStore`` does; ``store`` is the task's to checkpoint."""
+
+    def __init__(self, id_: str, columns: Columns, key: Sequence[str], *, ttl_ms: int | None = None) -> None:
+        """With ``ttl_ms`` rows expire that long after they were last put, by the time that ``advance`` states."""
+        self._id = id_
+        self.key: Columns = {name: columns[name] for name in key}
+        self.values: Columns = {name: dtype for name, dtype in columns.items() if name not in key}
+        self._keys = KeyEncoding(self.key)
+        self._ttl_ms = ttl_ms
+        self._now: int | None = None
+        self._kept = {**self.key, **self.values} | ({} if ttl_ms is None else {_PUT: pl.Int64()})
+        self._store = KeyedRows(id_, list(key), (), [] if ttl_ms is None else [_PUT], self._conform)
+
+    @property
+    def store(self) -> KeyedRows:
+        """See ``RowTable``."""
+        return self._store
+
+    # -- reading
+
+    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
+        """See ``TableReader``."""
+        check_types(self._id, keys, self.key)
+        asked, rows = self._find(keys.select(self.key.keys()))
+        place = np.full(keys.height, -1, np.int64)
+        place[asked] = np.arange(len(asked))
+        is_there = place >= 0
+        if not rows.height:
+            values = rows.clear(keys.height)
+        elif is_there.all():
+            values = rows[place]
+        else:
+            values = rows.select(pl.all().gather(pl.Series(place).set(pl.Series(~is_there), None)))
+        if not self.values:
+            values = pl.DataFrame(height=keys.height)
+        return values if found is None else values.with_columns(pl.Series(found, is_there))
+
+    def scan(
+        self,
+        *,
+        start: Mapping[str, Any] | None = None,
+        stop: Mapping[str, Any] | None = None,
+        prefix: Mapping[str, Any] | None = None,
+        reverse: bool = False,
+        batch_rows: int = SCANNED_ROWS,
+    ) -> Iterator[pl.DataFrame]:
+        """See ``TableReader``. All rows are put in order for it."""
+        low, high = key_range(self._id, self.key, start, stop, prefix)
+        held = self.store.scan()
+        rows = None if held is None else self._living(held)
+        if rows is None or not rows.height:
+            return
+        keys = self._keys.encode(rows)
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        ordered = [keys[place] for place in order]
+        chosen = order[bisect_left(ordered, low) : bisect_left(ordered, high)]
+        whole = rows.select(*self.key, *self.values)[chosen[::-1] if reverse else chosen]
+        yield from whole.iter_slices(batch_rows)
+
+    def entries(self) -> int:
+        """How many rows there are; some may have expired."""
+        return self.store.entries()
+
+    # -- writing
+
+    def put_rows(self, rows: pl.DataFrame) -> None:
+        """See ``TableStore``."""
+        check_types(self._id, rows, {**self.key, **self.values})
+        latest = rows.select(*self.key, *self.values).unique(list(self.key), keep="last")
+        self.store.discard(latest.select(self.key.keys()))
+        if self._ttl_ms is not None:
+            latest = latest.with_columns(pl.lit(self._time(), pl.Int64).alias(_PUT))
+        self.store.put(latest)
+
+    def delete_rows(self, keys: pl.DataFrame) -> None:
+        """See ``TableStore``."""
+        check_types(self._id, keys, self.key)
+        self.store.discard(keys.select(self.key.keys()).unique())
+
+    # -- time to live
+
+    def advance(self, now_ms: int) -> None:
+        """See ``TableStore``."""
+        self._now = now_ms if self._now is None else max(self._now, now_ms)
+
+    def sweep(self, now_ms: int, budget: int) -> int:
+        """See ``TableStore``. What has expired is found by one comparison of a column, so all of it goes at once."""
+        del budget
+        self.advance(now_ms)
+        before = self.entries()
+        self.store.take_due(_PUT, self._last_expired())
+        return before - self.entries()
+
+    # -- inside
+
+    def _find(self, keys: pl.DataFrame) -> tuple[np.ndarray[Any, np.dtype[np.int64]], pl.DataFrame]:
+        """Which of the keys have a row, and the other columns of these rows."""
+        expired = self._last_expired() if self._ttl_ms is not None and self._now is not None else None
+        asked, parts = [], []
+        for numbers, frame, places in self.store.find(keys):
+            alive = np.ones(len(places), np.bool_)
+            if expired is not None:
+                alive = frame.get_column(_PUT).to_numpy()[places] > expired
+            there = places[alive]
+            asked.append(numbers[alive])
+            parts.append(frame.select(self.values.keys())[there] if self.values else pl.DataFrame(height=len(there)))
+        if not parts:
+            return np.empty(0, np.int64), pl.DataFrame(schema=dict(self.values))
+        rows = concat_rows(parts) if self.values else pl.DataFrame(height=sum(part.height for part in parts))
+        return np.concatenate(asked), rows
+
+    def _living(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if self._ttl_ms is None or self._now is None:
+            return rows
+        return rows.filter(pl.col(_PUT) > self._last_expired())
+
+    def _time(self) -> int:
+        if self._now is None:
+            raise UsageError("a store with a time to live wasn't told the time", hint="call advance(now_ms) first")
+        return self._now
+
+    def _last_expired(self) -> int:
+        """Rows that were put at this time or before have expired."""
+        return self._time() - (self._ttl_ms or 0)
+
+    def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows as they were kept, with the columns that are declared now."""
+        if dict(rows.schema) == self._kept and rows.columns == list(self._kept):
+            return rows
+        for name, dtype in self._kept.items():
+            kept = rows.schema.get(name)
+            if (kept is None and name in (*self.key, _PUT)) or (kept is not None and kept != dtype):
+                raise self._changed(name, kept)
+        if _PUT in rows.columns and _PUT not in self._kept:
+            raise self._changed(_PUT, rows.schema[_PUT])
+        missing = [pl.lit(None, dtype).alias(name) for name, dtype in self._kept.items() if name not in rows.columns]
+        return rows.with_columns(missing).select(self._kept.keys())
+
+    def _changed(self, name: str, kept: pl.DataType | None) -> DeclarationError:
+        if name == _PUT:
+            was, now = ("without", "with") if kept is None else ("with", "without")
+            what = f"was kept {was} a time to live, and is now declared {now} one"
+        else:
+            what = f"column {name!r} was kept as {kept or 'nothing'}, and is now declared as {self._kept[name]}"
+        return DeclarationError(
+            f"store {self._id!r}: {what}",
+            hint="take the change back, or give the step another id (its state begins anew)",
+        )
