@@ -9,6 +9,7 @@ where a restart goes on. A store without a database keeps everything in memory.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 
@@ -32,6 +33,14 @@ class View(Protocol):
 
         As they are when the first is taken: what is written meanwhile doesn't show.
         """
+        ...
+
+
+class PinnableView(View, Protocol):
+    """A view that can be kept as it is at one moment."""
+
+    def pinned(self) -> AbstractContextManager[PinnableView]:
+        """The same as it is now, whatever is written meanwhile. For a moment: it keeps old files from going."""
         ...
 
 

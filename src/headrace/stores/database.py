@@ -2,7 +2,7 @@
 
 Everything of one commit is written as one batch, together with the pointer to the changelog that it corresponds
 to, so the folder is never between two commits. It can be verified against the changelog and thrown away.
-The only file that knows RocksDB. One thread uses it; ``write`` and ``snapshot`` may block on the disk.
+This file and ``pinned`` alone know RocksDB. One thread uses it; ``write`` and ``snapshot`` may block on the disk.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import fcntl
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
+from weakref import WeakSet
 
 from rocksdict import BlockBasedOptions, Cache, Checkpoint, Options, Rdict, WriteBatch
 
 from headrace.core.errors import StorageError, SurroundingsError, UnavailableError
+from headrace.stores.pinned import Pin
 
 _NO_COMPRESSION_BELOW = 4096
 _CACHE_BYTES = 64 << 20
@@ -62,10 +64,23 @@ class Part:
     or not at all within one call.
     """
 
-    def __init__(self, whole: Database, store: str) -> None:
+    def __init__(self, whole: Database | Pin, store: str) -> None:
         self._whole = whole
+        self._store = store
         self._below = store.encode() + b"\x00"
         self._end = store.encode() + b"\x01"
+
+    @contextmanager
+    def pinned(self) -> Iterator[Part]:
+        """The same part as it is now, whatever is written meanwhile. For a moment: it keeps old files from going."""
+        if isinstance(self._whole, Pin):
+            yield self
+            return
+        pin = self._whole.pin()
+        try:
+            yield Part(pin, self._store)
+        finally:
+            pin.close()
 
     def get(self, key: bytes) -> bytes | None:
         """See ``View``."""
@@ -136,6 +151,7 @@ class Database:
             # Unless told for the column family, too, RocksDict takes the options of the last time, with a tiny cache.
             self._db = Rdict(str(folder), _options(cache), column_families={"default": _options(cache)})
             self._open = True
+            self._pins: WeakSet[Pin] = WeakSet()
         except Exception as error:
             _CACHE.give_back()
             raise _classified(folder, error) from error
@@ -202,13 +218,16 @@ class Database:
         except Exception as error:
             raise self._unreadable(error) from error
 
+    def _was_released(self) -> UnavailableError:
+        return UnavailableError(f"state folder {self.folder} was released", hint="ask the task's present container")
+
     def _unreadable(self, error: Exception) -> SurroundingsError:
         """Have the next start rebuild the folder: most damage shows when something is read, not at the opening.
 
         A reader on another thread may come when the folder has just been released; nothing is damaged by that.
         """
         if not self._open:
-            return UnavailableError(f"state folder {self.folder} was released", hint="ask the task's present container")
+            return self._was_released()
         (self.folder / _UNREADABLE).touch()
         return StateCorruptError(
             f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
@@ -217,6 +236,18 @@ class Database:
     def batch(self) -> Batch:
         """An empty batch."""
         return Batch()
+
+    def pin(self) -> Pin:
+        """Everything as it is now, for a reader on any thread to look at several times; to be closed."""
+        try:
+            pin = Pin(self._db.iter(), self._was_released)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        self._pins.add(pin)
+        if not self._open:  # it was closed meanwhile, and didn't know of this one
+            pin.close()
+            raise self._was_released()
+        return pin
 
     def write(self, batch: Batch) -> None:
         """Make a batch durable against the death of the process; all of it or nothing."""
@@ -248,6 +279,8 @@ class Database:
         if not self._open:
             return
         self._open = False
+        for pin in list(self._pins):
+            pin.close()
         # Closing brings what is in RocksDB's log into tables. On a full disk that fails, and the log keeps it.
         with suppress(Exception):
             self._db.close()

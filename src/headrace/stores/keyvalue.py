@@ -11,13 +11,14 @@ may wait for the disk.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
 import msgspec
 
 from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
-from headrace.stores.base import StateStore, View, Writes
+from headrace.stores.base import PinnableView, StateStore, View, Writes
 from headrace.stores.changes import CHANGE_BYTES_MAX, decode_change, encode_changes
 from headrace.stores.overlay import ABSENT, MemoryBase, Overlay, merge
 from headrace.stores.ttl import Stamps, Sweep
@@ -296,11 +297,12 @@ class KeyValueStore:
 class Committed:
     """What a store had committed, read from the local database by any thread; see ``Reads``.
 
-    Each call sees whole commits; two calls may see two of them. Nothing is written, so what has expired is
-    passed over, by the time that ``advance`` states. Closing the database ends it.
+    Each call sees whole commits; two calls may see two of them, but for those within ``pinned``. An iteration sees the
+    commit that it began with. Nothing is written, so what has expired is passed over, by the time that ``advance``
+    states. Closing the database ends it.
     """
 
-    def __init__(self, id_: str, view: View, *, ttl_ms: int | None = None) -> None:
+    def __init__(self, id_: str, view: PinnableView, *, ttl_ms: int | None = None) -> None:
         self._id = id_
         self._view = view
         self._stamps = None if ttl_ms is None else Stamps(ttl_ms)
@@ -310,6 +312,17 @@ class Committed:
     def id(self) -> str:
         """See ``Reads``."""
         return self._id
+
+    @contextmanager
+    def pinned(self) -> Iterator[Committed]:
+        """The same as of one commit, the last: however often it is asked, and whatever is committed meanwhile.
+
+        For a moment: what it sees can't be removed from the disk.
+        """
+        with self._view.pinned() as view:
+            still = Committed(self._id, view, ttl_ms=None if self._stamps is None else self._stamps.ttl_ms)
+            still._stamps = self._stamps  # the time goes on
+            yield still
 
     def advance(self, now_ms: int) -> None:
         """Say what time it is."""
