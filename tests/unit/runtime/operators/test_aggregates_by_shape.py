@@ -49,6 +49,7 @@ AGGREGATES: dict[str, tuple[hr.Aggregate, Callable[[Messages], Any]]] = {
     "first": (hr.first("name"), lambda ms: min(ms, key=lambda m: (m.at, m.place)).name),
     "last": (hr.last("name"), lambda ms: max(ms, key=lambda m: (m.at, m.place)).name),
     "top": (hr.top(2, "name", by="value"), top),
+    "best": (hr.top(1, "name", by="value"), lambda ms: top(ms)[:1]),
     "different": (hr.distinct("name"), lambda ms: len({m.name for m in ms} - {None})),
     "about": (hr.distinct("name", approximate=True), lambda ms: len({m.name for m in ms} - {None})),
     "all": (hr.collect("name"), lambda ms: [m.name for m in ms]),
@@ -162,6 +163,6 @@ def unordered(results: list[Any]) -> list[Any]:
     """Without what depends on the order of arrival."""
     plain = []
     for key, row in results:
-        kept = {name: value for name, value in row.items() if name not in ("all", "joined", "listed", "top")}
+        kept = {name: value for name, value in row.items() if name not in ("all", "joined", "listed", "top", "best")}
         plain.append((key, kept | {"all": sorted(map(repr, row["all"]))}))
     return plain

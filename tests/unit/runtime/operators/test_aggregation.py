@@ -45,10 +45,19 @@ def aggregated(dtype: Any, values: list[Any], aggregate: hr.Aggregate) -> Any:
         (pl.List(pl.Int64), [[1], [], None, [2, 3]], hr.collect("v"), [[1], [], None, [2, 3]]),
         (pl.Struct({"x": pl.Int64}), [{"x": 1}, {"x": None}], hr.collect("v"), [{"x": 1}, {"x": None}]),
         (pl.String, ["a", None, "bc"], hr.sum(pl.col("v").str.len_bytes()), 3),
+        (pl.Float64, [1.0, float("inf"), None, 3.0], hr.top(1, "v"), [float("inf")]),
+        (pl.String, ["b", "c", None], hr.top(1, "v"), ["c"]),
+        (pl.String, [None, None], hr.top(1, "v"), []),
     ],
 )
 def test_aggregate(dtype: Any, values: list[Any], aggregate: hr.Aggregate, result: Any) -> None:
     assert aggregated(dtype, values, aggregate) == result
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_what_is_no_number_counts_as_the_largest(most: int) -> None:
+    found = aggregated(pl.Float64, [1.0, float("nan"), 3.0], hr.top(most, "v"))
+    assert [str(value) for value in found] == ["nan", "3.0"][:most]
 
 
 def test_an_aggregate_that_fails_says_where() -> None:
