@@ -57,13 +57,15 @@ def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
 
 
 def held_up(status: AppStatus) -> Iterable[str]:
-    """Why tasks don't get on: a version that isn't completed, a full downstream stream, producers not heard."""
+    """Why tasks don't get on: a version that isn't completed, side inputs, a full stream, producers not heard."""
     for one in status.held_up:
         waiting = one.tasks[0] if len(one.tasks) == 1 else f"{one.tasks[0]} and {counted(len(one.tasks) - 1, 'other')}"
         yield f"{waiting} can't complete a version for {age(one.for_ms)}, waiting for {one.by}: {one.reason}"
     for task in status.tasks:
         if task.state == "finished":
             continue
+        if task.side_inputs_percent is not None:
+            yield f"{task.name} reads its side inputs: {task.side_inputs_percent} %"
         if task.blocked_by is not None:
             yield f"{task.name} waits for {task.blocked_by}"
         for ssp, input_ in task.inputs.items():

@@ -40,10 +40,11 @@ from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.frame import (
     encode_control,
 )
-from headrace.core.ids import SSP, Offset, StreamId
+from headrace.core.ids import SSP, Offset
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.announcing import Announcer
 from headrace.runtime.backpressure import Backpressure
+from headrace.runtime.bootstrap import Bootstrap
 from headrace.runtime.changelog import ChangelogPartition
 from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
@@ -64,7 +65,6 @@ from headrace.runtime.timing import Every
 from headrace.runtime.watermark import TimesCheckpoint
 from headrace.stores.base import StateStore
 from headrace.systems.base import Edge, Position
-from headrace.systems.registry import SystemSpec
 
 TICK_INTERVAL_MS = 10
 SETTLING_MS = 1000.0
@@ -109,6 +109,7 @@ class TaskHost:
         self._plan_of_task = task
         self._next_generation = next_generation
         self._connections = connections
+        self._systems = {stream.spec.stream: stream.spec.system for stream in plan.streams.values()}
         self._clock = clock
         self.publishing = Publishing(plan, stage, task.name, connections)
         self._outlet = Outlet(plan, task.name, connections, self.publishing, self.node.stamp, self.metrics)
@@ -131,7 +132,7 @@ class TaskHost:
         self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics, self._connections.calls)
         self.publishing.begin()
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
-        self._bootstrap_ends: dict[SSP, Offset] = {}
+        self.bootstrap = Bootstrap(self.chooser)
         self.reception.begin(self.task, self.chooser, self._intakes())
         self._announcer.reset()
 
@@ -239,7 +240,7 @@ class TaskHost:
                 self.positions[ssp] = envelope.next
             case _:
                 assert_never(envelope)
-        self._note_bootstrapped(ssp, ended=isinstance(envelope, PartitionEnd))
+        self.bootstrap.note(ssp, self.positions[ssp], ended=isinstance(envelope, PartitionEnd))
         self._advance()
         self._commit_if_asked()
         return True
@@ -344,7 +345,7 @@ class TaskHost:
                 self._resume(record, dict(positions))
             case SendControl(frames=frames):
                 for frame in frames:
-                    producer = self._connections.record_producer(self._system_of(frame.stream))
+                    producer = self._connections.record_producer(self._systems[frame.stream])
                     producer.send(frame.stream.name, frame.partition, encode_control(frame.header, frame.message))
             case ScanAhead(inputs=positions):
                 self.reception.learn(self.inputs.scan(dict(positions)))
@@ -398,9 +399,6 @@ class TaskHost:
     def _stores(self) -> dict[str, StateStore]:
         return {**self.task.chain.stores(), **self.publishing.stores()}
 
-    def _system_of(self, stream: StreamId) -> SystemSpec:
-        return next(s.spec.system for s in self.plan.streams.values() if s.spec.stream == stream)
-
     def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
         self.publishing.resume(-1 if record is None else record.version)
         positions: dict[SSP, Position] = {}
@@ -423,19 +421,11 @@ class TaskHost:
                 f"task {self.name} would have to read what was given up: {error.message}",
                 hint="this is a stale copy of the task; its replacement has read further",
             ) from error
-        self._bootstrap_ends = self.inputs.ends(self.task.side_inputs)
+        ends = self.inputs.ends(self.task.side_inputs)
         if not self.task.finished:
             self.task.chain.tell_time(self._clock.now_ms())
             self.task.begin()
-        for ssp in self.task.side_inputs:
-            self._note_bootstrapped(ssp)
-
-    def _note_bootstrapped(self, ssp: SSP, *, ended: bool = False) -> None:
-        """Other inputs wait until each side input has been read to where it ended at the start."""
-        end = self._bootstrap_ends.get(ssp)
-        if end is not None and (ended or self.positions[ssp] >= end):
-            del self._bootstrap_ends[ssp]
-            self.chooser.bootstrapped(ssp)
+        self.bootstrap.begin(self.positions, ends)
 
     def _append_changes(self, version: int) -> None:
         for change in self.state.changes(version):

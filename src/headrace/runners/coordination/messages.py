@@ -120,7 +120,7 @@ class TaskStatus(Part, frozen=True, kw_only=True):
 
     ``waits_for`` is filled when the next version is overdue: by input partition, the upstream tasks that have not
     closed it; ``overdue_ms`` is how long ago the last commit was. ``early_bytes`` wait for their version, as many of
-    them on disk as ``early_disk_bytes``.
+    them on disk as ``early_disk_bytes``. ``side_inputs_percent`` is set while all else waits for the side inputs.
     """
 
     name: str
@@ -141,6 +141,7 @@ class TaskStatus(Part, frozen=True, kw_only=True):
     early_disk_bytes: int = 0
     blocked_by: str | None = None
     uptime_ms: int = 0
+    side_inputs_percent: int | None = None
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):

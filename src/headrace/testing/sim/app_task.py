@@ -24,6 +24,7 @@ from headrace.core.errors import FencedError, SurroundingsError
 from headrace.core.frame import UNVERSIONED, ControlMessage, Header, Kind, Restore, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.announcing import Announcer
+from headrace.runtime.bootstrap import Bootstrap
 from headrace.runtime.chooser import Chooser
 from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, envelopes
 from headrace.runtime.intake import Intake
@@ -73,7 +74,6 @@ class AppTask(SimTask):
         self.plan = cluster.shape.plan
         self.stage_plan, self.task_plan = cluster.shape.place_of(shape.name)
         self.polled: dict[SSP, Offset] = {}
-        self._bootstrap_ends: dict[SSP, Offset] = {}
         self._untouched = False
         super().__init__(cluster, shape, number, host)
 
@@ -103,7 +103,7 @@ class AppTask(SimTask):
         self.times = self.task.times
         self.publishing.begin()
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
-        self._bootstrap_ends = {}
+        self.bootstrap = Bootstrap(self.chooser)
         self.reception.begin(self.task, self.chooser, self._intakes())
         self.announcer.reset()
         self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
@@ -149,7 +149,7 @@ class AppTask(SimTask):
                     self.reception.positions[ssp] = envelope.next
                 case _:
                     raise AssertionError(envelope)
-            self._note_bootstrapped(ssp, ended=isinstance(envelope, PartitionEnd))
+            self.bootstrap.note(ssp, self.reception.positions[ssp], ended=isinstance(envelope, PartitionEnd))
         else:
             chain.on_time(self._clock_ms)
         if self.node.phase is Phase.RUNNING and not self.node.due:
@@ -190,13 +190,6 @@ class AppTask(SimTask):
             return self.cluster.logs[ssp].end
         end = log.end_at(self.world.now)
         return end + STEP if end == log.end else end
-
-    def _note_bootstrapped(self, ssp: SSP, *, ended: bool = False) -> None:
-        """As ``TaskHost`` does it."""
-        end = self._bootstrap_ends.get(ssp)
-        if end is not None and (ended or self.reception.positions[ssp] >= end):
-            del self._bootstrap_ends[ssp]
-            self.chooser.bootstrapped(ssp)
 
     def _publish(self) -> None:
         try:
@@ -308,9 +301,8 @@ class AppTask(SimTask):
             self.task.chain.tell_time(self._clock_ms)
             self.task.begin()
         logs = self.cluster.source_logs
-        self._bootstrap_ends = {ssp: logs[ssp].end_at(self.world.now) for ssp in self.task.side_inputs}
-        for ssp in self.task.side_inputs:
-            self._note_bootstrapped(ssp)
+        ends = {ssp: logs[ssp].end_at(self.world.now) for ssp in self.task.side_inputs}
+        self.bootstrap.begin(self.reception.positions, ends)
 
     def load_bookkeeping(self, data: bytes) -> None:
         """Watermarks and ends, as the last commit left them."""
