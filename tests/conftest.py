@@ -1,4 +1,4 @@
-"""Servers that several parts of the tests need: started when first asked for, ended with the session."""
+"""What several parts of the tests need: servers, started when first asked for, ended with the session; settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from postgres_server import PostgresServer
+
+# What a property says doesn't hang on how busy the machine is.
+settings.register_profile("headrace", deadline=None)
+settings.load_profile("headrace")
 
 _PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 
