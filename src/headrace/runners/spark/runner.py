@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from pyspark import SparkContext, cloudpickle
+from pyspark import SparkContext
 
 from headrace.api.specs import Graph
 from headrace.core import errors
@@ -30,9 +30,10 @@ from headrace.runners.coordination.messages import AppStatus, ErrorReport
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import check_stages, prepare_streams
-from headrace.runners.spark.container_main import ContainerPayload, container_main, encode_payload
+from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
+from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.slots import check_slots, usable_slots
 from headrace.runners.spark.supervision import watch
 
@@ -128,7 +129,7 @@ class _Run:
                     self._context,
                     self._containers,
                     container_main,
-                    encode_payload(payload, _dumps),
+                    ship(payload),
                     f"headrace {self._plan.graph.app}: {self._containers} containers",
                 )
                 job.start()
@@ -177,15 +178,6 @@ def _ended_by(report: ErrorReport) -> HeadraceError:
     if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
         return HeadraceError(f"{report.type}: {report.message}\n{report.traceback}", hint=report.hint)
     return kind(report.message, hint=report.hint)
-
-
-def _dumps(value: object) -> bytes:
-    """Pickle by value what containers can't import: the user's own file."""
-    loaded = sys.modules.get("__headrace_app__")
-    if loaded is not None:
-        cloudpickle.register_pickle_by_value(loaded)  # type: ignore[no-untyped-call]
-    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-    return data
 
 
 def _user_folders() -> tuple[str, ...]:

@@ -1,0 +1,70 @@
+"""Sending an app to its containers: its plan and the user's functions, pickled by the driver.
+
+What containers can't import (the user's own file) goes by value. Polars pickles functions that stand in expressions
+(``map_elements``) with a module called ``cloudpickle``, which need not be installed: PySpark brings one, and it is the
+one that knows what goes by value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark import cloudpickle
+
+from headrace.core.errors import DeclarationError
+from headrace.runners.spark.container_main import ContainerPayload, encode_payload
+
+_MODULE = "cloudpickle"
+
+
+def ship(payload: ContainerPayload) -> bytes:
+    """The payload as bytes. Raises ``DeclarationError`` for the step that can't be sent."""
+    with _found_by_polars():
+        try:
+            return encode_payload(payload, _dumps)
+        except Exception as error:
+            raise _unsendable(payload, error) from error
+
+
+def _dumps(value: object) -> bytes:
+    loaded = sys.modules.get("__headrace_app__")
+    if loaded is not None:
+        cloudpickle.register_pickle_by_value(loaded)  # type: ignore[no-untyped-call]
+    data: bytes = cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+    return data
+
+
+@contextmanager
+def _found_by_polars() -> Iterator[None]:
+    before = sys.modules.get(_MODULE)
+    sys.modules[_MODULE] = cloudpickle
+    try:
+        yield
+    finally:
+        if before is None:
+            del sys.modules[_MODULE]
+        else:
+            sys.modules[_MODULE] = before
+
+
+def _unsendable(payload: ContainerPayload, error: Exception) -> DeclarationError:
+    for node in payload.plan.graph.nodes.values():
+        try:
+            _dumps(node.operator)
+        except Exception as cause:  # noqa: BLE001  # whatever it is, it is why
+            what = f"the step {node.id!r} can't be sent to containers: {_reason(cause)}\n  {node.location}: "
+            return DeclarationError(
+                what + node.location.text,
+                hint="a function (also one in an expression) holds something that lives in this process alone: a "
+                "lock, a connection, an open file; make it inside the function, when it is first called",
+            )
+    return DeclarationError(f"the app can't be sent to containers: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """What Python said, which Polars wraps into words of its own."""
+    text = str(error)
+    begin, end = 'BindingsError: "OtherString(\\"python: ', '\\")"'
+    return text.removeprefix(begin).removesuffix(end) if text.startswith(begin) else f"{type(error).__name__}: {text}"
