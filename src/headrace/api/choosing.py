@@ -40,9 +40,7 @@ def first_matches(
     return found if others is None else found | {others: free}
 
 
-def sampler(
-    schema: Schema, fraction: float, by: str | Sequence[str] | None, seed: int | None
-) -> SomeKeys | SomeMessages:
+def sampler(schema: Schema, fraction: float, by: str | Sequence[str] | None, seed: int | None) -> Sampler:
     """What leaves a fraction of all keys, or of all messages, in each batch."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise DeclarationError(f"fraction={fraction!r} is not a part of all", hint="0.01 is one in a hundred, 1 is all")
@@ -59,11 +57,23 @@ def sampler(
     return SomeKeys(fraction, key_columns(by, schema, "sample"), seed or 0)
 
 
-# Classes, not expressions: an expression with a Python function in it can't be sent to a container.
+# Classes, not expressions with a Python function in them: plans show what they are.
+
+
+class Sampler:
+    """Leaves messages out, and does nothing else; it looks at the columns ``keys``."""
+
+    __slots__ = ()
+
+    keys: tuple[str, ...]
+
+    def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The messages of a batch that stay."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
-class SomeKeys:
+class SomeKeys(Sampler):
     """Keeps the keys whose hash, mixed with the seed, is in the lower part of all hashes.
 
     The seed is mixed in always: hashes of the keys alone choose partitions, and of a partition all or none would stay.
@@ -83,10 +93,11 @@ class SomeKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class SomeMessages:
+class SomeMessages(Sampler):
     """Keeps messages by chance, each alone. No generator is kept: two tasks must not draw the same numbers."""
 
     fraction: float
+    keys: tuple[str, ...] = ()
 
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The messages of a batch that stay."""

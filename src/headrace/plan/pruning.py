@@ -1,7 +1,8 @@
 """Which columns are still needed behind each step: pure.
 
 A filter has to copy the rows it keeps, and a column that nobody looks at any more need not be copied. What leaves the
-app, and what goes through a function of the user's, keeps all its columns.
+app, and what goes through a function of the user's, keeps all its columns. Steps that only leave rows out hand on the
+columns that they are given.
 """
 
 from __future__ import annotations
@@ -10,7 +11,22 @@ from collections.abc import Iterable, Mapping
 
 import polars as pl
 
-from headrace.api.specs import Aggregate, Filter, Graph, Merge, Node, PartitionBy, Project, SideOutput, Window
+from headrace.api.choosing import Sampler
+from headrace.api.specs import (
+    LATE,
+    Aggregate,
+    BatchFunction,
+    Deduplicate,
+    DropLate,
+    Filter,
+    Graph,
+    Merge,
+    Node,
+    PartitionBy,
+    Project,
+    SideOutput,
+    Window,
+)
 
 
 def needed_columns(graph: Graph, combined: Mapping[str, str]) -> dict[str, tuple[str, ...] | None]:
@@ -64,6 +80,14 @@ def _taken(
             return (behind - {expr.meta.output_name() for expr in exprs}) | roots
         case Merge():
             return behind
+        case Deduplicate(keys=keys, event_time=time):
+            return _union([behind, frozenset({*keys, time.column})])
+        case DropLate(event_time=time):
+            return _union([behind, frozenset({time.column})])
+        case BatchFunction(function=Sampler() as sampler):
+            return _union([behind, frozenset(sampler.keys)])
+        case SideOutput(name=name):
+            return behind if name == LATE else frozenset()  # others aren't rows that the step before it was given
         case PartitionBy(stream=stream, keys=keys) if stream in combined:
             window = graph.nodes[combined[stream]].operator
             return _union([_of_window(window), frozenset(keys)]) if isinstance(window, Window) else None

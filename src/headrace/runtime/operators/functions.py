@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from headrace.api.choosing import Sampler
 from headrace.api.specs import BatchFunction, Node, RowFunction, Sink
 from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Counters, Operator
@@ -136,6 +137,9 @@ class BatchFunctionOperator(Operator):
         if not isinstance(result, pl.DataFrame):
             wrong = TypeError(f"it returned {type(result).__name__}, not a polars DataFrame")
             self._policy.batch(_BATCH, rows, wrong)
+            return
+        if isinstance(self._spec.function, Sampler):
+            self.emit(result)  # with the columns that it was given, which may be less than all
             return
         try:
             fitting, mismatch = self._spec.output.conform(result)
