@@ -419,6 +419,24 @@ Fallible = RowFunction | BatchFunction | MapAsync | Sink
 """Operators that call a function of the user's on messages; ``on_error`` says what becomes of those it fails on."""
 
 
+def stream_written(operator: Operator) -> str | None:
+    """The stream that an operator writes; None: it writes none."""
+    match operator:
+        case PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
+            return stream
+        case _:
+            return None
+
+
+def table_used(operator: Operator) -> str | None:
+    """The table that an operator joins or writes; None: it uses none."""
+    match operator:
+        case TableJoin(table=table) | SendToTable(table=table):
+            return table
+        case _:
+            return None
+
+
 def op_code(operator: Operator) -> str:
     """The name of the operator's kind in plans, as Samza's plan format spells it."""
     match operator:

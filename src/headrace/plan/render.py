@@ -11,18 +11,17 @@ from pathlib import PurePath
 
 from headrace.api.location import Location
 from headrace.api.specs import (
-    Broadcast,
     Graph,
     Input,
     Join,
     LatestJoin,
     Node,
-    PartitionBy,
     Role,
-    SendTo,
     SendToTable,
     TableJoin,
     op_code,
+    stream_written,
+    table_used,
 )
 from headrace.core.duration import format_ms
 from headrace.plan.delivery import Delivery, delivery_of_outputs
@@ -206,12 +205,8 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
 
 def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sources: _Sources) -> RenderedOperator:
     operator = node.operator
-    output = table = bound = None
+    bound = None
     match operator:
-        case PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
-            output = stream
-        case TableJoin(table=name) | SendToTable(table=name):
-            table = name
         case Join(before_ms=before_ms, after_ms=after_ms):
             bound = max(before_ms, after_ms)
         case LatestJoin(ttl_ms=ttl_ms):
@@ -226,8 +221,8 @@ def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sou
         expressions=expressions_of(operator),
         before=tuple(_name_before(nodes[id_]) for id_ in node.inputs),
         after=after,
-        output=output,
-        table=table,
+        output=stream_written(operator),
+        table=table_used(operator),
         join_bound_ms=bound,
         source=sources.of(node.location),
     )

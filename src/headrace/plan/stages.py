@@ -18,17 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.api.specs import (
-    Broadcast,
-    Graph,
-    Input,
-    Node,
-    PartitionBy,
-    Role,
-    SendTo,
-    SendToTable,
-    TableJoin,
-)
+from headrace.api.specs import Graph, Input, Node, Role, stream_written, table_used
 from headrace.core.errors import PlanError
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.traverse import a_cycle, reachable, topological_order
@@ -128,13 +118,11 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
         for before in node.inputs:
             neighbours[node.id].add(before)
             neighbours[before].add(node.id)
-        match node.operator:
-            case Input(stream=stream):
-                shared.setdefault(("stream", stream), []).append(node.id)
-            case TableJoin(table=table) | SendToTable(table=table) if not graph.tables[table].side_inputs:
-                shared.setdefault(("table", table), []).append(node.id)
-            case _:
-                pass
+        if isinstance(node.operator, Input):
+            shared.setdefault(("stream", node.operator.stream), []).append(node.id)
+        table = table_used(node.operator)
+        if table is not None and not graph.tables[table].side_inputs:
+            shared.setdefault(("table", table), []).append(node.id)
     for first, *others in shared.values():
         neighbours[first].update(others)
         for other in others:
@@ -149,19 +137,10 @@ def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
         for filler in fillers:
             successors[filler].append(join)
     order, _ = topological_order({id_: [after for after in successors[id_] if after in nodes] for id_ in nodes})
-    inputs: set[str] = set()
-    outputs: set[str] = set()
-    tables: set[str] = set()
-    for id_ in nodes:
-        match graph.nodes[id_].operator:
-            case Input(stream=stream):
-                inputs.add(stream)
-            case PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
-                outputs.add(stream)
-            case TableJoin(table=table) | SendToTable(table=table):
-                tables.add(table)
-            case _:
-                pass
+    operators = [graph.nodes[id_].operator for id_ in nodes]
+    inputs = {operator.stream for operator in operators if isinstance(operator, Input)}
+    outputs = {stream for operator in operators if (stream := stream_written(operator)) is not None}
+    tables = {table for operator in operators if (table := table_used(operator)) is not None}
     side_inputs = {stream for table in tables for stream in graph.tables[table].side_inputs}
     outputs.update(
         dead_letter for stream in inputs | side_inputs if (dead_letter := graph.streams[stream].dead_letter) is not None

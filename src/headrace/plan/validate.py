@@ -22,6 +22,8 @@ from headrace.api.specs import (
     StreamSpec,
     TableJoin,
     TableSpec,
+    stream_written,
+    table_used,
 )
 from headrace.core.errors import DataError, PlanError
 from headrace.plan.describe import kind_of
@@ -99,17 +101,16 @@ def _check_references(graph: Graph, node: Node) -> None:
         if before not in graph.nodes:
             raise PlanError(f"{_at(node)} takes the output of {before!r}, which isn't in the app")
     operator = node.operator
-    match operator:
-        case Input(stream=stream) | PartitionBy(stream=stream) | Broadcast(stream=stream) | SendTo(stream=stream):
-            spec = graph.streams.get(stream)
-            if spec is None:
-                raise PlanError(f"{_at(node)} names the stream {stream!r}, which isn't in the app")
-            if spec.role not in _ROLES[type(operator)]:
-                raise PlanError(f"{_at(node)} can't use {_the(spec)}: it is declared as {spec.role.value}")
-        case TableJoin(table=table) | SendToTable(table=table) if table not in graph.tables:
-            raise PlanError(f"{_at(node)} names the table {table!r}, which isn't in the app")
-        case _:
-            pass
+    stream = operator.stream if isinstance(operator, Input) else stream_written(operator)
+    if stream is not None:
+        spec = graph.streams.get(stream)
+        if spec is None:
+            raise PlanError(f"{_at(node)} names the stream {stream!r}, which isn't in the app")
+        if spec.role not in _ROLES[type(operator)]:
+            raise PlanError(f"{_at(node)} can't use {_the(spec)}: it is declared as {spec.role.value}")
+    table = table_used(operator)
+    if table is not None and table not in graph.tables:
+        raise PlanError(f"{_at(node)} names the table {table!r}, which isn't in the app")
 
 
 def _check_edges(graph: Graph) -> None:
