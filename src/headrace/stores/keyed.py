@@ -4,14 +4,14 @@ Where ``Runs`` merges partial results without ever looking, some operators must 
 into each other, a pane needs to know how many messages its window has had. They *take* the rows of a batch's keys (or
 the rows that are due), change them, and *put* them back: three columnar steps, no Python per key.
 
-Rows live in *segments*, each a DataFrame that never changes, with a mask of the rows that are still there and an index
-of its keys' hashes (sorted, so a look-up is a binary search; equal hashes are told apart by comparing the keys).
-Segments of like size are merged, as in a log-structured merge tree.
+Rows live in *segments* (``stores.segment``): rows that never change, in the order of their keys' hashes, with a mask of
+those that are still there; so a look-up is a binary search, and equal hashes are told apart by comparing the keys.
+Segments of like size are merged, as in a log-structured merge tree. In memory a row costs 17 bytes, and what of its
+columns there is room for (``stores.pieces``).
 
 What the changelog is told is what a commit's end differs from its beginning by: rows that are gone (by their identity
-columns, or because they were due), rows that are new. On disk a segment is a few values of the local database; its mask
-is one more, so taking a few rows out of a large segment writes bits, not rows. In memory a row costs its columns and 16
-bytes.
+columns, or because they were due), rows that are new. On disk a segment is some values of the local database; its mask
+is one more, so taking a few rows out of a large segment writes bits, not rows. A restart reads the manifest alone.
 """
 
 from __future__ import annotations
@@ -24,30 +24,33 @@ import numpy as np
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
+from headrace.serdes.hashing import Hashes
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
-from headrace.stores.segment import Places, Segment, hashes_of
+from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces
+from headrace.stores.segment import Places, Segment, hashes_of, ranges
 
 _ADD = b"\x01"
 _REMOVE = b"\x02"
 _REMOVE_DUE = b"\x03"
+_REMOVE_ALL = b"\x04"
 _DUE = struct.Struct(">Bq")
 _FRESH_SEGMENTS_MAX = 8
-_PIECE_ROWS_MAX = 1 << 18  # one record of the changelog, one value of the database: both have a greatest size
-_TAKEN_ROWS_MAX = 1 << 20
-_MERGED_ROWS_MAX = 1 << 21
-"""Segments are not merged beyond this size: a merge must stay short, however large the state is."""
+_TAKEN_ROWS = 1 << 16
+_MERGED_ROWS_MAX = 1 << 20
+"""Segments are not merged beyond this size: a merge must stay short and fit into memory, however large the state is."""
 
 _MANIFEST = b"manifest"
-_MANIFEST_FORMAT = 1
-_PIECE = struct.Struct(">cQI")
-_MASK = struct.Struct(">cQ")
+_MANIFEST_FORMAT = 2
+_PIECE_OF_FORMAT_1 = struct.Struct(">cQI")
+_MASK_OF_FORMAT_1 = struct.Struct(">cQ")
 
 
 class _SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
     number: int
-    rows: int
-    pieces: int
+    heights: list[int]
+    living: int
+    lows: list[int]
     masked: bool
 
 
@@ -56,7 +59,24 @@ class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     segments: list[_SegmentEntry]
 
 
+class _EntryOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    rows: int
+    pieces: int
+    masked: bool
+
+
+class _ManifestOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
+    segments: list[_EntryOfFormat1]
+
+
+class _Format(msgspec.Struct, frozen=True, kw_only=True):
+    format: int
+
+
 _MANIFEST_DECODER = msgspec.json.Decoder(_Manifest)
+_DECODER_OF_FORMAT_1 = msgspec.json.Decoder(_ManifestOfFormat1)
+_FORMAT_DECODER = msgspec.json.Decoder(_Format)
 
 
 class KeyedRows:
@@ -64,7 +84,7 @@ class KeyedRows:
 
     ``keys`` are the columns that rows are looked up by, ``row`` those beside them that tell the rows of one key apart.
     ``due`` are Int64 columns without nulls: each row can be asked for from that moment on. ``conform`` makes rows that
-    an earlier version of the app put what this one declares, or refuses them.
+    an earlier version of the app put what this one declares, or refuses them. ``in_memory``: rows stay there once read.
     """
 
     def __init__(
@@ -74,18 +94,23 @@ class KeyedRows:
         row: Sequence[str],
         due: Sequence[str],
         conform: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+        *,
+        in_memory: bool = False,
     ) -> None:
         self._id = id_
-        self._conform = conform or _as_they_are
+        self._conform = conform
+        self._in_memory = in_memory
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
-        self._view: View | None = None
+        self._kept = Kept(id_, None, conform, in_memory=in_memory)
         self._segments: list[Segment] = []
         self._fresh: list[Segment] = []
         self._removed: list[pl.DataFrame] = []
         self._removed_due: dict[str, int] = {}
-        self._gone: list[tuple[int, int]] = []
+        self._removed_all = False
+        self._gone: list[Segment] = []
+        self._keys_of_format_1: list[bytes] = []
         self._next_number = 0
         self._changed = False
 
@@ -106,12 +131,12 @@ class KeyedRows:
 
     def take(self, keys: pl.DataFrame) -> pl.DataFrame | None:
         """Remove and return all rows of these keys (each named once), those put first first; None: there are none."""
-        hashes = hashes_of(keys, self._keys)
+        keys, hashes, _ = self._in_order(keys)
         frames = []
         for settled, segment in self._all():
-            places = segment.find(keys, hashes, self._keys, self._keys)
-            if len(places):
-                rows = segment.frame[places]
+            found = segment.find(keys, hashes, self._keys)
+            if found is not None:
+                places, rows, _ = found
                 frames.append(rows)
                 segment.kill(places)
                 if settled:
@@ -120,31 +145,26 @@ class KeyedRows:
         self._drop_empty()
         return concat_rows(frames) if frames else None
 
-    def find(self, keys: pl.DataFrame) -> Iterator[tuple[Places, pl.DataFrame, Places]]:
-        """The rows of these keys (each may be named often), which stay: places in ``keys``, rows, places among them."""
-        for _, segment, asked, places in self._located(keys):
-            yield asked, segment.frame, places
-
-    def discard(self, keys: pl.DataFrame) -> None:
-        """Remove all rows of these keys (each named once), of which none may have others that tell its rows apart."""
-        for settled, segment, asked, places in self._located(keys):
-            segment.kill(places)
-            if settled:
-                self._removed.append(keys[asked])
-                self._changed = True
-        self._drop_empty()
+    def find(self, keys: pl.DataFrame) -> Iterator[tuple[Places, pl.DataFrame]]:
+        """The rows of these keys (each may be named often), which stay: places in ``keys``, and the row of each."""
+        wanted, hashes, order = self._in_order(keys)
+        for _, segment in self._all():
+            found = segment.find(wanted, hashes, self._keys)
+            if found is not None:
+                _, rows, asked = found
+                yield order[asked], rows
 
     def take_due(self, column: str, bound: int) -> Iterator[pl.DataFrame]:
-        """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of some million rows.
+        """Remove and return all rows whose ``column`` is ``bound`` or less, in frames of some ten thousand rows.
 
-        They are gone when this returns, read or not.
+        They are gone when this returns, read or not. They have to be read before the next ``persist``.
         """
-        found: list[tuple[pl.DataFrame, Places]] = []
+        found: list[tuple[Segment, Places]] = []
         for settled, segment in self._all():
-            if segment.lows[column] > bound:
+            if segment.low(column) > bound:
                 continue
             places = segment.due(column, bound)
-            found.append((segment.frame, places))
+            found.append((segment, places))
             segment.kill(places)
             if settled:
                 self._removed_due[column] = max(bound, self._removed_due.get(column, bound))
@@ -152,13 +172,20 @@ class KeyedRows:
         self._drop_empty()
         return _gathered(found)
 
+    def take_all(self) -> Iterator[pl.DataFrame]:
+        """Remove and return everything; no key is in two of the frames. See ``take_due``."""
+        found = [segment for _, segment in self._all()]
+        self.clear()
+        self._removed_all = True
+        return ranges(found) if found else iter(())
+
     def earliest(self, column: str) -> int | None:
         """The lowest value of a ``due`` column; None without rows."""
-        return min((segment.lows[column] for _, segment in self._all() if segment.living), default=None)
+        return min((segment.low(column) for _, segment in self._all() if segment.living), default=None)
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held; for inspection."""
-        frames = [segment.alive() for _, segment in self._all() if segment.living]
+        frames = [rows for _, segment in self._all() for rows in segment.alive()]
         return concat_rows(frames) if frames else None
 
     # -- the changelog
@@ -166,13 +193,14 @@ class KeyedRows:
     def take_changes(self, version: int) -> list[bytes]:
         """See ``StateStore``."""
         del version  # a row is the same in whichever commit it becomes true
-        changes = [_REMOVE_DUE + _DUE.pack(self._due.index(c), bound) for c, bound in self._removed_due.items()]
-        self._removed_due = {}
+        changes = [_REMOVE_ALL] if self._removed_all else []
+        changes += [_REMOVE_DUE + _DUE.pack(self._due.index(c), bound) for c, bound in self._removed_due.items()]
+        self._removed_due, self._removed_all = {}, False
         if self._removed:
-            changes += [_REMOVE + encode_rows(part) for part in _pieces(concat_rows(self._removed))]
+            changes += [_REMOVE + encode_rows(part) for part in _portions(concat_rows(self._removed))]
             self._removed = []
         for segment in self._joined(self._fresh):
-            changes += [_ADD + encode_rows(part) for part in _pieces(segment.frame)]
+            changes += [_ADD + encode_rows(part) for rows in segment.alive() for part in _portions(rows)]
             self._push(segment)
         self._fresh = []
         return changes
@@ -181,18 +209,22 @@ class KeyedRows:
         """See ``StateStore``."""
         operation, body = change[:1], change[1:]
         if operation == _ADD:
-            self._push(self._segment(self._conform(decode_rows(body))))
+            self._push(self._segment(self._kept.conform(decode_rows(body))))
         elif operation == _REMOVE:
-            rows = decode_rows(body)
-            hashes = hashes_of(rows, self._keys)
+            rows, hashes, _ = self._in_order(decode_rows(body))
             for segment in self._segments:
-                segment.kill(segment.find(rows, hashes, self._keys, self._row))
+                found = segment.find(rows, hashes, self._row)
+                if found is not None:
+                    segment.kill(found[0])
             self._changed = True
         elif operation == _REMOVE_DUE:
             number, bound = _DUE.unpack(body)
             for segment in self._segments:
-                segment.kill(segment.due(self._due[number], bound))
+                if segment.low(self._due[number]) <= bound:
+                    segment.kill(segment.due(self._due[number], bound))
             self._changed = True
+        elif operation == _REMOVE_ALL:
+            self.clear()
         else:
             raise CorruptLogError(
                 f"store {self._id!r}: unknown change format {operation!r} in the changelog",
@@ -203,18 +235,47 @@ class KeyedRows:
 
     def attach(self, view: View) -> None:
         """See ``StateStore``."""
-        self._view = view
+        self._kept = Kept(self._id, view, self._conform, in_memory=self._in_memory)
         data = view.get(_MANIFEST)
         if data is None:
             return
-        manifest = _MANIFEST_DECODER.decode(data)
-        if manifest.format != _MANIFEST_FORMAT:
+        format_ = _FORMAT_DECODER.decode(data).format
+        if format_ == 1:
+            self._attach_format_1(view, _DECODER_OF_FORMAT_1.decode(data))
+            return
+        if format_ != _MANIFEST_FORMAT:
             raise CorruptLogError(
-                f"store {self._id!r}: local state of format {manifest.format}; this Headrace reads {_MANIFEST_FORMAT}",
+                f"store {self._id!r}: local state of format {format_}; this Headrace reads 1 to {_MANIFEST_FORMAT}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )
-        self._segments = [self._loaded(view, entry) for entry in manifest.segments]
-        self._next_number = max((segment.number + 1 for segment in self._segments), default=0)
+        manifest = _MANIFEST_DECODER.decode(data)
+        for e in manifest.segments:
+            pieces = Pieces(self._kept, e.number, e.heights)
+            segment = Segment(self._kept, pieces, self._due, None, living=e.living, lows=e.lows, masked=e.masked)
+            self._segments.append(segment)
+            if self._conform is not None:  # rows that don't fit are to be found out at once
+                next(pieces.all(), None)
+        self._next_number = max((entry.number + 1 for entry in manifest.segments), default=0)
+
+    def _attach_format_1(self, view: View, manifest: _ManifestOfFormat1) -> None:
+        """Read what an older Headrace wrote; the next commit writes it anew."""
+        for entry in manifest.segments:
+            keys = [_PIECE_OF_FORMAT_1.pack(b"r", entry.number, piece) for piece in range(entry.pieces)]
+            values = [view.get(key) for key in keys]
+            rows = concat_rows([decode_rows(value, checked=True) for value in values if value is not None])
+            mask = _MASK_OF_FORMAT_1.pack(b"m", entry.number)
+            bits = view.get(mask) if entry.masked else None
+            if rows.height != entry.rows or (entry.masked and bits is None):
+                raise CorruptLogError(
+                    f"store {self._id!r}: a part of segment {entry.number} is missing in the local state",
+                    hint="delete the task's local state: it is rebuilt from the changelog",
+                )
+            self._keys_of_format_1 += [*keys, mask]
+            if bits is not None:
+                alive = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows.height)
+                rows = rows.filter(pl.Series(alive.astype(np.bool_)))
+            if rows.height:
+                self._push(self._segment(self._kept.conform(rows)))
 
     def persist(self, writes: Writes) -> None:
         """See ``StateStore``."""
@@ -222,31 +283,34 @@ class KeyedRows:
             return
         self._drop_empty()
         self._segments = [self._compacted(segment) for segment in self._segments]
-        for number, pieces in self._gone:
-            writes.delete(_MASK.pack(b"m", number))
-            for piece in range(pieces):
-                writes.delete(_PIECE.pack(b"r", number, piece))
+        for key in self._keys_of_format_1:
+            writes.delete(key)
+        for segment in self._gone:
+            segment.erase(writes)
         entries = []
         for segment in self._segments:
-            if not segment.stored_pieces:
-                for piece, part in enumerate(_pieces(segment.frame)):
-                    writes.put(_PIECE.pack(b"r", segment.number, piece), encode_rows(part))
-                    segment.stored_pieces = piece + 1
-            if segment.masked_since_stored:
-                writes.put(_MASK.pack(b"m", segment.number), segment.mask_bytes())
-                segment.masked_since_stored = False
-            pieces, masked = segment.stored_pieces, segment.masked
+            segment.write(writes)
+            lows = [segment.low(column) for column in self._due]
+            pieces = segment.pieces
             entries.append(
-                _SegmentEntry(number=segment.number, rows=segment.frame.height, pieces=pieces, masked=masked)
+                _SegmentEntry(
+                    number=pieces.number,
+                    heights=pieces.heights,
+                    living=segment.living,
+                    lows=lows,
+                    masked=segment.masked,
+                )
             )
         writes.put(_MANIFEST, msgspec.json.encode(_Manifest(segments=entries)))
-        self._gone = []
+        self._gone, self._keys_of_format_1 = [], []
         self._changed = False
 
     def clear(self) -> None:
         """See ``StateStore``."""
-        self._gone += [(segment.number, segment.stored_pieces) for segment in self._segments if segment.stored_pieces]
+        for segment in self._segments:
+            self._leave(segment)
         self._segments, self._fresh, self._removed, self._removed_due = [], [], [], {}
+        self._removed_all = False
         self._changed = True
 
     def entries(self) -> int:
@@ -260,15 +324,11 @@ class KeyedRows:
         yield from ((True, segment) for segment in self._segments)
         yield from ((False, segment) for segment in self._fresh)
 
-    def _located(self, keys: pl.DataFrame) -> Iterator[tuple[bool, Segment, Places, Places]]:
-        """For each segment that has rows of these keys: which keys, and where the rows are."""
-        hashes = hashes_of(keys, self._keys)
-        order = np.argsort(hashes)  # in their order they are found several times faster
-        keys, hashes = keys[order], hashes[order]
-        for settled, segment in list(self._all()):
-            asked, places = segment.locate(keys, hashes, self._keys, self._keys)
-            if len(places):
-                yield settled, segment, order[asked], places
+    def _in_order(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, Hashes, Places]:
+        """Rows in the order of their keys' hashes, these, and the places that they had."""
+        hashes = hashes_of(rows, self._keys)
+        order = np.argsort(hashes)
+        return rows[order], hashes[order], order
 
     def _drop_empty(self) -> None:
         for segment in self._segments:
@@ -278,25 +338,25 @@ class KeyedRows:
         self._fresh = [segment for segment in self._fresh if segment.living]
 
     def _segment(self, rows: pl.DataFrame) -> Segment:
-        number = self._next_number
-        self._next_number += 1
-        return Segment(number, rows, self._due)
+        return Segment.of(self._kept, self._number(), rows, self._keys, self._due)
 
     def _joined(self, segments: list[Segment]) -> list[Segment]:
         """One segment of what is left in several."""
-        living = [segment.alive() for segment in segments if segment.living]
-        if len(segments) == 1 and segments[0].living == segments[0].frame.height:
-            return segments
-        return [self._segment(concat_rows(living))] if living else []
+        living = [segment for segment in segments if segment.living]
+        if not living or (len(living) == 1 and not living[0].masked):
+            return living
+        return [Segment.joined(self._kept, self._number(), living, self._due)]
+
+    def _number(self) -> int:
+        self._next_number += 1
+        return self._next_number - 1
 
     def _compacted(self, segment: Segment) -> Segment:
         """The segment without the rows that are gone, if that is worth it."""
-        if segment.stored_pieces and 2 * segment.living >= segment.frame.height:
-            return segment
-        if segment.living == segment.frame.height:
+        if 2 * segment.living >= segment.pieces.rows:
             return segment
         self._leave(segment)
-        return self._segment(segment.alive())
+        return Segment.joined(self._kept, self._number(), [segment], self._due)
 
     def _push(self, segment: Segment) -> None:
         self._changed = True
@@ -310,42 +370,24 @@ class KeyedRows:
             self._segments[-2:] = self._joined([older, newer])
 
     def _leave(self, segment: Segment) -> None:
-        if segment.stored_pieces:
-            self._gone.append((segment.number, segment.stored_pieces))
-
-    def _loaded(self, view: View, entry: _SegmentEntry) -> Segment:
-        values = [view.get(_PIECE.pack(b"r", entry.number, piece)) for piece in range(entry.pieces)]
-        mask = view.get(_MASK.pack(b"m", entry.number)) if entry.masked else None
-        found = [value for value in values if value is not None]
-        if len(found) < entry.pieces or (entry.masked and mask is None):
-            raise CorruptLogError(
-                f"store {self._id!r}: a part of segment {entry.number} is missing in the local state",
-                hint="delete the task's local state: it is rebuilt from the changelog",
-            )
-        rows = self._conform(concat_rows([decode_rows(value, checked=True) for value in found]))
-        segment = Segment(entry.number, rows, self._due, mask)
-        segment.stored_pieces = entry.pieces
-        return segment
+        if segment.pieces.stored:
+            self._gone.append(segment)
 
 
-def _as_they_are(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows
-
-
-def _gathered(found: list[tuple[pl.DataFrame, Places]]) -> Iterator[pl.DataFrame]:
+def _gathered(found: list[tuple[Segment, Places]]) -> Iterator[pl.DataFrame]:
     """The rows at these places, small lots together."""
-    found.reverse()
     waiting: list[pl.DataFrame] = []
-    while found:  # a segment's rows go when they have been read
-        frame, places = found.pop()
-        for start in range(0, len(places), _TAKEN_ROWS_MAX):
-            waiting.append(frame[places[start : start + _TAKEN_ROWS_MAX]])
-            if sum(rows.height for rows in waiting) >= _TAKEN_ROWS_MAX:
+    number = 0
+    for segment, places in found:
+        for rows in segment.rows(places):
+            waiting.append(rows)
+            number += rows.height
+            if number >= _TAKEN_ROWS:
                 yield concat_rows(waiting)
-                waiting = []
+                waiting, number = [], 0
     if waiting:
         yield concat_rows(waiting)
 
 
-def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    return iter(rows.iter_slices(_PIECE_ROWS_MAX))
+def _portions(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    return iter(rows.iter_slices(VALUE_ROWS_MAX))

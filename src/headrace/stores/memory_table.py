@@ -1,7 +1,8 @@
 """Rows under a key that are all in memory: a table for those that fit, and are asked more than RocksDB can answer.
 
 The rows are columns in memory (``KeyedRows``), found by binary search over the hashes of their keys, whole batches at a
-time. What has changed goes to the changelog and to the local database as ever; a restart reads it whole.
+time. What has changed goes to the changelog and to the local database as ever; after a restart rows are read as they
+are asked for.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class MemoryTable:
         self._ttl_ms = ttl_ms
         self._now: int | None = None
         self._kept = {**self.key, **self.values} | ({} if ttl_ms is None else {_PUT: pl.Int64()})
-        self._store = KeyedRows(id_, list(key), (), [] if ttl_ms is None else [_PUT], self._conform)
+        self._store = KeyedRows(id_, list(key), (), [] if ttl_ms is None else [_PUT], self._conform, in_memory=True)
 
     @property
     def store(self) -> KeyedRows:
@@ -92,7 +93,7 @@ class MemoryTable:
         """See ``TableStore``."""
         check_types(self._id, rows, {**self.key, **self.values})
         latest = rows.select(*self.key, *self.values).unique(list(self.key), keep="last")
-        self.store.discard(latest.select(self.key.keys()))
+        self.store.take(latest.select(self.key.keys()))
         if self._ttl_ms is not None:
             latest = latest.with_columns(pl.lit(self._time(), pl.Int64).alias(_PUT))
         self.store.put(latest)
@@ -100,7 +101,7 @@ class MemoryTable:
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """See ``TableStore``."""
         check_types(self._id, keys, self.key)
-        self.store.discard(keys.select(self.key.keys()).unique())
+        self.store.take(keys.select(self.key.keys()).unique())
 
     # -- time to live
 
@@ -122,13 +123,13 @@ class MemoryTable:
         """Which of the keys have a row, and the other columns of these rows."""
         expired = self._last_expired() if self._ttl_ms is not None and self._now is not None else None
         asked, parts = [], []
-        for numbers, frame, places in self.store.find(keys):
-            alive = np.ones(len(places), np.bool_)
+        for places, held in self.store.find(keys):
+            there = np.arange(held.height)
             if expired is not None:
-                alive = frame.get_column(_PUT).to_numpy()[places] > expired
-            there = places[alive]
-            asked.append(numbers[alive])
-            parts.append(frame.select(self.values.keys())[there] if self.values else pl.DataFrame(height=len(there)))
+                there = np.flatnonzero(held.get_column(_PUT).to_numpy() > expired)
+            asked.append(places[there])
+            rows = held if len(there) == held.height else held[there]
+            parts.append(rows.select(self.values.keys()) if self.values else pl.DataFrame(height=rows.height))
         if not parts:
             return np.empty(0, np.int64), pl.DataFrame(schema=dict(self.values))
         rows = concat_rows(parts) if self.values else pl.DataFrame(height=sum(part.height for part in parts))

@@ -25,6 +25,7 @@ from headrace.stores.base import View, Writes
 
 KEPT_BYTES_MAX = 128 << 20
 """So much of what is in the database a store has in memory as well."""
+_NO_LIMIT = 1 << 62
 PIECE_ROWS = 1 << 16
 VALUE_ROWS_MAX = 1 << 18
 """One record of the changelog, one value of the database: both have a greatest size."""
@@ -64,9 +65,19 @@ class Kept:
     read stays where there is room. Hashes have no favourites, so there would be no use in asking who was read last.
     """
 
-    def __init__(self, store: str, view: View | None = None) -> None:
+    def __init__(
+        self,
+        store: str,
+        view: View | None = None,
+        conform: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
+        *,
+        in_memory: bool = False,
+    ) -> None:
+        """``conform`` is applied to rows that are read; ``in_memory``: there is room for all."""
         self.store = store
         self.view = view
+        self.conform = conform or _as_they_are
+        self._most = _NO_LIMIT if in_memory else KEPT_BYTES_MAX
         self.bytes = 0
         self._frames: OrderedDict[tuple[int, int], pl.DataFrame] = OrderedDict()
         self._sizes: dict[tuple[int, int], int] = {}
@@ -78,13 +89,13 @@ class Kept:
     def keep(self, number: int, piece: int, rows: pl.DataFrame) -> None:
         """A piece that was written."""
         self._put(number, piece, rows, int(rows.estimated_size()))
-        while self.bytes > KEPT_BYTES_MAX and self._frames:
+        while self.bytes > self._most and self._frames:
             self._drop(next(iter(self._frames)))
 
     def offer(self, number: int, piece: int, rows: pl.DataFrame) -> None:
         """A piece that was read."""
         size = int(rows.estimated_size())
-        if self.bytes + size <= KEPT_BYTES_MAX:
+        if self.bytes + size <= self._most:
             self._put(number, piece, rows, size)
 
     def forget(self, number: int, pieces: int) -> None:
@@ -188,7 +199,7 @@ class Pieces:
                 f"store {self._kept.store!r}: piece {piece} of {self.number} is missing in the local state",
                 hint="delete the task's local state: it is rebuilt from the changelog",
             )
-        return rows
+        return self._kept.conform(rows)
 
 
 def together(flows: Sequence[Iterator[Part]]) -> Iterator[Part]:
@@ -196,6 +207,10 @@ def together(flows: Sequence[Iterator[Part]]) -> Iterator[Part]:
     for parts in zip(*flows, strict=True):
         filled = [part for part in parts if part is not None and part.height]
         yield concat_rows(filled) if filled else None
+
+
+def _as_they_are(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows
 
 
 def _values(height: int) -> int:

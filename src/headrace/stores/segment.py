@@ -1,19 +1,34 @@
-"""A segment of keyed rows: a DataFrame that never changes, which of its rows are still there, an index of its keys."""
+"""A segment of keyed rows: rows that never change, in pieces and in the order of their keys' hashes.
+
+What is asked of every row with each batch is in memory for all of them: the hash of its key, its due columns, and
+whether it is still there: 17 bytes a row with one due column. The rows themselves are read as they are wanted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
+from headrace.serdes.ipc import concat_rows
+from headrace.stores.base import Writes
+from headrace.stores.pieces import Kept, Part, Pieces, bits_for, together
 
 Places = npt.NDArray[np.int64]
 """Rows of a segment, by their number."""
 
-_ALL_GONE = 2**63 - 1
+NEVER_DUE = 2**63 - 1
+_HASH = "__hash of a row"
+
+_INDEX = struct.Struct(">cQI")
+_MASK = struct.Struct(">cQ")
 
 
 def hashes_of(rows: pl.DataFrame, keys: Sequence[str]) -> Hashes:
@@ -21,93 +36,247 @@ def hashes_of(rows: pl.DataFrame, keys: Sequence[str]) -> Hashes:
     return hash_rows(rows, keys) if keys else np.zeros(rows.height, np.uint64)
 
 
+class _Index:
+    """What is known of each row."""
+
+    def __init__(self, hashes: Hashes, due: dict[str, npt.NDArray[np.int64]]) -> None:
+        self.hashes = hashes
+        self.due = due
+        self.alive: npt.NDArray[np.bool_] | None = None
+        """Which rows are still there; None: all."""
+
+
 class Segment:
-    """Some rows and what is known of them. ``lows``: the lowest of each due column among the rows still there."""
+    """Some rows and what is known of them."""
 
-    def __init__(self, number: int, frame: pl.DataFrame, due: Sequence[str], mask: bytes | None = None) -> None:
-        """``mask`` is what ``mask_bytes`` gave for the same rows."""
-        self.number = number
-        self.frame = frame
-        self.living = frame.height
-        self.stored_pieces = 0
-        self.masked_since_stored = False
-        self._alive: npt.NDArray[np.bool_] | None = None
-        if mask is not None:
-            bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=frame.height)
-            self._alive = bits.astype(np.bool_)
-            self.living = int(np.count_nonzero(self._alive))
-        self._due = {column: frame.get_column(column).to_numpy() for column in due}
-        self._index: tuple[Hashes, Places] | None = None
-        self.lows: dict[str, int] = {}
-        self._note_lows()
-
-    @property
-    def masked(self) -> bool:
+    def __init__(
+        self,
+        kept: Kept,
+        pieces: Pieces,
+        due: Sequence[str],
+        index: _Index | None,
+        *,
+        living: int,
+        lows: Sequence[int],
+        masked: bool = False,
+    ) -> None:
+        """``lows``: the lowest of each due column. Without ``index`` all of it is in the database."""
+        self.pieces = pieces
+        self.living = living
+        self.masked = masked
         """Some of its rows are gone."""
-        return self._alive is not None
+        self._kept = kept
+        self._due = list(due)
+        self._lows: dict[str, int] | None = dict(zip(due, lows, strict=True))
+        self._index = index
+        self._masked_since_stored = False
+        self._ends = np.cumsum(pieces.heights)
 
-    def mask_bytes(self) -> bytes:
-        """Which rows are still there, a bit each."""
-        alive = np.ones(self.frame.height, np.bool_) if self._alive is None else self._alive
-        return np.packbits(alive).tobytes()
+    @classmethod
+    def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> Segment:
+        """A new one. Of one key, rows stay in their order."""
+        hashed = rows.with_columns(pl.Series(_HASH, hashes_of(rows, keys), dtype=pl.UInt64))
+        return cls._of_parts(kept, number, _cut(hashed.sort(_HASH, maintain_order=True), bits_for(rows.height)), due)
 
-    def alive(self) -> pl.DataFrame:
-        """The rows that are still there."""
-        return self.frame if self._alive is None else self.frame.filter(pl.Series(self._alive))
+    @classmethod
+    def joined(cls, kept: Kept, number: int, segments: Sequence[Segment], due: Sequence[str]) -> Segment:
+        """What is left in several, as a new one: a range of hashes after the other."""
+        parts = [None if part is None else part.sort(_HASH, maintain_order=True) for part in _ranges(segments)]
+        return cls._of_parts(kept, number, parts, due)
 
-    def find(self, wanted: pl.DataFrame, hashes: Hashes, keys: Sequence[str], same: Sequence[str]) -> Places:
-        """The rows still there that agree with some row of ``wanted`` in the columns ``same``.
+    @classmethod
+    def _of_parts(cls, kept: Kept, number: int, parts: Sequence[Part], due: Sequence[str]) -> Segment:
+        filled = [part for part in parts if part is not None]
+        index = _Index(
+            np.concatenate([part.get_column(_HASH).to_numpy() for part in filled]),
+            {column: np.concatenate([part.get_column(column).to_numpy() for part in filled]) for column in due},
+        )
+        bare = [None if part is None else part.drop(_HASH) for part in parts]
+        lows = [int(values.min()) for values in index.due.values()]
+        return cls(kept, Pieces.of(kept, number, bare), due, index, living=len(index.hashes), lows=lows)
 
-        ``hashes`` are those of ``wanted`` by ``keys``. A null agrees with a null.
+    # -- what is in it
+
+    def low(self, column: str) -> int:
+        """The lowest of a due column among the rows still there."""
+        if self._lows is None:
+            index = self.index
+            self._lows = {}
+            for name, values in index.due.items():
+                living = values if index.alive is None else values[index.alive]
+                self._lows[name] = int(living.min()) if len(living) else NEVER_DUE
+        return self._lows[column]
+
+    def find(
+        self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
+    ) -> tuple[Places, pl.DataFrame, Places] | None:
+        """The rows still there that agree with some row of ``wanted`` in the columns ``same``; None: there are none.
+
+        Their places, the rows, and the place in ``wanted`` of what each agrees with.
+
+        ``hashes`` are those of ``wanted``. It should come in their order: then what is looked at lies side by side.
+        A null agrees with a null.
         """
-        return self.locate(wanted, hashes, keys, same)[1]
-
-    def locate(
-        self, wanted: pl.DataFrame, hashes: Hashes, keys: Sequence[str], same: Sequence[str]
-    ) -> tuple[Places, Places]:
-        """As ``find``, and for each the row of ``wanted`` that it agrees with. Fastest where ``hashes`` are sorted."""
         if not self.living:
-            return np.empty(0, np.int64), np.empty(0, np.int64)
-        ordered, places = self._indexed(keys)
-        starts = np.searchsorted(ordered, hashes, "left")
-        counts = np.searchsorted(ordered, hashes, "right") - starts
-        of_wanted = np.repeat(np.arange(len(counts)), counts)
+            return None
+        index = self.index
+        starts = np.searchsorted(index.hashes, hashes, "left")
+        hits = np.flatnonzero(index.hashes[np.minimum(starts, len(index.hashes) - 1)] == hashes)
+        starts = starts[hits]
+        counts = np.searchsorted(index.hashes, hashes[hits], "right") - starts
+        of_wanted = np.repeat(hits, counts)
         within = np.arange(len(of_wanted)) - np.repeat(np.cumsum(counts) - counts, counts)
-        found = places[np.repeat(starts, counts) + within]
-        if self._alive is not None:
-            there = self._alive[found]
-            found, of_wanted = found[there], of_wanted[there]
-        agree = np.ones(len(found), np.bool_)
+        places = np.repeat(starts, counts) + within
+        if index.alive is not None:
+            there = index.alive[places]
+            places, of_wanted = places[there], of_wanted[there]
+        if not len(places):
+            return None
+        order = np.argsort(places, kind="stable")
+        places, of_wanted = places[order], of_wanted[order]
+        rows = concat_rows(list(self.rows(places)))
+        agree = np.ones(len(places), np.bool_)
         for column in same:
-            equal = self.frame.get_column(column).gather(found).eq_missing(wanted.get_column(column).gather(of_wanted))
+            equal = rows.get_column(column).eq_missing(wanted.get_column(column).gather(of_wanted))
             agree &= equal.to_numpy()
-        return of_wanted[agree], found[agree]
+        if agree.all():
+            return places, rows, of_wanted
+        return (places[agree], rows.filter(pl.Series(agree)), of_wanted[agree]) if agree.any() else None
 
     def due(self, column: str, bound: int) -> Places:
         """The rows still there whose ``column`` is ``bound`` or less."""
-        hit = self._due[column] <= bound
-        places: Places = np.flatnonzero(hit if self._alive is None else hit & self._alive)
+        hit = self.index.due[column] <= bound
+        alive = self.index.alive
+        places: Places = np.flatnonzero(hit if alive is None else hit & alive)
         return places
 
+    def rows(self, places: Places) -> Iterator[pl.DataFrame]:
+        """The rows at ascending places, which may repeat; those of a piece after the other."""
+        cuts = np.searchsorted(places, self._ends)
+        first = 0
+        for piece, last in enumerate(cuts.tolist()):
+            rows = self.pieces.piece(piece) if last > first else None
+            if rows is not None:
+                begin = int(self._ends[piece]) - rows.height
+                yield rows[places[first:last] - begin]
+            first = last
+
+    def alive(self) -> Iterator[pl.DataFrame]:
+        """The rows that are still there."""
+        mask = self.index.alive
+        return self.pieces.all() if mask is None else self.rows(np.flatnonzero(mask))
+
     def kill(self, places: Places) -> None:
-        """These rows are gone."""
+        """These rows, each named once, are gone."""
         if not len(places):
             return
-        if self._alive is None:
-            self._alive = np.ones(self.frame.height, np.bool_)
-        self._alive[places] = False
-        self.living = int(np.count_nonzero(self._alive))
-        self.masked_since_stored = True
-        self._note_lows()
+        index = self.index
+        if index.alive is None:
+            index.alive = np.ones(self.pieces.rows, np.bool_)
+        index.alive[places] = False
+        self.living -= len(places)
+        self.masked = self._masked_since_stored = True
+        if self._lows is not None and any(
+            int(values[places].min()) <= self._lows[name] for name, values in index.due.items()
+        ):
+            self._lows = None
 
-    def _indexed(self, keys: Sequence[str]) -> tuple[Hashes, Places]:
+    # -- in the database
+
+    @property
+    def index(self) -> _Index:
+        """What is known of each row; read when it is first asked for."""
         if self._index is None:
-            hashes = hashes_of(self.frame, keys)
-            places = np.argsort(hashes, kind="stable")
-            self._index = (hashes[places], places)
+            self._index = self._read_index()
         return self._index
 
-    def _note_lows(self) -> None:
-        for column, values in self._due.items():
-            living = values if self._alive is None else values[self._alive]
-            self.lows[column] = int(living.min()) if len(living) else _ALL_GONE
+    def write(self, writes: Writes) -> None:
+        """Write what has changed."""
+        number = self.pieces.number
+        if not self.pieces.stored:
+            begin = 0
+            for piece, end in enumerate(self._ends.tolist()):
+                columns = [self.index.hashes, *self.index.due.values()]
+                if end > begin:
+                    value = b"".join(_little(column[begin:end]).tobytes() for column in columns)
+                    writes.put(_INDEX.pack(b"i", number, piece), value)
+                begin = end
+            self.pieces.write(writes)
+        if self._masked_since_stored and self.index.alive is not None:
+            writes.put(_MASK.pack(b"m", number), np.packbits(self.index.alive).tobytes())
+            self._masked_since_stored = False
+
+    def erase(self, writes: Writes) -> None:
+        """Remove it from the database."""
+        for piece in range(len(self.pieces)):
+            writes.delete(_INDEX.pack(b"i", self.pieces.number, piece))
+        writes.delete(_MASK.pack(b"m", self.pieces.number))
+        self.pieces.erase(writes)
+
+    def _read_index(self) -> _Index:
+        number, heights = self.pieces.number, self.pieces.heights
+        parts = []
+        for piece, height in enumerate(heights):
+            if height:
+                value = self._read(_INDEX.pack(b"i", number, piece), 8 * height * (1 + len(self._due)))
+                parts.append(np.frombuffer(value, "<u8").reshape(-1, height))
+        columns = np.concatenate(parts, axis=1) if parts else np.empty((1 + len(self._due), 0), np.uint64)
+        due = {column: values.view(np.int64) for column, values in zip(self._due, columns[1:], strict=True)}
+        index = _Index(columns[0], due)
+        if self.masked:
+            mask = self._read(_MASK.pack(b"m", number), -(-self.pieces.rows // 8))
+            index.alive = np.unpackbits(np.frombuffer(mask, np.uint8), count=self.pieces.rows).astype(np.bool_)
+        return index
+
+    def _read(self, key: bytes, size: int) -> bytes:
+        value = None if self._kept.view is None else self._kept.view.get(key)
+        if value is None or len(value) != size:
+            raise CorruptLogError(
+                f"store {self._kept.store!r}: a part of segment {self.pieces.number} is missing in the local state",
+                hint="delete the task's local state: it is rebuilt from the changelog",
+            )
+        return value
+
+
+def ranges(segments: Sequence[Segment]) -> Iterator[pl.DataFrame]:
+    """All rows of several segments, a range of hashes after the other: no key is in two of these."""
+    for part in _ranges(segments):
+        if part is not None:
+            yield part.drop(_HASH)
+
+
+def _ranges(segments: Sequence[Segment]) -> Iterator[Part]:
+    living = sum(segment.living for segment in segments)
+    bits = max([bits_for(living), *(segment.pieces.bits for segment in segments)])
+    return together([_dealt(segment, bits) for segment in segments])
+
+
+def _dealt(segment: Segment, bits: int) -> Iterator[Part]:
+    index, begin = segment.index, 0
+    finer = bits - segment.pieces.bits
+    for number, height in enumerate(segment.pieces.heights):
+        end = begin + height
+        rows = segment.pieces.piece(number)
+        if rows is None:
+            yield from [None] * (1 << finer)
+            continue
+        rows = rows.with_columns(pl.Series(_HASH, index.hashes[begin:end], dtype=pl.UInt64))
+        if index.alive is not None:
+            rows = rows.filter(pl.Series(index.alive[begin:end]))
+        yield from _cut(rows, bits, number << finer, 1 << finer)
+        begin = end
+
+
+def _cut(rows: pl.DataFrame, bits: int, first: int = 0, number: int | None = None) -> list[Part]:
+    """Rows in the order of their hashes, by the first ``bits`` bits: ``number`` parts from that number on."""
+    number = 1 << bits if number is None else number
+    if number == 1:
+        return [rows if rows.height else None]
+    bounds = (np.arange(first + 1, first + number, dtype=np.uint64)) << np.uint64(64 - bits)
+    inner = np.searchsorted(rows.get_column(_HASH).to_numpy(), bounds, "left").tolist()
+    cuts = [0, *inner, rows.height]
+    return [rows.slice(a, b - a) if b > a else None for a, b in pairwise(cuts)]
+
+
+def _little(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return column.astype(column.dtype.newbyteorder("<"), copy=False)

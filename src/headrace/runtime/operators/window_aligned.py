@@ -102,11 +102,8 @@ class AlignedWindow(WindowOperator):
         if last is None or (before is not None and last <= before):
             return
         self._fired = last
-        if self._every == self._size:
-            parts = self._runs.take_parts(last)
-        else:
-            parts = self._hopping_parts(before, last)
-        for part in parts:
+        tumbling = self._every == self._size
+        for part in self._runs.take_parts(last) if tumbling else self._hopping_parts(before, last):
             self.send(part.with_columns((pl.col(START) + self._size).alias(END)))
 
     def next_ms(self) -> int | None:

@@ -60,9 +60,7 @@ class CountedWindow(WindowOperator):
 
     def advance(self, time: int) -> None:
         """See ``WindowOperator``."""
-        left = self._store.scan() if time == FOREVER else None
-        if left is not None:
-            self._store.take(left.select(self.keys).unique() if self.keys else left.head(1))
+        for left in self._store.take_all() if time == FOREVER else ():
             begun = left.filter(pl.col(_TOTAL) % self._every > 0).sort(*self.keys, START)
             bounds = [pl.col(START).min(), pl.col(END).max()]
             self.send(self.aggregation.merge(begun.with_columns(pl.lit(0).alias(_ALL)), [*self.keys, _ALL], *bounds))
