@@ -88,3 +88,40 @@ hr.sum(3)  # type: ignore[arg-type]
 
 assert_type(views.join_latest(slow, "member", ttl="1h", how="outer", id="latest"), hr.Stream)
 views.join_latest(table, "member", ttl="1h")  # type: ignore[arg-type]
+
+
+class Alerts(hr.Task):
+    last = hr.Store(key={"member": pl.String}, value={"at": pl.Int64, "n": pl.Int64}, ttl="7d")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def init(self, context: hr.TaskContext) -> None:
+        assert_type(context.task, str)
+        assert_type(context.watermark, int | None)
+        context.count("begun")
+        context.send("alerts", {})  # type: ignore[attr-defined]
+
+    def process(self, message: View, out: hr.Out) -> None:
+        before = self.last.get(message.member)
+        self.last.put(message.member, {"at": message.ts, "n": 1 if before is None else before["n"] + 1})
+        out.set_timer(message.member, message.ts + 1000, name="quiet", axis="processing")
+        out.set_timer(message.member, "soon")  # type: ignore[arg-type]
+        out.set_timer(message.member, 1, axis="wall")  # type: ignore[arg-type]
+        assert_type(out.timer_at(message.member), int | None)
+        out.send("alerts", message)
+        out.commit()
+        out.shutdown()
+        for key, record in self.last.items("ann", reverse=True):
+            out.send("alerts", {"member": key, **record})
+
+    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        assert_type(timer.time, int)
+        assert_type(self.last.get_rows(pl.DataFrame({"member": [timer.key]})), pl.DataFrame)
+
+
+assert_type(Alerts.last, hr.Store)
+flows = app.task(Alerts(limit=3), inputs={"views": views}, outputs={"alerts": View}, event_time="ts", id="alerts")
+assert_type(flows["alerts"], hr.Stream)
+app.task(Alerts, inputs={"views": views}, id="class")  # type: ignore[arg-type]
+app.task(Alerts(3), inputs=views, id="one")  # type: ignore[arg-type]

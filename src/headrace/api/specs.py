@@ -42,6 +42,8 @@ DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
 
 LATE = "late"
 """The side output of messages that came too late for a step."""
+TASK_OUTPUT = "output "
+"""What the names of the side outputs of low-level tasks begin with; behind it stands the output's own."""
 
 FAILED = "failed"
 """The side output of letters about rows on which a function of the user's raised: ``FAILED_COLUMNS``."""

@@ -10,7 +10,7 @@ from headrace.api.draft import Draft
 from headrace.api.event_time import LostTime, Time, check_time_column, is_time
 from headrace.api.location import Location
 from headrace.api.rows import SchemaLike
-from headrace.api.specs import EventTime, SideOutput, StoreSpec, TaskStep
+from headrace.api.specs import TASK_OUTPUT, EventTime, SideOutput, StoreSpec, TaskStep
 from headrace.api.stream import Stream
 from headrace.api.tasks import Store, Task, overrides, stores_of
 from headrace.core.errors import DeclarationError
@@ -56,7 +56,9 @@ def add_task(
     for output, schema in schemas.items():
         time = times[output]
         known = time if isinstance(time, EventTime) else None
-        node = draft.add(f"{name}-{output}", SideOutput(output), (name,), here, schema=schema, event_time=known)
+        node = draft.add(
+            f"{name}-{output}", SideOutput(f"{TASK_OUTPUT}{output}"), (name,), here, schema=schema, event_time=known
+        )
         found[output] = Stream(draft, node.id, schema, time)
     return found
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling, WindowShape
 from headrace.api.specs import (
+    TASK_OUTPUT,
     BatchFunction,
     Broadcast,
     Deduplicate,
@@ -71,7 +72,7 @@ def kind_of(operator: Operator) -> str:
         case RowFunction(mode=mode):
             return mode
         case SideOutput(name=name):
-            return name
+            return "output" if name.startswith(TASK_OUTPUT) else name
         case SendToTable(deletes=True):
             return "delete_from"
         case _:
@@ -101,6 +102,8 @@ def detail_of(operator: Operator) -> str:
         case TableJoin(keys=keys, how=how, time=time):
             as_of = "" if time is None else f" as of {time.column}{_offset(time.offset_ms)}"
             return f"{how} on {_names(keys)}{as_of}"
+        case SideOutput(name=name):
+            return name.removeprefix(TASK_OUTPUT) if name.startswith(TASK_OUTPUT) else ""
         case TaskStep() as task:
             return _task(task)
         case SendTo(keys=keys):

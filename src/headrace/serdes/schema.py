@@ -204,7 +204,7 @@ class Schema:
     def record_of(self, values: Sequence[Any]) -> Any:
         """The row of these values as an instance of ``record``, or as a dict."""
         if self.record is None:
-            return dict(zip(self._names, values, strict=True))
+            return dict(zip(self._names, values))  # noqa: B905 - strict is a third of the time
         return self._build([[value] for value in values])[0]
 
     def from_values(self, rows: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:

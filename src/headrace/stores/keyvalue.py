@@ -111,7 +111,12 @@ class KeyValueStore:
 
     def get(self, key: bytes) -> bytes | None:
         """See ``Reads``."""
-        return self.get_many([key])[0]
+        if self._stamps is not None:
+            return self.get_many([key])[0]
+        value = self._fresh.get(key)
+        if value is ABSENT:
+            value = self._taken.get(key)
+        return self._base.get(key) if value is ABSENT else value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Reads``. What turns out to have expired is deleted."""
@@ -139,7 +144,10 @@ class KeyValueStore:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
-        self.put_many([key], [value])
+        if self._stamps is None and key:
+            self._fresh.put(key, value)
+        else:
+            self.put_many([key], [value])
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes], *, lasting: bool = False) -> None:
         """Set each key to the value beside it; the last one of equal keys counts. ``lasting`` ones don't expire."""
@@ -150,7 +158,10 @@ class KeyValueStore:
 
     def delete(self, key: bytes) -> None:
         """Remove a key, if it is there."""
-        self.delete_many([key])
+        if key:
+            self._fresh.put(key, None)
+        else:
+            self.delete_many([key])
 
     def delete_many(self, keys: Sequence[bytes]) -> None:
         """Remove each key that is there."""

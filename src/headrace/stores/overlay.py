@@ -40,6 +40,14 @@ class Overlay:
         """All of it, in no order."""
         return self._entries
 
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a key, or say that it was deleted."""
+        self._entries[key] = value
+
+    def get(self, key: bytes) -> bytes | Absent | None:
+        """What is said of a key."""
+        return self._entries.get(key, ABSENT)
+
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes | None]) -> None:
         """Set each key to the value beside it; the last one of equal keys stays."""
         self._entries.update(zip(keys, values, strict=True))
@@ -103,6 +111,10 @@ class MemoryBase:
             alive = {key: value for key, value in self._overlay.entries.items() if value is not None}
             kept.put_many(alive.keys(), alive.values())
             self._overlay, self._deleted = kept, 0
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        return self._overlay.entries.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The value of each key, or None."""

@@ -32,7 +32,7 @@ class RecordStore(TableStore):
         self._scalar_keys = ScalarKeys(key)
         self._single = len(key) == 1
         self._writer: ScalarValues | None = None
-        self._readers: dict[int, ScalarValues | None] = {}
+        self._readers: dict[int, ScalarValues] = {}
 
     # -- one record
 
@@ -81,7 +81,7 @@ class RecordStore(TableStore):
 
     def _key(self, key: Any) -> bytes:
         if self._single:
-            return self._scalar_keys.encode((key,))
+            return self._scalar_keys.encode_one(key)
         if not isinstance(key, tuple) or len(key) != len(self.key):
             raise DataError(
                 f"store {self._id!r}: {key!r:.100} is no key; it has the columns {', '.join(self.key)}",
@@ -100,12 +100,18 @@ class RecordStore(TableStore):
         return self._scalar_keys.encode(first)
 
     def _record(self, data: bytes) -> Any:
+        reader = self._readers.get(data[1]) if len(data) > 1 else None
+        if reader is None:
+            return self._value.record_of(self._decoded(data))
+        return self._value.record_of(reader.decode(data))
+
+    def _decoded(self, data: bytes) -> Sequence[Any]:
+        """The values of a record; from the next one of its layout on a reader is known."""
         number = data[1] if len(data) > 1 else -1
-        if number not in self._readers:
-            self._readers[number] = self._reader(number)
-        reader = self._readers[number]
-        values = self._decode([data]).row(0) if reader is None else reader.decode(data)
-        return self._value.record_of(values)
+        reader = self._reader(number)
+        if reader is not None:
+            self._readers[number] = reader
+        return self._decode([data]).row(0)
 
     def _reader(self, number: int) -> ScalarValues | None:
         """What reads records of this layout; None when their columns aren't those of today."""

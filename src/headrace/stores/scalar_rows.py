@@ -41,6 +41,14 @@ class ScalarKeys:
         codecs = [_key_codec(dtype) for dtype in columns.values()]
         self._codecs = [codec for codec in codecs if codec is not None]
         self._packed = len(self._codecs) == len(codecs)
+        self._first: _Write = self._codecs[0][0] if self._packed else lambda value: self._by_columns((value,))
+
+    def encode_one(self, value: Any) -> bytes:
+        """The key of a single column."""
+        try:
+            return self._first(value)
+        except _MISFITS:
+            return self.encode((value,))  # which says what is wrong
 
     def encode(self, values: Sequence[Any]) -> bytes:
         """The key of these values; of fewer values than there are columns the beginning that such keys share."""
@@ -79,7 +87,8 @@ class ScalarValues:
         self._encoding = encoding
         self._columns = dict(encoding.columns)
         self._null_bytes = -(-len(self._columns) // 8)
-        self._full = [min(0xFF, (1 << len(self._columns) - 8 * n) - 1) for n in range(self._null_bytes)]
+        self._full = tuple(min(0xFF, (1 << len(self._columns) - 8 * n) - 1) for n in range(self._null_bytes))
+        self._head = (FORMAT, encoding.number, *self._full)
         self._texts = [place for place, dtype in enumerate(self._columns.values()) if _is_text(dtype)]
         self._words = [place for place, dtype in enumerate(self._columns.values()) if type(dtype) in _LETTERS]
         self._packed = len(self._texts) + len(self._words) == len(self._columns)
@@ -100,15 +109,17 @@ class ScalarValues:
                 _check(_writer(dtype), value, name, dtype)
             raise
 
-    def decode(self, value: bytes) -> list[Any]:
+    def decode(self, value: bytes) -> Sequence[Any]:
         """The columns that ``encode`` was given, of this layout."""
         if not self._packed:
-            return list(self._encoding.decode([value]).row(0))
+            return self._encoding.decode([value]).row(0)
         try:
             fields = self._record.unpack_from(value)
         except struct.error as error:
             raise CorruptLogError("a stored row ends too early", hint=DELETE_LOCAL_STATE) from error
         first = 2 + self._null_bytes
+        if not self._texts and fields[2:first] == self._full:
+            return fields[first:]
         values: list[Any] = [None] * len(self._columns)
         for place, word in zip(self._words, fields[first:], strict=False):
             values[place] = word
@@ -117,22 +128,26 @@ class ScalarValues:
             text = value[at : at + length]
             values[place] = text.decode() if place in self._strings else text
             at += length
-        if list(fields[2:first]) != self._full:
+        if fields[2:first] != self._full:
             for place in range(len(values)):
                 if not fields[2 + place // 8] >> place % 8 & 1:
                     values[place] = None
         return values
 
     def _pack(self, values: Sequence[Any]) -> bytes:
-        nulls = self._full
-        if None in values:
-            nulls = list(nulls)
+        if None not in values:
+            if not self._texts:
+                return self._record.pack(*self._head, *values)
+            head = self._head
+        else:
+            nulls = list(self._full)
             for place, value in enumerate(values):
                 if value is None:
                     nulls[place // 8] &= ~(1 << place % 8)
+            head = (FORMAT, self._encoding.number, *nulls)
         words = [0 if (value := values[place]) is None else value for place in self._words]
         texts = [b"" if (value := values[place]) is None else self._to_text[place](value) for place in self._texts]
-        return self._record.pack(FORMAT, self._encoding.number, *nulls, *words, *map(len, texts)) + b"".join(texts)
+        return self._record.pack(*head, *words, *map(len, texts)) + b"".join(texts)
 
 
 def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.DataFrame:

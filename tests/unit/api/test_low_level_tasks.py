@@ -44,7 +44,7 @@ def test_a_task_becomes_a_step_and_a_side_output_each() -> None:
     assert [name for name, _ in step.inputs] == ["views"]
     assert [(s.id, s.attribute, s.ttl_ms) for s in step.stores] == [("alerts.last", "last", 3_600_000)]
     assert step.timed
-    assert graph.nodes[flows["alerts"].node].operator == SideOutput("alerts")
+    assert graph.nodes[flows["alerts"].node].operator == SideOutput("output alerts")
     assert flows["alerts"].schema == hr.Schema.of(OUT)
 
 

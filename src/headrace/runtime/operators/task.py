@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.specs import Node, TaskStep
+from headrace.api.specs import TASK_OUTPUT, Node, TaskStep
 from headrace.api.tasks import STORES, Task, Timer, TimerAxis, overrides
 from headrace.core.errors import (
     CorruptLogError,
@@ -184,7 +184,7 @@ class TaskOperator(Operator):
     def _hand_out(self) -> None:
         """Hand on what was sent."""
         for output, rows in self._taken():
-            self.emit_aside(output, rows)
+            self.emit_aside(f"{TASK_OUTPUT}{output}", rows)
 
     def _taken(self) -> Iterator[tuple[str, pl.DataFrame]]:
         for sent in self._port.sent.values():

@@ -106,7 +106,8 @@ class _Axis:
         time = _TIME.pack(at)
         if before is not None:
             self._store.delete(self._by_time + _TIME.pack(before) + identity)
-        self._store.put_many([self._by_time + time + identity, self._by_identity + identity], [b"", time])
+        self._store.put(self._by_time + time + identity, b"")
+        self._store.put(self._by_identity + identity, time)
         if self._horizon is None or (at, identity) <= self._horizon:
             heapq.heappush(self._head, (at, identity))
             if len(self._head) > 2 * self._head_max:
@@ -141,7 +142,8 @@ class _Axis:
         return first
 
     def _remove(self, time: int, identity: bytes) -> None:
-        self._store.delete_many([self._by_time + _TIME.pack(time) + identity, self._by_identity + identity])
+        self._store.delete(self._by_time + _TIME.pack(time) + identity)
+        self._store.delete(self._by_identity + identity)
 
     def _read_on(self) -> None:
         """Read the next entries behind the horizon; the heap is empty."""

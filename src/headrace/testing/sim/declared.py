@@ -17,6 +17,7 @@ from headrace.api.aggregates import count, max, sum
 from headrace.api.descriptors import files
 from headrace.api.specs import JoinHow
 from headrace.api.stream import Stream
+from headrace.api.tasks import Out, Store, Task, Timer
 from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, tumbling
 from headrace.app import App
@@ -166,6 +167,55 @@ def _declare_outbox(app: App) -> None:
     )
 
 
+class _ByHand(Task):
+    """Counts by key and 30 ms, with a store and timers; a timer lets the orders of its window go as well."""
+
+    windows = Store(key={"k": pl.Int64, "start": pl.Int64}, value={"n": pl.Int64, "ids": pl.Int64})
+    orders = Store(key={"k": pl.Int64, "id": pl.Int64}, value={"ts": pl.Int64})
+
+    def process(self, message: dict[str, int], out: Out) -> None:
+        """Add to the window of a message."""
+        key = message["k"], message["ts"] // 30 * 30
+        before = self.windows.get(key) or {"n": 0, "ids": 0}
+        self.windows.put(key, {"n": before["n"] + 1, "ids": before["ids"] + message["id"]})
+        out.set_timer(key, key[1] + 30)
+        if out.input == "orders":
+            self.orders.put((message["k"], message["id"]), {"ts": message["ts"]})
+
+    def on_timer(self, timer: Timer, out: Out) -> None:
+        """The window is complete."""
+        k, start = timer.key
+        out.send("windows", {"k": k, "start": start, "end": start + 29, **self.windows.get(timer.key)})
+        self.windows.delete(timer.key)
+        for key, order in list(self.orders.items(k)):
+            if order["ts"] < start + 30:
+                out.send("orders", {"k": k, "id": key[1], "end": start + 29})
+                self.orders.delete(key)
+
+
+def _declare_task(app: App) -> None:
+    """A low-level task with two inputs and two outputs, between shuffles; a window counts what it counted."""
+    views = read(app, "views").partition_by("k", id="views-by-k", partitions=2)
+    orders = read(app, "orders").partition_by("k", id="orders-by-k", partitions=2)
+    flows = app.task(
+        _ByHand(),
+        {"views": views, "orders": orders},
+        {
+            "windows": {"k": pl.Int64, "start": pl.Int64, "end": pl.Int64, "n": pl.Int64, "ids": pl.Int64},
+            "orders": {"k": pl.Int64, "id": pl.Int64, "end": pl.Int64},
+        },
+        event_time="end",
+        id="by-hand",
+    )
+    flows["orders"].send_to(app.output("orders-out", partitions=1))
+    (
+        flows["windows"]
+        .partition_by("start", id="by-start", partitions=2)
+        .window(tumbling("30ms"), key="start", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
+        .send_to(app.output("windows", partitions=1))
+    )
+
+
 CASES: Mapping[str, AppCase] = {
     case.name: case
     for case in (
@@ -184,6 +234,7 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-side", {"views": 1, "changes": 1}, _declare_side_input, expected.found_aside),
         AppCase("app-mixed", {"views": 1, "orders": 2}, _declare_mixed, expected.together),
         AppCase("app-distinct", {"views": 2}, _declare_distinct, expected.distinct, repeats=True),
+        AppCase("app-task", {"views": 2, "orders": 1}, _declare_task, expected.by_hand),
         AppCase("app-outbox", {"views": 2}, _declare_outbox, expected.reported),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from conversation import Process, new_ledger, task
 
@@ -198,6 +199,16 @@ def test_draining_is_ordered_in_every_answer():
     ledger.finished(zero.finished("a/0", "b/0"), 3)
     ledger.finished(Process(1, "u1b").finished("a/1"), 3)
     assert ledger.state == "finished"
+
+
+def test_a_container_whose_task_asks_for_the_end_has_everybody_drained():
+    ledger, zero, one = started()
+    ledger.heartbeat(msgspec.structs.replace(zero.heartbeat(1), wants_shutdown=True), 1)
+    assert ledger.state == "draining"
+    assert ledger.heartbeat(one.heartbeat(1), 1) == m.Orders(drain=True)
+    revision = ledger.revision
+    ledger.heartbeat(msgspec.structs.replace(zero.heartbeat(2), wants_shutdown=True), 2)
+    assert ledger.revision == revision, "it is asked for in every heartbeat from then on"
 
 
 def test_stopping_ends_everybody_and_nobody_starts_again():

@@ -1,0 +1,81 @@
+"""21. A low-level task: tell of carts that were filled and left, and stop when told to.
+
+No window says that nothing happened. A task keeps each member's cart in a store, and sets a timer half an hour of event
+time ahead with each item; paying deletes both. The app is stopped in the middle and started again: carts and timers
+are still there.
+
+It prints::
+
+    run 1: nobody yet
+    run 2: ann left 2 items worth 7.50 at 00:33
+    run 2: cem left 1 items worth 12.00 at 01:10
+"""
+
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+
+import headrace as hr
+
+CLICKS = {"member": pl.String, "action": pl.String, "euros": pl.Float64, "ts": pl.Int64}
+MINUTE = 60_000
+
+
+class AbandonedCarts(hr.Task):
+    carts = hr.Store(key={"member": pl.String}, value={"items": pl.Int64, "euros": pl.Float64})
+
+    def __init__(self, after_minutes: int) -> None:
+        self.after_ms = after_minutes * MINUTE
+
+    def process(self, message: dict[str, Any], out: hr.Out) -> None:
+        member = message["member"]
+        if message["action"] == "stop":
+            out.shutdown()
+        elif message["action"] == "pay":
+            self.carts.delete(member)
+            out.delete_timer(member)
+        else:
+            cart = self.carts.get(member) or {"items": 0, "euros": 0.0}
+            self.carts.put(member, {"items": cart["items"] + 1, "euros": cart["euros"] + message["euros"]})
+            out.set_timer(member, message["ts"] + self.after_ms)
+
+    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        out.send("abandoned", {"member": timer.key, "ts": timer.time, **self.carts.get(timer.key)})
+        self.carts.delete(timer.key)
+
+
+def click(member: str, action: str, euros: float, minute: int) -> dict[str, Any]:
+    return {"member": member, "action": action, "euros": euros, "ts": minute * MINUTE}
+
+
+def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = False) -> None:
+    with hr.StreamWriter("clicks", home=home) as writer:
+        writer.write(clicks)
+        if seal:
+            writer.seal()
+
+    app = hr.App("carts", home=home)
+    by_member = app.input("clicks", CLICKS, event_time="ts").partition_by("member", id="clicks-by-member")
+    flows = app.task(
+        AbandonedCarts(after_minutes=30),
+        inputs={"clicks": by_member},
+        outputs={"abandoned": {"member": pl.String, "items": pl.Int64, "euros": pl.Float64, "ts": pl.Int64}},
+        id="abandoned-carts",
+    )
+    flows["abandoned"].send_to(app.output("abandoned"))
+    app.run(local=True, progress=False)
+
+    left = hr.read_stream("abandoned", home=home).sort("ts").to_dicts()
+    for cart in left:
+        time = f"{cart['ts'] // MINUTE // 60:02}:{cart['ts'] // MINUTE % 60:02}"
+        print(f"run {number}: {cart['member']} left {cart['items']} items worth {cart['euros']:.2f} at {time}")
+    if not left:
+        print(f"run {number}: nobody yet")
+
+
+with TemporaryDirectory() as home:
+    hr.create_stream("clicks", partitions=1, schema=CLICKS, home=home)
+    first = [click("ann", "add", 5.0, 0), click("bob", "add", 9.0, 1), click("ann", "add", 2.5, 3)]
+    run(1, home, [*first, click("", "stop", 0.0, 3)])
+    run(2, home, [click("bob", "pay", 0.0, 20), click("cem", "add", 12.0, 40)], seal=True)

@@ -1,0 +1,54 @@
+"""Counts by member in a low-level task, with a timer for each, until a message asks for the end. Run by a test."""
+
+import sys
+
+import polars as pl
+
+import headrace as hr
+
+home = sys.argv[1]
+COLUMNS = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
+
+
+class Counting(hr.Task):
+    """Sends the count with each message, and once more when a member has been quiet for a second of event time."""
+
+    counts = hr.Store(key={"member": pl.String}, value={"n": pl.Int64, "last": pl.Int64})
+
+    def process(self, message, out):
+        """A message."""
+        member = message["member"]
+        if member == "end":
+            out.shutdown()
+            return
+        count = (self.counts.get(member) or {"n": 0})["n"] + 1
+        self.counts.put(member, {"n": count, "last": message["n"]})
+        out.send("counted", {"member": member, "n": count, "last": message["n"]})
+        out.set_timer(member, message["ts"] + 1_000)
+        if count % 100 == 0:
+            out.commit()
+
+    def on_timer(self, timer, out):
+        """A member is quiet."""
+        kept = self.counts.get(timer.key)
+        out.send("quiet", {"member": timer.key, "n": kept["n"], "ts": timer.time})
+
+
+app = hr.App("tasks", home=home, checkpoint_interval="20ms")
+messages = app.input("messages", COLUMNS, event_time="ts")
+flows = app.task(
+    Counting(),
+    {"messages": messages.partition_by("member", id="by-member", partitions=2)},
+    {
+        "counted": {"member": pl.String, "n": pl.Int64, "last": pl.Int64},
+        "quiet": {"member": pl.String, "n": pl.Int64, "ts": pl.Int64},
+    },
+    id="counting",
+)
+flows["counted"].send_to(app.output("counted"))
+flows["quiet"].send_to(app.output("quiet"))
+
+if __name__ == "__main__":
+    print("running", flush=True)
+    app.run(local=True, progress=False)
+    print("ended", flush=True)

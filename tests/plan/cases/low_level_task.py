@@ -1,0 +1,33 @@
+"""A low-level task with two inputs, two outputs and a store: its inputs get equal partition counts."""
+
+import polars as pl
+
+import headrace as hr
+
+partitions = {"page-views": 4, "orders": 8}
+
+COLUMNS = {"member": pl.String, "ts": pl.Int64}
+
+
+class Watching(hr.Task):
+    """Its methods don't matter to the plan."""
+
+    last = hr.Store(key={"member": pl.String}, value={"at": pl.Int64}, ttl="7d")
+
+    def process(self, message, out):
+        """Never called here."""
+
+
+app = hr.App("watching")
+views = app.input("page-views", COLUMNS, event_time="ts")
+orders = app.input("orders", COLUMNS, event_time="ts")
+flows = app.task(
+    Watching(),
+    inputs={"views": views.partition_by("member", id="views-by-member"), "orders": orders},
+    outputs={"bought": COLUMNS, "strange": {"why": pl.String}},
+    id="watching",
+)
+flows["bought"].window(hr.tumbling("1h"), key=None, agg={"n": hr.count()}, id="hourly").send_to(
+    app.output("bought-per-hour")
+)
+flows["strange"].send_to(app.output("strange-things"))
