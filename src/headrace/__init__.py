@@ -7,6 +7,7 @@ from headrace.api.aggregates import collect, count, distinct, first, fold, last,
 from headrace.api.calling import retry
 from headrace.api.descriptors import files, log, memory, sql
 from headrace.api.handles import Output, Table
+from headrace.api.remote import Remote, cached, remote, sql_table
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Trigger, Tumbling
 from headrace.api.specs import Aggregate
 from headrace.api.stream import Stream
@@ -42,6 +43,7 @@ __all__ = [
     "Out",
     "Output",
     "PlanError",
+    "Remote",
     "Retry",
     "Schema",
     "Session",
@@ -65,6 +67,7 @@ __all__ = [
     "all_of",
     "any_of",
     "at_close",
+    "cached",
     "collect",
     "count",
     "count_window",
@@ -84,6 +87,7 @@ __all__ = [
     "min",
     "read_stream",
     "reduce",
+    "remote",
     "repeated",
     "retry",
     "session",
@@ -91,6 +95,7 @@ __all__ = [
     "since_last",
     "sliding",
     "sql",
+    "sql_table",
     "sum",
     "top",
     "tumbling",

@@ -18,6 +18,7 @@ MODULES = [
     "composed",
     "descriptors",
     "handles",
+    "remote",
     "stream",
     "tasks",
     "triggers",
@@ -55,6 +56,9 @@ FUNCTIONS = [
     hr.all_of,
     hr.repeated,
     hr.retry,
+    hr.remote,
+    hr.sql_table,
+    hr.cached,
     hr.at_close,
 ]
 

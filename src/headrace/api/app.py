@@ -15,14 +15,14 @@ from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
 from headrace.api.location import Declaring, Location
 from headrace.api.policies import dead_letter_id, one_of
+from headrace.api.remote import Remote
+from headrace.api.remote_spec import remote_table
 from headrace.api.rows import SchemaLike
+from headrace.api.settings import Grouping, Guarantee, Settings
 from headrace.api.specs import (
     Graph,
-    Grouping,
-    Guarantee,
     OnError,
     Role,
-    Settings,
     Start,
     StreamSpec,
     TableKind,
@@ -189,6 +189,7 @@ class Declarations:
         deleted: str | pl.Expr | None = None,
         versions: Duration | None = None,
         storage: TableStorage = "disk",
+        remote: Remote | None = None,
     ) -> Table:
         """A table of one row a key, filled by ``send_to(table)``, or kept up to date by ``side_inputs``.
 
@@ -201,6 +202,8 @@ class Declarations:
         table then hasn't, or an expression. With ``versions`` a join finds the row as it was at the time of its
         message; what was is kept for so long behind the watermark. ``storage="memory"`` keeps all rows in memory,
         where they are found much faster; they are in the changelog as ever.
+        With ``remote`` the table lives elsewhere: see ``hr.remote``, ``hr.sql_table`` and ``hr.cached``. Then it
+        needs a schema, any flow can join it however it is partitioned, and what is sent to it is written there.
 
         >>> members = app.input("members", {"member": pl.String, "country": pl.String})
         >>> countries = app.table("countries", key="member", side_inputs=[members])
@@ -209,6 +212,8 @@ class Declarations:
         """
         with Declaring("table") as here:
             one_of("kind", kind, TableKind)
+            if kind == "remote" and remote is None:
+                raise DeclarationError('kind="remote" says not where', hint="write remote=hr.remote(read=fetch)")
             one_of("storage", storage, TableStorage)
             given = (side_inputs,) if isinstance(side_inputs, Stream) else tuple(side_inputs)
             sides = tuple(self._side_input(side) for side in given)
@@ -226,6 +231,8 @@ class Declarations:
                 ),
                 sides,
             )
+            if remote is not None:
+                spec = remote_table(spec, remote, self._draft.system)
             self._draft.claim("a table", id, here)
             self._draft.tables[id] = spec
             for side in sides:

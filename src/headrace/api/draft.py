@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.api.location import Location
-from headrace.api.specs import EventTime, Input, Node, Operator, Role, Settings, StreamSpec, TableSpec
+from headrace.api.settings import Settings
+from headrace.api.specs import EventTime, Input, Node, Operator, Role, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
@@ -103,6 +104,20 @@ class Draft:
                 hint="give one of them another name: name=",
             )
         return known
+
+    def written_table(self, table: TableSpec) -> str:
+        """The output that flows sent to a remote table write; it has the table's id."""
+        if table.id not in self.streams:
+            system = table.system or SystemSpec(f"remote-{table.id}".replace(".", "-"), "remote")
+            self.streams[table.id] = StreamSpec(
+                id=table.id,
+                role=Role.SINK,
+                stream=StreamId(system.name, table.id),
+                system=system,
+                location=table.location,
+                schema=table.schema,
+            )
+        return table.id
 
     # -- nodes ---------------------------------------------------------------------------------------
 

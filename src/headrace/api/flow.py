@@ -26,6 +26,7 @@ from headrace.api.handles import (
 from headrace.api.keys import key_name
 from headrace.api.location import Location
 from headrace.api.policies import dead_letter_id
+from headrace.api.remote_spec import nulls_to_delete
 from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.schemas import describe
 from headrace.api.specs import (
@@ -93,7 +94,9 @@ class Flow(Composed):
         keys = target_keys(target, key, self._schema)
         stream = self._ordered(adopt_schema(target, self._schema), here)
         step: SendTo | SendToTable = SendTo(target.id, keys)
-        if isinstance(target, Table):
+        if isinstance(target, Table) and target.spec.remote is not None:
+            step = SendTo(self.draft.written_table(target.spec))
+        elif isinstance(target, Table):
             step = SendToTable(target.id, time=version_time(target.spec, self._schema, self._time))
         self.draft.add("send_to", step, (stream.node,), here)
 
@@ -106,6 +109,11 @@ class Flow(Composed):
         self._check_owner(table.draft, table.id)
         time = version_time(table.spec, self._schema, self._time)
         columns = deleting_columns(table.spec, self._schema, time)
+        if table.spec.remote is not None:
+            deleting = self._project("select", [*columns, *nulls_to_delete(table.spec)], {}, here, keep=False)
+            stream = deleting._ordered(tuple(table.spec.schema.columns if table.spec.schema else ()), here)
+            self.draft.add("delete_from", SendTo(self.draft.written_table(table.spec)), (stream.node,), here)
+            return
         stream = self._project("select", columns, {}, here, keep=False)
         self.draft.add("delete_from", SendToTable(table.id, deletes=True, time=time), (stream.node,), here)
 

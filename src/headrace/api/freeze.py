@@ -68,12 +68,13 @@ def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec
     written = {send.table for send in sends if not send.deletes}
     joins = {n.operator.table: n for n in nodes.values() if isinstance(n.operator, TableJoin)}
     for id_, node in joins.items():
-        if id_ not in written and not draft.tables[id_].side_inputs:
+        if id_ not in written and not draft.tables[id_].side_inputs and draft.tables[id_].remote is None:
             raise DeclarationError(
                 f"the table {id_!r} is joined, but nothing fills it\n  {at(node.location)}",
                 hint="end a flow with send_to(table), or give the table side_inputs=",
             )
     used = joins.keys() | {send.table for send in sends}
+    used |= {n.operator.stream for n in nodes.values() if isinstance(n.operator, SendTo)}  # remote ones, too
     return {id_: spec for id_, spec in draft.tables.items() if id_ in used}
 
 

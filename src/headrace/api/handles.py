@@ -104,6 +104,11 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
             "key= is for outputs; a table has its own", hint=f"this one's is {', '.join(target.key)}"
         )
     check_filled_by_flows(target.spec)
+    if target.spec.remote is not None and not target.spec.remote.writable:
+        raise DeclarationError(
+            f"the remote table {target.id!r} (at {target.spec.location}) can only be read",
+            hint="give it a function that writes: hr.remote(read=fetch, write=store)",
+        )
     return key_columns(target.key, schema, "a table")
 
 

@@ -92,6 +92,11 @@ def table_join(
             hint="give it a schema=, or declare the flow that fills it before the join",
         )
     stream, time = left
+    if table.spec.remote is not None and not table.spec.remote.readable:
+        raise DeclarationError(
+            f"the remote table {table.id!r} (at {table.spec.location}) can only be written",
+            hint="give it a function that reads: hr.remote(read=fetch, write=store)",
+        )
     keys = lookup_keys(on, stream, table.schema, table.key)
     columns = joined_columns(stream, table.schema, table.key, suffix)
     as_of = None

@@ -15,6 +15,8 @@ from typing import Any, Literal
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.remote import Remote
+from headrace.api.settings import Settings
 from headrace.api.shapes import Hopping, Panes, TimeAxis, Trigger, Tumbling, WindowShape
 from headrace.core.calling import Calling
 from headrace.core.ids import StreamId
@@ -23,12 +25,10 @@ from headrace.systems.registry import SystemSpec
 
 OnError = Literal["fail", "skip", "dead_letter"]
 Start = Literal["oldest", "upcoming"]
-TableKind = Literal["local", "global"]
+TableKind = Literal["local", "global", "remote"]
 TableStorage = Literal["disk", "memory"]
 JoinHow = Literal["inner", "left", "outer"]
 TableJoinHow = Literal["inner", "left"]
-Guarantee = Literal["exactly_once", "at_least_once"]
-Grouping = Literal["partition", "container"]
 
 DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
     "stream": pl.String(),
@@ -102,11 +102,12 @@ class StreamSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs.
+    """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs, or remote.
 
     A row is forgotten ``ttl_ms`` of the wall clock after it was last put; None: never. ``deleted`` tells which rows of
     those that fill it are deletions: an expression, or the name of a column that the table itself hasn't. With
-    ``versions_ms`` it keeps its rows as they were at each time, for so long behind the watermark.
+    ``versions_ms`` it keeps its rows as they were at each time, for so long behind the watermark. What is sent to a
+    remote one goes to an output of the table's id; ``system`` is where a row system has it.
     """
 
     id: str
@@ -119,6 +120,8 @@ class TableSpec:
     storage: TableStorage = "disk"
     versions_ms: int | None = None
     deleted: str | pl.Expr | None = field(default=None, compare=False)
+    remote: Remote | None = None
+    system: SystemSpec | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -179,10 +182,7 @@ class BatchFunction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MapAsync:
-    """A user's function from a row to a row that takes time, called for many rows at once.
-
-    ``ordered``: results leave in the order of their rows; else as they come, but never past a watermark.
-    """
+    """A user's function from a row to a row, many called at once; unless ``ordered``, results leave as they come."""
 
     function: Callable[[Any], Any]
     input: Schema
@@ -476,25 +476,6 @@ class Node:
     location: Location
     schema: Schema | None = None
     event_time: EventTime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What an app sets once for all of itself; the only place where these defaults are written."""
-
-    home: str = ".headrace"
-    intermediate_partitions: int | None = None
-    guarantee: Guarantee = "exactly_once"
-    checkpoint_interval_ms: int = 1000
-    ahead_bytes_max: int = 64 << 20
-    grouping: Grouping = "partition"
-    internal: SystemSpec | None = None
-    state_on_disk: bool = True
-    combine: bool = True
-
-    def internal_system(self) -> SystemSpec:
-        """Where intermediate streams and changelogs live: the embedded log under ``home`` unless stated."""
-        return self.internal or SystemSpec("log", "log", {"root": f"{self.home}/streams"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

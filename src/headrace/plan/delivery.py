@@ -14,15 +14,18 @@ from headrace.plan.model import StagePlan
 Delivery = Literal["exactly-once", "at-least-once"]
 
 
-def delivery_of_outputs(graph: Graph) -> Delivery:
-    """Of every output stream and target."""
+def delivery_of(graph: Graph, output: str) -> Delivery:
+    """Of an output stream or target; a remote table's functions may see a row again."""
+    table = graph.tables.get(output)
+    if table is not None and table.remote is not None and table.remote.write is not None:
+        return "at-least-once"
     return "exactly-once" if graph.settings.guarantee == "exactly_once" else "at-least-once"
 
 
 def deliveries(graph: Graph, stage: StagePlan) -> dict[str, Delivery]:
     """For each output of a stage, and each sink function in it, by its id."""
     found: dict[str, Delivery] = {
-        id_: delivery_of_outputs(graph) for id_ in stage.outputs if graph.streams[id_].role is Role.SINK
+        id_: delivery_of(graph, id_) for id_ in stage.outputs if graph.streams[id_].role is Role.SINK
     }
     sinks = (id_ for id_ in stage.nodes if isinstance(graph.nodes[id_].operator, Sink))
     return found | dict.fromkeys(sinks, "at-least-once")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import polars as pl
 
+from headrace.api.remote import Remote
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling, WindowShape
 from headrace.api.specs import (
     TASK_OUTPUT,
@@ -110,6 +111,20 @@ def detail_of(operator: Operator) -> str:
             return f"by {_names(keys)}" if keys else ""
         case _:
             return ""
+
+
+def remote_options(remote: Remote) -> dict[str, str]:
+    """Where a remote table lives and how it is asked, by names."""
+    named = {"read": remote.read, "write": remote.write, "delete": remote.delete}
+    options = {name: _call(function) for name, function in named.items() if function is not None}
+    if remote.sql is not None:
+        options["sql"] = f"{remote.sql.table} of {remote.sql.url}"
+    if remote.readable:
+        options["reads"] = f"{remote.batch} keys, {remote.calling}"
+    if remote.cache is not None:
+        options["cache"] = str(remote.cache)
+    rates = {"reads_per_s": remote.reads_per_s, "writes_per_s": remote.writes_per_s}
+    return options | {name: f"{rate:g}" for name, rate in rates.items() if rate is not None}
 
 
 def expressions_of(operator: Operator) -> tuple[str, ...]:

@@ -16,7 +16,9 @@ from headrace.api.specs import (
     Join,
     LatestJoin,
     Node,
+    Operator,
     Role,
+    SendTo,
     SendToTable,
     TableJoin,
     op_code,
@@ -24,8 +26,8 @@ from headrace.api.specs import (
     table_used,
 )
 from headrace.core.duration import format_ms
-from headrace.plan.delivery import Delivery, delivery_of_outputs
-from headrace.plan.describe import detail_of, event_time_of, expressions_of, kind_of
+from headrace.plan.delivery import Delivery, delivery_of
+from headrace.plan.describe import detail_of, event_time_of, expressions_of, kind_of, remote_options
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.systems.registry import keeps_rows
 
@@ -260,7 +262,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         idle_timeout_ms=spec.idle_timeout_ms,
         on_error=spec.on_error,
         dead_letter=spec.dead_letter,
-        delivery=delivery_of_outputs(graph) if output else None,
+        delivery=delivery_of(graph, spec.id) if output else None,
         target=output and keeps_rows(spec.system),
         notes=tuple(note for note in notes if note),
         source=sources.of(spec.location),
@@ -277,17 +279,27 @@ def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
         "deleted": None if spec.deleted is None else " ".join(str(spec.deleted).split()),
     }
     options = {**spec.options, **{name: value for name, value in chosen.items() if value is not None}}
+    if spec.remote is not None:
+        options |= remote_options(spec.remote)
     return RenderedTable(
         id=id_,
         kind=spec.kind,
         key=spec.key,
         side_inputs=tuple(sorted(spec.side_inputs)),
-        writers=_ids(n for n in nodes if isinstance(n.operator, SendToTable) and n.operator.table == id_),
+        writers=_ids(n for n in nodes if _writes(n.operator, id_)),
         joins=_ids(n for n in nodes if isinstance(n.operator, TableJoin) and n.operator.table == id_),
         stages=tuple(stage.name for stage in plan.stages if id_ in stage.tables),
         options=tuple(sorted((name, str(value)) for name, value in options.items())),
         source=sources.of(spec.location),
     )
+
+
+def _writes(operator: Operator, table: str) -> bool:
+    match operator:
+        case SendToTable(table=written) | SendTo(stream=written):  # a remote table is an output of the same id
+            return written == table
+        case _:
+            return False
 
 
 def _ids(nodes: Iterable[Node]) -> tuple[str, ...]:

@@ -121,13 +121,19 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
         if isinstance(node.operator, Input):
             shared.setdefault(("stream", node.operator.stream), []).append(node.id)
         table = table_used(node.operator)
-        if table is not None and not graph.tables[table].side_inputs:
+        if table is not None and _ties(graph, table):
             shared.setdefault(("table", table), []).append(node.id)
     for first, *others in shared.values():
         neighbours[first].update(others)
         for other in others:
             neighbours[other].add(first)
     return neighbours
+
+
+def _ties(graph: Graph, table: str) -> bool:
+    """Whoever uses the table has to be in one task."""
+    spec = graph.tables[table]
+    return not spec.side_inputs and spec.kind != "remote"
 
 
 def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:

@@ -94,7 +94,12 @@ def _stream_row(stream: RenderedStream) -> Row:
 
 
 def _table_row(table: RenderedTable) -> Row:
-    origin = f"kept by {', '.join(table.side_inputs)}" if table.side_inputs else f"filled by {', '.join(table.writers)}"
+    if table.side_inputs:
+        origin = f"kept by {', '.join(table.side_inputs)}"
+    elif table.kind == "remote":
+        origin = ", ".join(f"{name} {value}" for name, value in table.options)
+    else:
+        origin = f"filled by {', '.join(table.writers)}"
     joined = f"joined by {', '.join(table.joins)}" if table.joins else "joined by none"
     kind = ", ".join([table.kind, *(f"{name} {value}" for name, value in table.options)])
     return table.id, kind, f"key {', '.join(table.key)}", origin, joined, str(table.source)

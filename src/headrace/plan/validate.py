@@ -144,6 +144,8 @@ def _check_intermediates(graph: Graph) -> None:
 
 def _check_table(graph: Graph, table: TableSpec) -> None:
     where = f"table {table.id!r} ({table.location})"
+    if table.remote is not None:
+        return
     writers = list(_table_users(graph, table, SendToTable))
     fillers = [node for node in writers if isinstance(node.operator, SendToTable) and not node.operator.deletes]
     for stream in table.side_inputs:

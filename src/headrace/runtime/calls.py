@@ -129,6 +129,8 @@ class Lane(Generic[Argument]):
         self.tally = Tally()
         self.unfinished = 0
         """Calls that were put in and not taken out yet."""
+        self.failing = 0
+        """How many attempts in a row have failed."""
         self.trouble: str | None = None
         """Why the last attempt of some call failed, until one succeeds."""
 
@@ -191,7 +193,7 @@ class Lane(Generic[Argument]):
             try:
                 result = await self._attempt(argument, loop)
                 done = Done(place, result=result, attempts=attempts)
-                self.trouble = None
+                self.trouble, self.failing = None, 0
                 break
             except BaseException as error:  # noqa: BLE001 - whatever it is, the step says whose it is
                 if self._closed:
@@ -228,6 +230,7 @@ class Lane(Generic[Argument]):
     def _pause_after(self, error: BaseException, attempts: int) -> float | None:
         """How long to wait before the next attempt; None when there is none."""
         self.trouble = f"{type(error).__name__}: {error}"
+        self.failing += 1
         if isinstance(error, HeadraceError) and not error.retry:
             return None
         if not isinstance(error, Exception | asyncio.CancelledError):

@@ -49,8 +49,9 @@ from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunct
 from headrace.runtime.operators.join import JoinOperator
 from headrace.runtime.operators.join_latest import LatestJoinOperator
 from headrace.runtime.operators.map_async import MapAsyncOperator
+from headrace.runtime.operators.remote_lookup import RemoteLookup
 from headrace.runtime.operators.sending import SendOperator
-from headrace.runtime.operators.table import TableLookup, TableWriter
+from headrace.runtime.operators.table import RemoteWriter, TableLookup, TableWriter
 from headrace.runtime.operators.table_as_of import TableAsOf
 from headrace.runtime.operators.task import TaskOperator
 from headrace.runtime.operators.trail import Arrival, Trail
@@ -88,6 +89,8 @@ def build_operator(
             return DeduplicateOperator(node, spec, counters)
         case DropLate() as spec:
             return DropLateOperator(node, spec, counters)
+        case SendTo(stream=table) as spec if table in plan.graph.tables:
+            return RemoteWriter(node, spec, port, plan.graph.tables[table].key)
         case PartitionBy() | SendTo() | Broadcast() as spec:
             return SendOperator(node, spec, port)
         case Sink() as spec:
@@ -100,6 +103,8 @@ def build_operator(
             return LatestJoinOperator(node, spec, left, right)
         case TableJoin(table=table) as spec:
             (left,) = _columns_before(plan, node)
+            if table in tables.remote:
+                return RemoteLookup(node, spec, left, tables.remote[table], counters)
             return _look_up(plan, node, spec, left, tables[table], counters)
         case TaskStep() as spec:
             return TaskOperator(node, spec, counters)
@@ -129,7 +134,7 @@ class Chain:
 
     def __init__(self, plan: Plan, stage: StagePlan, port: Port, counters: Counters, calls: Calls) -> None:
         graph = plan.graph
-        self.tables = TaskTables(plan, stage)
+        self.tables = TaskTables(plan, stage, counters, calls)
         self._operators = {
             id_: build_operator(plan, graph.nodes[id_], port, counters, self.tables, calls) for id_ in stage.nodes
         }
@@ -240,6 +245,7 @@ class Chain:
         """Forget what operators wait for, and release what they have opened."""
         for operator in self._operators.values():
             operator.close()
+        self.tables.close()
 
     # -- operators that ask for something
 

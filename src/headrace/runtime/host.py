@@ -130,7 +130,7 @@ class TaskHost:
     def _begin(self) -> None:
         """Start over: drop everything uncommitted."""
         self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics, self._connections.calls)
-        self.publishing.begin()
+        self.publishing.begin(self.task.chain.tables.written)
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self.bootstrap = Bootstrap(self.chooser)
         self.reception.begin(self.task, self.chooser, self._intakes())
@@ -161,6 +161,7 @@ class TaskHost:
         self._changelog.close()
         self.reception.early.clear()
         self.task.chain.close()
+        self.publishing.close()
         self.state.close()
 
     @property
@@ -200,8 +201,8 @@ class TaskHost:
 
     @property
     def waits_for_calls(self) -> str | None:
-        """The step that waits for calls, and why their answers don't come; None: there is none."""
-        return None if self._over else self.task.chain.held_by
+        """What waits for calls, and why their answers don't come; None: nothing does."""
+        return (None if self._over else self.task.chain.held_by) or self.publishing.calling
 
     @property
     def busy(self) -> bool:

@@ -21,6 +21,8 @@ from headrace.core.errors import HeadraceError, SurroundingsError
 from headrace.core.ids import TaskName
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.connections import Connections
+from headrace.runtime.publishing_calls import CallingOutput, Written
+from headrace.serdes.ipc import concat_rows
 from headrace.stores.outbox import Outbox
 from headrace.systems.registry import keeps_rows
 
@@ -52,16 +54,28 @@ class Publishing:
         jitter = jitter or random.Random()
         self._limit = plan.graph.settings.ahead_bytes_max
         specs = [plan.streams[id_].spec for id_ in stage.outputs]
-        self._outputs = {
-            spec.id: _Output(spec, f"{plan.graph.app}/{task}/{spec.id}", connections, jitter)
-            for spec in specs
-            if keeps_rows(spec.system)
-        }
+        self._outputs: dict[str, _Output | CallingOutput] = {}
+        for spec in specs:
+            table = plan.graph.tables.get(spec.id)
+            if table is not None and table.remote is not None and table.remote.write is not None:
+                self._outputs[spec.id] = CallingOutput(plan, table, table.remote, spec, connections.calls)
+            elif keeps_rows(spec.system):
+                writer = f"{plan.graph.app}/{task}/{spec.id}"
+                self._outputs[spec.id] = _Output(spec, writer, connections, jitter, told=table is not None)
 
-    def begin(self) -> None:
-        """Start over with empty outboxes: the task's stores are about to be filled again."""
+    def begin(self, on_written: Written = lambda table, rows, gone: None) -> None:
+        """Start over with empty outboxes: the task's stores are about to be filled again.
+
+        ``on_written`` is told of rows that are where they belong from now on, and of keys that are deleted there.
+        """
         for output in self._outputs.values():
-            output.outbox = Outbox(output.spec.id)
+            output.begin()
+            output.on_written = on_written
+
+    def close(self) -> None:
+        """Forget calls under way: what isn't known to be written will be written again."""
+        for output in self._outputs.values():
+            output.close()
 
     def stores(self) -> Mapping[str, Outbox]:
         """The outboxes, by the ids of their outputs."""
@@ -101,6 +115,14 @@ class Publishing:
         return not any(output.outbox.entries() for output in self._outputs.values())
 
     @property
+    def calling(self) -> str | None:
+        """The output whose functions are being called, and why they don't answer; None: there is none."""
+        for id_, output in self._outputs.items():
+            if output.calling:
+                return f"output {id_}" + (f": {output.error}" if output.error else "")
+        return None
+
+    @property
     def blocked_by(self) -> str | None:
         """The output that has so much waiting that the task must not go on reading, and why."""
         for id_, output in self._outputs.items():
@@ -120,17 +142,31 @@ class Publishing:
 class _Output:
     """One output of the task: its outbox, its target, what is known of the target's position."""
 
-    def __init__(self, spec: StreamSpec, writer: str, connections: Connections, jitter: random.Random) -> None:
+    calling = False
+
+    def __init__(
+        self, spec: StreamSpec, writer: str, connections: Connections, jitter: random.Random, *, told: bool
+    ) -> None:
+        """``told``: somebody wants to know of rows that have been written."""
         self.spec = spec
+        self.on_written: Written = lambda table, rows, gone: None
         self.outbox = Outbox(spec.id)
         self.next_ms = float("-inf")
         self.failures = 0
         self.error: str | None = None
         self._writer = writer
+        self._told = told
         self._connections = connections
         self._jitter = jitter
         self._position: int | None = None
         self._resumed_at = -1
+
+    def begin(self) -> None:
+        """See ``Publishing``."""
+        self.outbox = Outbox(self.spec.id)
+
+    def close(self) -> None:
+        """See ``Publishing``. Nothing is under way between two calls."""
 
     def resume(self, version: int) -> None:
         """See ``Publishing``. What this incarnation published is in the target, whatever the changelog says yet."""
@@ -168,6 +204,8 @@ class _Output:
             target.publish(self._writer, version, rows)
             self._position = version
             self.outbox.published(version)
+            if self._told:
+                self.on_written(self.spec.id, concat_rows(rows), None)
 
     def _known(self, position: int) -> int:
         """A position that this task can't have reached means that its own next versions would be ignored as old."""

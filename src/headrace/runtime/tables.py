@@ -14,7 +14,10 @@ import polars as pl
 from headrace.api.specs import SendToTable, StreamSpec, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.calls import Calls
 from headrace.runtime.feeding import Feed, Table
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.remote import RemoteTable
 from headrace.runtime.sweeping import Sweeper
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
@@ -27,9 +30,13 @@ from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
 class TaskTables:
     """All tables of a stage, as one task has them."""
 
-    def __init__(self, plan: Plan, stage: StagePlan) -> None:
-        specs = [plan.graph.tables[id_] for id_ in stage.tables]
+    def __init__(self, plan: Plan, stage: StagePlan, counters: Counters, calls: Calls) -> None:
+        all_ = [plan.graph.tables[id_] for id_ in stage.tables]
+        self.remote = {spec.id: RemoteTable(plan, spec, counters, calls) for spec in all_ if spec.remote is not None}
+        """Tables that live elsewhere."""
+        specs = [spec for spec in all_ if spec.remote is None]
         self._tables = {spec.id: _opened(spec) for spec in specs}
+        self._now_ms = 0
         self._specs = {spec.id: spec for spec in specs}
         streams = plan.graph.streams
         self._kept_by = {
@@ -50,6 +57,16 @@ class TaskTables:
         columns = spec.feed if side.schema is None else side.schema
         time = None if spec.versions_ms is None else side.event_time
         return Feed(spec, self._tables[spec.id], columns or Schema.of({}), time)
+
+    def written(self, id_: str, rows: pl.DataFrame, gone: pl.DataFrame | None) -> None:
+        """Rows of a remote table have been written, and keys deleted, by this task."""
+        if id_ in self.remote:
+            self.remote[id_].written(rows, gone, self._now_ms)
+
+    def close(self) -> None:
+        """Let go what is held of remote tables."""
+        for table in self.remote.values():
+            table.close()
 
     def stores(self) -> Iterator[StateStore]:
         """What a checkpoint has to hold."""
@@ -75,6 +92,7 @@ class TaskTables:
 
     def tell_time(self, now_ms: int) -> None:
         """Say what the wall clock shows."""
+        self._now_ms = now_ms
         self._sweeper.tell_time(now_ms)
 
     def due_ms(self) -> int | None:

@@ -10,7 +10,7 @@ system (files, sql) keeps tables; it hands out rows, and takes the rows of whole
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -191,6 +191,22 @@ class Target(Protocol):
         ...
 
 
+class Lookup(Protocol):
+    """Finds rows by their keys. One thread uses it at a time; it connects when it is first used."""
+
+    def read(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """The rows of these keys, which are distinct and not null, with the columns that were asked for.
+
+        Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for more than
+        seconds.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything. Called once, maybe from another thread than the one that reads, also while it does."""
+        ...
+
+
 class Admin(Protocol):
     """Metadata and management of a system's streams."""
 
@@ -261,4 +277,12 @@ class RowSystem(Protocol):
 
     def target(self, stream: str) -> Target:
         """A new target; not shared between threads. It connects when it is first used."""
+        ...
+
+
+class KeyedSystem(RowSystem, Protocol):
+    """A row system whose rows can be looked up by their keys: what a remote table may live in."""
+
+    def lookup(self, columns: Mapping[str, pl.DataType]) -> Lookup:
+        """A new look-up that finds rows with these columns."""
         ...

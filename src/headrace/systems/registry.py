@@ -28,6 +28,7 @@ _BUILT_IN = {
     ROW_GROUP: {
         "files": "headrace.systems.files:open_files",
         "sql": "headrace.systems.sql:open_sql",
+        "remote": "headrace.systems.remote:open_remote",
     },
 }
 

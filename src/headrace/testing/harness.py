@@ -209,6 +209,8 @@ class TestApp:
         if spec is None or spec.role not in roles:
             known = [s.id for s in self.plan.graph.streams.values() if s.role in roles]
             raise UsageError(f"the app has no such stream: {id_!r}", hint=f"there are {', '.join(sorted(known))}")
+        if id_ in self.plan.graph.tables:
+            raise UsageError(f"{id_!r} is a remote table", hint="look at the place where it lives")
         return spec
 
     def _user_frames(self, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
@@ -243,7 +245,9 @@ class TestApp:
 def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
     """The same app with every stream in a memory system."""
     streams = {
-        id_: replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
+        id_: spec
+        if id_ in graph.tables  # remote: what its functions, or its database, are given is theirs
+        else replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
         for id_, spec in graph.streams.items()
     }
     return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))

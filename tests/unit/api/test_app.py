@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import EventTime, Role, Settings
+from headrace.api.settings import Settings
+from headrace.api.specs import EventTime, Role
 from headrace.core.ids import StreamId
 from headrace.systems.registry import SystemSpec
 

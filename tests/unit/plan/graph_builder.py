@@ -10,6 +10,7 @@ from dataclasses import replace
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.settings import Settings
 from headrace.api.shapes import Tumbling
 from headrace.api.specs import (
     Aggregate,
@@ -26,7 +27,6 @@ from headrace.api.specs import (
     Role,
     SendTo,
     SendToTable,
-    Settings,
     StreamSpec,
     TableJoin,
     TableSpec,

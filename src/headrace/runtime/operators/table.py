@@ -7,14 +7,17 @@ processed; between a flow that fills a table and one that joins it there is no o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
-from headrace.api.specs import Node, SendToTable, TableJoin
+from headrace.api.specs import Node, SendTo, SendToTable, TableJoin
 from headrace.core.errors import DataError
 from headrace.runtime.feeding import Feed, Table
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.base import Counters, Operator, Port
 from headrace.runtime.operators.look_up import FOUND, look_up
+from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.watermark import NEVER
 from headrace.serdes.schema import Schema
 from headrace.stores.table import RowTable
@@ -41,13 +44,7 @@ class TableWriter(Operator):
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
-        for name in self._key:
-            if missing := rows.get_column(name).null_count():
-                raise DataError(
-                    f"step {self.node.id!r} ({self.node.location}) sends rows without a key to table {self._id!r}: "
-                    f"{name!r} is null in {missing} of {rows.height}",
-                    hint=f"leave them out before it: .filter(pl.col({name!r}).is_not_null())",
-                )
+        _require_keys(self.node, self._id, self._key, rows)
         if self._time is not None and (missing := rows.get_column(self._time.column).null_count()):
             raise DataError(
                 f"step {self.node.id!r} ({self.node.location}) sends rows without an event time to table {self._id!r}: "
@@ -68,6 +65,30 @@ class TableWriter(Operator):
     def resume(self, watermark: int) -> None:
         """See ``Operator``."""
         self.on_watermark(watermark)
+
+
+class RemoteWriter(SendOperator):
+    """Writes rows to the output that becomes a remote table; the last one of a key counts."""
+
+    def __init__(self, node: Node, spec: SendTo, port: Port, key: Sequence[str]) -> None:
+        super().__init__(node, spec, port)
+        self._id = spec.stream
+        self._key = key
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        _require_keys(self.node, self._id, self._key, rows)
+        super().on_batch(rows)
+
+
+def _require_keys(node: Node, table: str, key: Sequence[str], rows: pl.DataFrame) -> None:
+    for name in key:
+        if missing := rows.get_column(name).null_count():
+            raise DataError(
+                f"step {node.id!r} ({node.location}) sends rows without a key to table {table!r}: "
+                f"{name!r} is null in {missing} of {rows.height}",
+                hint=f"leave them out before it: .filter(pl.col({name!r}).is_not_null())",
+            )
 
 
 class TableLookup(Operator):

@@ -281,6 +281,34 @@ def test_a_result_that_does_not_fit_is_an_error(result: Any, message: str) -> No
         t.feed("numbers", numbers(1))
 
 
+async def picky(row: dict[str, Any]) -> Any:
+    if row["n"] % 3 == 0:
+        raise ValueError(f"{row['n']} can be divided by three")
+    return None if row["n"] % 5 == 0 else row
+
+
+def test_rows_whose_calls_fail_are_skipped_and_counted_if_the_step_says_so() -> None:
+    with asking(picky, on_error="skip", retry=hr.retry(1)).test() as t:
+        t.feed("numbers", numbers(*range(16)))
+        t.end()
+        assert out(t, committed=True) == [1, 2, 4, 7, 8, 11, 13, 14]
+        assert (t.counter("failed_skipped"), t.counter("call_failures")) == (8, 6)
+
+
+def test_rows_whose_calls_fail_become_letters_that_say_where_they_stood() -> None:
+    with asking(picky, on_error="dead_letter", dead_letter="failed", retry=hr.retry(1)).test() as t:
+        for n in range(8):
+            t.feed("numbers", numbers(n), settle=False)
+        t.end()
+        letters = t.read("failed", committed=True).sort("offset")
+        assert out(t, committed=True) == [1, 2, 4, 7]
+        assert letters["offset"].to_list() == [0, 3, 5, 6]
+        assert letters["step"].to_list() == ["map_async-1"] * 4
+        assert letters["reason"][1] == "ValueError: 3 can be divided by three"
+        assert "record 0 is a NoneType" in letters["reason"][2]
+        assert t.counter("dead_lettered") == 4
+
+
 @dataclass
 class Number:
     n: int

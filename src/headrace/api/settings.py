@@ -1,0 +1,30 @@
+"""What an app sets once for all of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.systems.registry import SystemSpec
+
+Guarantee = Literal["exactly_once", "at_least_once"]
+Grouping = Literal["partition", "container"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What an app sets once for all of itself; the only place where these defaults are written."""
+
+    home: str = ".headrace"
+    intermediate_partitions: int | None = None
+    guarantee: Guarantee = "exactly_once"
+    checkpoint_interval_ms: int = 1000
+    ahead_bytes_max: int = 64 << 20
+    grouping: Grouping = "partition"
+    internal: SystemSpec | None = None
+    state_on_disk: bool = True
+    combine: bool = True
+
+    def internal_system(self) -> SystemSpec:
+        """Where intermediate streams and changelogs live: the embedded log under ``home`` unless stated."""
+        return self.internal or SystemSpec("log", "log", {"root": f"{self.home}/streams"})

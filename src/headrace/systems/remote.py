@@ -1,0 +1,77 @@
+"""What a function of the user's writes to, as a row system: there is nothing to create and nothing to read.
+
+The runtime doesn't publish there by a target, as functions keep no positions: see ``runtime.publishing_calls``.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import polars as pl
+
+from headrace.core.errors import UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import Consumer, Extent, StreamInfo, Target
+
+
+@dataclass(frozen=True)
+class RemoteSystem:
+    """See ``RowSystem``; and its own admin."""
+
+    name: str
+
+    def admin(self) -> RemoteSystem:
+        """See ``RowSystem``."""
+        return self
+
+    def consumer(self) -> Consumer:
+        """Refused: functions are asked by key."""
+        self._refuse("can't be read as a stream")
+
+    def target(self, stream: str) -> Target:
+        """Refused: functions keep no positions."""
+        self._refuse("has no target")
+
+    def list(self) -> builtins.list[str]:
+        """See ``Admin``; what is there isn't known."""
+        return []
+
+    def describe(self, stream: str) -> StreamInfo | None:
+        """See ``Admin``."""
+        return StreamInfo(stream, 1)
+
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+        """See ``Admin``; the user has created it."""
+        return StreamInfo(stream, partitions, columns)
+
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """Refused."""
+        self._refuse("has no offsets")
+
+    def seal(self, stream: str) -> None:
+        """Refused."""
+        self._refuse("can't be sealed")
+
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        """Refused."""
+        self._refuse("can't be trimmed")
+
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        """Refused."""
+        self._refuse("isn't read as a stream")
+
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        """None are reported."""
+        return {}
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise UsageError(f"the remote table {self.name} {why}", hint="look at the place that its functions write to")
+
+
+def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:
+    """What a ``SystemSpec`` of this kind describes: nothing but its name."""
+    del options
+    return RemoteSystem(name.removeprefix("remote-"))
