@@ -9,6 +9,7 @@ from headrace.checkpoint.node import Node
 from headrace.checkpoint.reading import ReadCommitted
 from headrace.checkpoint.receiving import Receiving
 from headrace.checkpoint.sending import Sending
+from headrace.testing.sim.app_task import AppTask
 from headrace.testing.sim.run import Parts
 from headrace.testing.sim.task import SimTask
 
@@ -28,6 +29,10 @@ MUTANTS: dict[str, Mutant] = {}
 
 def task(**attributes) -> Parts:
     return Parts(task=type("MutantTask", (SimTask,), attributes))
+
+
+def app(**attributes) -> Parts:
+    return Parts(app_task=type("MutantAppTask", (AppTask,), attributes))
 
 
 def node(**attributes) -> Parts:

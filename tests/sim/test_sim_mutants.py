@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from mutants import MUTANTS
 
+from headrace.testing.sim.declared import CASES
 from headrace.testing.sim.run import simulate
 from headrace.testing.sim.shapes import SHAPES
 
@@ -29,3 +30,7 @@ def test_there_is_a_mutant_for_each_counterexample():
     numbers = {int(name.split()[0][1:]) for name in MUTANTS if name[0] == "F" and name[1].isdigit()}
     assert numbers == set(range(1, 16))
     assert len(MUTANTS) >= 15 + 10
+
+
+def test_there_are_mutants_of_operators_and_stores():
+    assert sum(bool(set(mutant.shapes) & set(CASES)) for mutant in MUTANTS.values()) >= 12

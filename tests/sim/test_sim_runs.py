@@ -43,6 +43,27 @@ def test_the_faults_happen():
     assert total("incarnations") > 30 * 7
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "is killed before that",
+        "finds its folder locked",
+        "ends in half a record",
+        "gave no answer",
+        "its local state doesn't fit",
+        "doesn't know whether its commit was written",
+        "takes a snapshot",
+    ],
+)
+def test_apps_meet_the_fault(what):
+    for seed in range(1, 200):
+        story: list[str] = []
+        simulate(seed, ("app-outbox",), story=story)
+        if any(what in line for line in story):
+            return
+    pytest.fail(f"no seed says {what!r}")
+
+
 def test_a_failing_seed_is_named_and_told(monkeypatch, capsys):
     broken = MUTANTS["F2 fences are forgotten"].parts
 
@@ -67,7 +88,7 @@ def test_the_command_counts_what_passed(capsys):
 def test_groups_of_shapes_have_names(capsys):
     assert main(["--seeds", "2", "--stages", "apps"]) == 0
     out = capsys.readouterr().out
-    assert "seeds/s (apps " in out
+    assert "seeds/s of processor time (apps " in out
     assert out.endswith("2 passed, 0 failed\n")
     assert main(["--seed", "1", "--stages", "bare"]) == 0
     assert f"seed 1 ({simulate(1, tuple(SHAPES)).shape}, " in capsys.readouterr().out

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import polars as pl
+import pyarrow as pa
 
+from headrace.checkpoint import instructions as do
 from headrace.core.frame import Header, Kind, encode
-from headrace.core.ids import SSP, Offset, StreamId
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.model import StreamPlan
-from headrace.serdes.ipc import encode_rows
 from headrace.testing.sim.app_oracle import AppOracle
 from headrace.testing.sim.cluster import Cluster
-from headrace.testing.sim.declared import COLUMNS, DISORDER_MS
+from headrace.testing.sim.declared import COLUMNS, DISORDER
 from headrace.testing.sim.edges import RowTarget
-from headrace.testing.sim.expected import Message
+from headrace.testing.sim.expected import TICK_MS, Message
 from headrace.testing.sim.planned import AppShape
 from headrace.testing.sim.storage import STEP
 
 _KEYS = 4
+_DOOMS = (do.Resume, do.Feed, do.Finish, do.AppendChanges, do.AppendCommit, do.AppendCommit, do.WriteLocal, do.Report)
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,14 @@ class AppCluster(Cluster):
     oracle: AppOracle
     source_logs: dict[SSP, SourceLog]
     targets: dict[StreamId, RowTarget]
+    doomed: dict[TaskName, type]
+    """Tasks that die before the next instruction of a kind."""
 
     def draw_sources(self) -> None:
         """See ``Cluster``."""
         self.targets = {stream: RowTarget(self.world, stream.name) for stream in self.shape.targets}
         self.source_logs = {}
+        self.doomed = {}
         self._last_row = 0
         for stream in self.shape.sources:
             self.oracle.inputs[stream.spec.id] = []
@@ -69,12 +73,20 @@ class AppCluster(Cluster):
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """See ``Cluster``."""
-        return [(3, self._disturb_target)] if self.targets else []
+        faults: list[tuple[float, Callable[[], None]]] = [(5, self._doom)]
+        return [*faults, (3, self._disturb_target)] if self.targets else faults
 
     def heal(self) -> None:
         """See ``Cluster``."""
+        self.doomed.clear()
         for target in self.targets.values():
             target.failing = 0.0
+
+    def _doom(self) -> None:
+        """Some task dies at the next instruction of a kind: most of them take no time, and chance would miss them."""
+        task = self.world.chance.choice(self.tasks).name
+        self.doomed[task] = self.world.chance.choice(_DOOMS)
+        self.world.tell("faults", f"the next {self.doomed[task].__name__} of {task} won't be performed")
 
     def _disturb_target(self) -> None:
         target = self.world.chance.choice(list(self.targets.values()))
@@ -84,16 +96,19 @@ class AppCluster(Cluster):
     def _draw_source(self, stream: StreamPlan, ssp: SSP) -> SourceLog:
         chance = self.world.chance
         frames: list[bytes] = []
+        earlier: list[Message] = []
         count = chance.randint(2, 4)
         # What lies before is from before the app's time: a startpoint, or the oldest message that is kept.
         start = chance.choice((0, 0, 0, 1))
-        time = chance.randrange(20)
+        time = chance.randrange(20 * TICK_MS)
         for number in range(count):
             messages = []
+            if number == start:
+                earlier.clear()  # nobody reads those, so what repeats them wouldn't
             for _ in range(chance.randint(1, 7)):
-                time += chance.randrange(9)
-                messages.append(self._message(ssp.partition, time - chance.randrange(DISORDER_MS)))
-            self._twice(messages)
+                time += chance.randrange(12 * TICK_MS)
+                messages.append(self._message(ssp.partition, time - chance.randrange(DISORDER * TICK_MS)))
+            self._again(messages, earlier)
             frames.append(_frame(messages))
             if number >= start:
                 self.oracle.source_frame(stream, ssp, number * STEP, messages)
@@ -104,13 +119,21 @@ class AppCluster(Cluster):
         self._last_row += 1
         return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition)
 
-    def _twice(self, messages: list[Message]) -> None:
-        """Some messages come again, with the same id and key."""
-        if self.shape.case.repeats and self.world.chance.random() < 0.5:
-            first = self.world.chance.choice(messages)
-            messages.append(Message(first.id, first.k, first.ts, first.partition))
+    def _again(self, messages: list[Message], earlier: list[Message]) -> None:
+        """Some messages come once more under their id, not much later; nothing else is late for that."""
+        chance = self.world.chance
+        earlier += messages
+        if self.shape.case.repeats and chance.random() < 0.7:
+            first = earlier.pop(chance.randrange(len(earlier)))
+            newest = max(message.ts for message in (*earlier, first))
+            messages.append(replace(first, ts=min(first.ts + chance.randrange(10 * TICK_MS), newest)))
 
 
 def _frame(messages: list[Message]) -> bytes:
-    columns = {name: [getattr(message, name) for message in messages] for name in COLUMNS}
-    return encode(Header(Kind.USER), encode_rows(pl.DataFrame(columns, schema=COLUMNS)))
+    """A frame as some plain writer makes it: Arrow, whatever wrote it."""
+    columns = [pa.array([getattr(message, name) for message in messages], pa.int64()) for name in COLUMNS]
+    rows = pa.record_batch(columns, names=list(COLUMNS))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return encode(Header(Kind.USER), sink.getvalue().to_pybytes())

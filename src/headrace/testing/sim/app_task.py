@@ -48,7 +48,7 @@ from headrace.testing.sim.task import Held, SimTask
 from headrace.testing.sim.world import Steps
 
 _ACCOUNT = msgspec.json.Decoder(Account)
-_WAITING_MAX = 12
+_WAITING_BYTES_MAX = 4096
 
 
 class WatchedIntake(Intake):
@@ -160,10 +160,8 @@ class AppTask(SimTask):
 
     def _poll(self) -> bool:
         """Take a few frames of one partition, as chance will have it."""
-        if len(self.chooser) > _WAITING_MAX:
-            return False
-        chance = self.world.chance
-        ready = [ssp for ssp, offset in self.polled.items() if offset < self._end(ssp)]
+        chance, waiting = self.world.chance, self.chooser.waiting_bytes
+        ready = [s for s, at in self.polled.items() if at < self._end(s) and waiting(s) < _WAITING_BYTES_MAX]
         if not ready:
             return False
         ssp = ready[int(chance.random() * len(ready))]
@@ -173,15 +171,19 @@ class AppTask(SimTask):
             self.chooser.offer(PartitionEnd(ssp, log.end))
             self.polled[ssp] = log.end + STEP
             return True
-        end = min(self._end(ssp), offset + STEP * (1 + int(chance.random() * 6)))
-        if log is not None:
-            end = min(end, log.end)
-        offsets = list(range(offset, end, STEP))
-        read = self.cluster.logs[ssp].read if log is None else log.read
-        for envelope in envelopes(Records(ssp, offsets, [read(at) for at in offsets], end)):
-            self.chooser.offer(envelope)
-        self.polled[ssp] = end
-        return True
+        most = 1 + int(chance.random() * 6)
+        if log is None:
+            read, end = self.cluster.logs[ssp].read, self.cluster.logs[ssp].end
+            offsets = self.cluster.logs[ssp].offsets(offset, end)[:most]
+        else:
+            read, end = log.read, log.end_at(self.world.now)
+            offsets = list(range(offset, end, STEP))[:most]
+        self.polled[ssp] = end if not offsets else offsets[-1] + STEP
+        if offsets:
+            records = Records(ssp, offsets, [read(at) for at in offsets], self.polled[ssp])
+            for envelope in envelopes(records):
+                self.chooser.offer(envelope)
+        return bool(offsets)
 
     def _end(self, ssp: SSP) -> Offset:
         """Where there is nothing yet; the end of a source counts as something."""
@@ -254,6 +256,15 @@ class AppTask(SimTask):
         self.channel(self.cluster.logs[ssp]).send(payload)
 
     # -- instructions ------------------------------------------------------------------------------------
+
+    def perform(self, step: do.Instruction) -> Steps:
+        """See ``SimTask``; a doomed task dies in place of it."""
+        if self.cluster.doomed.get(self.shape.name) is type(step):
+            del self.cluster.doomed[self.shape.name]
+            self.world.tell(self.name, "is killed before that")
+            self.world.after(0.0, self.die)
+            yield 1.0
+        yield from super().perform(step)
 
     def base(self) -> LocalCheckpoint | None:
         """See ``SimTask``: the real state chooses."""

@@ -25,13 +25,13 @@ from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
 from headrace.testing.sim import expected
-from headrace.testing.sim.expected import Outputs, Sources
+from headrace.testing.sim.expected import TICK_MS, Outputs, Sources
 
 INTERVAL_MS = 30
 """Between checkpoints, as in the shapes without operators."""
 
-DISORDER_MS = 30
-"""How far out of order messages come, and how much of it the inputs allow."""
+DISORDER = 8
+"""How far out of order messages come, and how much of it the inputs allow; in ticks."""
 
 COLUMNS: dict[str, pl.DataType] = {"id": pl.Int64(), "k": pl.Int64(), "ts": pl.Int64()}
 
@@ -52,9 +52,14 @@ class AppCase:
     """Some messages come again under their id."""
 
 
+def ticks(number: int) -> str:
+    """So many ticks of event time as a duration."""
+    return f"{number * TICK_MS:+}ms" if number < 0 else f"{number * TICK_MS}ms"
+
+
 def read(app: App, name: str) -> Stream:
     """An input of the columns that all of them have."""
-    return app.input(name, COLUMNS, event_time="ts", lateness=f"{DISORDER_MS}ms")
+    return app.input(name, COLUMNS, event_time="ts", lateness=ticks(DISORDER))
 
 
 def _declare_counts(app: App) -> None:
@@ -62,12 +67,12 @@ def _declare_counts(app: App) -> None:
     per_key = (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
-        .window(tumbling("20ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key")
+        .window(tumbling(ticks(20)), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key")
     )
     (
         per_key.with_columns(g=pl.col("k") % 2)
         .partition_by("g", id="by-g", partitions=2)
-        .window(tumbling("60ms"), key="g", agg={"n": sum("n"), "ids": sum("ids"), "most": max("n")}, id="per-group")
+        .window(tumbling(ticks(60)), key="g", agg={"n": sum("n"), "ids": sum("ids"), "most": max("n")}, id="per-group")
         .send_to(app.output("counts", partitions=1))
     )
 
@@ -79,7 +84,11 @@ def _declare_panes(app: App) -> None:
         .partition_by("k", id="by-k", partitions=2)
         .filter(pl.col("id") > 0)
         .window(
-            hopping("40ms", every="20ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="per-hop", early=every(2)
+            hopping(ticks(40), every=ticks(20)),
+            key="k",
+            agg={"n": count(), "ids": sum("id")},
+            id="per-hop",
+            early=every(2),
         )
         .partition_by("k", id="again", partitions=1)
         .send_to(app.output("panes", partitions=1))
@@ -91,9 +100,9 @@ def _declare_sessions(app: App) -> None:
     (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
-        .window(session("15ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="sessions")
+        .window(session(ticks(15)), key="k", agg={"n": count(), "ids": sum("id")}, id="sessions")
         .partition_by("n", id="by-length", partitions=2)
-        .window(tumbling("80ms"), key="n", agg={"sessions": count(), "ids": sum("ids")}, id="per-length")
+        .window(tumbling(ticks(80)), key="n", agg={"sessions": count(), "ids": sum("ids")}, id="per-length")
         .send_to(app.output("lengths", partitions=2))
     )
 
@@ -101,7 +110,7 @@ def _declare_sessions(app: App) -> None:
 def _declare_join(app: App, how: JoinHow) -> None:
     left = read(app, "views").partition_by("k", id="left", partitions=2)
     right = read(app, "orders").partition_by("k", id="right", partitions=2)
-    joined = left.join(right, on="k", how=how, within=("-15ms", "+25ms"), id="paired")
+    joined = left.join(right, on="k", how=how, within=(ticks(-15), ticks(25)), id="paired")
     joined.send_to(app.output("pairs", partitions=2))
 
 
@@ -110,10 +119,10 @@ def _declare_counted_pairs(app: App) -> None:
     left = read(app, "views").partition_by("k", id="left", partitions=2)
     right = read(app, "orders").partition_by("k", id="right", partitions=2)
     (
-        left.join(right, on="k", within="20ms", id="paired")
+        left.join(right, on="k", within=ticks(20), id="paired")
         .with_columns(g=pl.col("id") % 2)
         .partition_by("g", id="by-g", partitions=1)
-        .window(tumbling("50ms"), key="g", agg={"n": count(), "ids": sum("id_right")}, id="counted")
+        .window(tumbling(ticks(8)), key="g", agg={"n": count(), "ids": sum("id_right")}, id="counted")
         .send_to(app.output("pairs", partitions=1))
     )
 
@@ -140,20 +149,20 @@ def _declare_mixed(app: App) -> None:
     shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
     (
         shuffled.merge(read(app, "orders"))
-        .window(tumbling("30ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="by-task")
+        .window(tumbling(ticks(30)), key="k", agg={"n": count(), "ids": sum("id")}, id="by-task")
         .partition_by("k", id="again", partitions=2)
-        .window(tumbling("30ms"), key="k", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
+        .window(tumbling(ticks(30)), key="k", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
         .send_to(app.output("counts", partitions=1))
     )
 
 
 def _declare_distinct(app: App) -> None:
     """The second message of an id is left out; then what is left is counted."""
-    once = read(app, "views").partition_by("id", id="by-id", partitions=2).deduplicate("id", "10s", id="once")
+    once = read(app, "views").partition_by("id", id="by-id", partitions=2).deduplicate("id", ticks(20), id="once")
     once.select("id").send_to(app.output("ids", partitions=1))
     (
         once.partition_by("k", id="by-k", partitions=2)
-        .window(tumbling("10s"), key="k", agg={"n": count()}, id="per-key")
+        .window(tumbling(ticks(1000)), key="k", agg={"n": count()}, id="per-key")
         .send_to(app.output("counts", partitions=1))
     )
 
@@ -162,7 +171,7 @@ def _declare_outbox(app: App) -> None:
     """Results go into a foreign system, from a windowed stage and from one without other state."""
     views = read(app, "views").partition_by("k", id="by-k", partitions=2)
     views.select("id", "k").send_to(app.output("seen", system=files("seen", format="parquet")))
-    views.window(tumbling("20ms"), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key").send_to(
+    views.window(tumbling(ticks(20)), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key").send_to(
         app.output("report", system=files("report", format="parquet"))
     )
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+TICK_MS = 50
+"""The unit of event time here. State is given up in steps of a second, so a run has to take some."""
+
 Row = Mapping[str, Any]
 
 
@@ -21,6 +24,7 @@ class Message:
     id: int
     k: int
     ts: int
+    """In ms."""
     partition: int
 
 
@@ -43,11 +47,16 @@ def columns(rows: Iterable[Row], *names: str) -> list[tuple[Any, ...]]:
 
 
 def tumbled(messages: Iterable[Message], size: int) -> dict[tuple[int, int], list[Message]]:
-    """Messages by key and the start of their window."""
+    """Messages by key and the start of their window of ``size`` ticks."""
     windows: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for message in messages:
-        windows[message.k, message.ts // size * size].append(message)
+        windows[message.k, start_of(message.ts, size)].append(message)
     return windows
+
+
+def start_of(ts: int, size: int) -> int:
+    """The start of the window of ``size`` ticks that a time is in."""
+    return ts // (size * TICK_MS) * size * TICK_MS
 
 
 def _ids(messages: Iterable[Message]) -> int:
@@ -55,10 +64,10 @@ def _ids(messages: Iterable[Message]) -> int:
 
 
 def counts(sources: Sources, outputs: Outputs) -> str | None:
-    """Windows of 20 ms a key, of these windows of 60 ms a group."""
+    """Windows of 20 ticks a key, of these windows of 60 ticks a group."""
     groups: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for (k, start), messages in tumbled(sources["views"], 20).items():
-        groups[k % 2, (start + 19) // 60 * 60].append((len(messages), _ids(messages)))
+        groups[k % 2, start_of(start + 20 * TICK_MS - 1, 60)].append((len(messages), _ids(messages)))
     wanted = [
         (g, start, sum(n for n, _ in parts), sum(ids for _, ids in parts), max(n for n, _ in parts))
         for (g, start), parts in groups.items()
@@ -70,7 +79,7 @@ def panes(sources: Sources, outputs: Outputs) -> str | None:
     """One pane on time for each window; before it panes that count up, two messages a step at least."""
     windows: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for message in sources["views"]:
-        for start in (message.ts // 20 * 20, message.ts // 20 * 20 - 20):
+        for start in (start_of(message.ts, 20), start_of(message.ts, 20) - 20 * TICK_MS):
             windows[message.k, start].append(message)
     rows = outputs["panes"]
     on_time = columns((row for row in rows if row["pane"] == "on_time"), "k", "window_start", "n", "ids")
@@ -93,7 +102,7 @@ def panes(sources: Sources, outputs: Outputs) -> str | None:
 def _sessions(messages: Iterable[Message], gap: int) -> Iterator[list[Message]]:
     current: list[Message] = []
     for message in sorted(messages, key=lambda m: (m.k, m.ts)):
-        if current and (message.k != current[-1].k or message.ts >= current[-1].ts + gap):
+        if current and (message.k != current[-1].k or message.ts >= current[-1].ts + gap * TICK_MS):
             yield current
             current = []
         current.append(message)
@@ -102,10 +111,10 @@ def _sessions(messages: Iterable[Message], gap: int) -> Iterator[list[Message]]:
 
 
 def sessions(sources: Sources, outputs: Outputs) -> str | None:
-    """Sessions with gaps of 15 ms; how many of each length there are in 80 ms."""
+    """Sessions with gaps of 15 ticks; how many of each length there are in 80 ticks."""
     lengths: dict[tuple[int, int], list[list[Message]]] = defaultdict(list)
     for found in _sessions(sources["views"], 15):
-        lengths[len(found), (found[-1].ts + 14) // 80 * 80].append(found)
+        lengths[len(found), start_of(found[-1].ts + 15 * TICK_MS - 1, 80)].append(found)
     wanted = [(n, start, len(all_), sum(map(_ids, all_))) for (n, start), all_ in lengths.items()]
     return differ("lengths", columns(outputs["lengths"], "n", "window_start", "sessions", "ids"), wanted)
 
@@ -115,7 +124,10 @@ def _pairs(sources: Sources, before: int, after: int) -> list[tuple[Message, Mes
     for order in sources["orders"]:
         orders[order.k].append(order)
     return [
-        (view, order) for view in sources["views"] for order in orders[view.k] if -before <= order.ts - view.ts <= after
+        (view, order)
+        for view in sources["views"]
+        for order in orders[view.k]
+        if -before * TICK_MS <= order.ts - view.ts <= after * TICK_MS
     ]
 
 
@@ -137,10 +149,10 @@ def pairs(how: str) -> Callable[[Sources, Outputs], str | None]:
 
 
 def counted_pairs(sources: Sources, outputs: Outputs) -> str | None:
-    """Pairs less than 20 ms apart, counted where the left message stands."""
+    """Pairs less than 20 ticks apart, counted where the left message stands."""
     windows: dict[tuple[int, int], list[Message]] = defaultdict(list)
     for view, order in _pairs(sources, 20, 20):
-        windows[view.id % 2, view.ts // 50 * 50].append(order)
+        windows[view.id % 2, start_of(view.ts, 8)].append(order)
     wanted = [(g, start, len(orders), _ids(orders)) for (g, start), orders in windows.items()]
     return differ("pairs", columns(outputs["pairs"], "g", "window_start", "n", "ids"), wanted)
 
@@ -190,7 +202,7 @@ def known(sources: Sources) -> Mapping[str, dict[int, set[int]]]:
 
 
 def together(sources: Sources, outputs: Outputs) -> str | None:
-    """Windows of 30 ms over two inputs."""
+    """Windows of 30 ticks over two inputs."""
     windows = tumbled([*sources["views"], *sources["orders"]], 30)
     wanted = [(k, start, len(messages), _ids(messages)) for (k, start), messages in windows.items()]
     return differ("counts", columns(outputs["counts"], "k", "window_start", "n", "ids"), wanted)
@@ -217,7 +229,7 @@ def distinct(sources: Sources, outputs: Outputs) -> str | None:
 
 
 def reported(sources: Sources, outputs: Outputs) -> str | None:
-    """All messages, and their windows of 20 ms, in the foreign system."""
+    """All messages, and their windows of 20 ticks, in the foreign system."""
     views = sources["views"]
     if wrong := differ("seen", columns(outputs["seen"], "id", "k"), [(view.id, view.k) for view in views]):
         return wrong

@@ -51,7 +51,7 @@ class Publisher:
     def read_alone(self, start: Offset) -> list[int]:
         """What a reader that begins at ``start`` gets from the log as it is now."""
         reader, rows = self._make(None, start == 0), []
-        for offset in range(start, self.log.end, STEP):
+        for offset in self.log.offsets(start, self.log.end):
             rows += self._take(reader, offset)
         return rows
 
@@ -71,10 +71,12 @@ class Publisher:
             rows: list[int] = []
             while True:
                 count = 1 + int(chance.random() * 8)
-                while count and offset < self.log.end:
-                    rows += self._take(reader, offset)
-                    offset += STEP
+                while count and (at := self.log.first(offset)) is not None:
+                    rows += self._take(reader, at)
+                    offset = at + STEP
                     count -= 1
+                if self.log.first(offset) is None:
+                    offset = self.log.end
                 yield 2 + chance.random() * 20
                 if chance.random() < 0.5:
                     continue

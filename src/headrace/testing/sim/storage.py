@@ -7,6 +7,7 @@ prefix of what is in flight may still land, at once or long after.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,9 @@ from headrace.testing.sim.world import World
 STEP = 10
 """Offsets aren't consecutive, as in a log of bytes: who counts with + 1 is found out."""
 
+TORN = 0.2
+"""How often a writer that dies with records in flight leaves half a record."""
+
 Value = int | None
 
 
@@ -30,17 +34,17 @@ class Log:
         self.oldest: Offset = 0
         self.held_until = 0.0
         self.watchers: list[Callable[[Offset, bytes], None]] = []
-        self._records: list[bytes] = []
-
-    @property
-    def end(self) -> Offset:
-        """The offset of the next record."""
-        return len(self._records) * STEP
+        self.end: Offset = 0
+        """Behind the last record, or behind what a torn append left."""
+        self._offsets: list[Offset] = []
+        self._records: dict[Offset, bytes] = {}
 
     def append(self, payload: bytes) -> None:
         """A record lands."""
         offset = self.end
-        self._records.append(payload)
+        self._offsets.append(offset)
+        self._records[offset] = payload
+        self.end = offset + STEP
         for watch in self.watchers:
             watch(offset, payload)
 
@@ -48,7 +52,24 @@ class Log:
         """The record at an offset."""
         if offset < self.oldest:
             raise TrimmedOffsetError(f"{self.name}: offset {offset} lies below {self.oldest}, the oldest kept")
-        return self._records[offset // STEP]
+        return self._records[offset]
+
+    def tear(self, size: int) -> None:
+        """An append breaks off: what it left is no record, and is stepped over."""
+        self.end += size
+
+    def whole(self, offset: Offset) -> bool:
+        """A record stands at an offset."""
+        return offset in self._records
+
+    def offsets(self, start: Offset, stop: Offset) -> list[Offset]:
+        """Where records stand from ``start`` on, before ``stop``."""
+        return self._offsets[bisect_left(self._offsets, start) : bisect_left(self._offsets, stop)]
+
+    def first(self, start: Offset) -> Offset | None:
+        """Where the first record from ``start`` on stands; None: there is none yet."""
+        number = bisect_left(self._offsets, start)
+        return self._offsets[number] if number < len(self._offsets) else None
 
     def trim(self, before: Offset) -> None:
         """Give up what lies below."""
@@ -83,6 +104,14 @@ class Channel:
         chance = self._world.chance
         waiting = len(self._flying) - self._landed
         self._most = 0 if chance.random() < 0.4 else chance.randint(0, waiting)
+        if waiting and self._world.mishaps.random() < TORN:
+            # It dies in the midst of a write: what lands of it, lands now, and its last record in part.
+            self._most = self._world.mishaps.randrange(waiting)
+            self._land()
+            self._flying.clear()
+            self.log.tear(self._world.mishaps.randint(1, STEP - 1))
+            self._world.tell(self.log.name, "ends in half a record")
+            return
         if chance.random() < 0.5:
             self._planned = True
             self._world.after(chance.random() * 300, self._land)

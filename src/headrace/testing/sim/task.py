@@ -177,15 +177,17 @@ class SimTask(Worker):
     def read_changelog(self, start: Offset | None, stop: Offset) -> Generator[float, None, bool]:
         """Read a range; False when the local state didn't fit and the reading begins again."""
         node, changelog = self.node, self.changelog
-        offset = 0 if start is None else start
+        offset = self._next_record(0, stop) if start is None else start
         checking = node.phase is Phase.CHECKING
-        alone = offset == self._read_to and (stop - offset) // STEP == self._appended
+        alone = offset == self._read_to and stop - offset == STEP * self._appended
         if checking and alone and self.world.chance.random() < 0.7:
             # Exactly as much came as this incarnation has appended: nobody else wrote.
             node.unbroken(stop - STEP)
             offset = stop
         held: Held = {}
-        if not checking and not self._readable(offset, stop):
+        if checking:
+            offset = self._next_record(offset, stop)
+        elif not self._readable(offset, stop):
             self.rebase()
             return False
         while offset < stop:
@@ -199,7 +201,7 @@ class SimTask(Worker):
                 return False
             if not checking:
                 self.replay(entry, payload, held)
-            offset += STEP
+            offset = self._next_record(offset + STEP, stop)
             if entry is Entry.APPLY:
                 yield 0.2
         self._read_to, self._appended = stop, 0
@@ -207,8 +209,13 @@ class SimTask(Worker):
             self.replayed()
         return True
 
+    def _next_record(self, offset: Offset, stop: Offset) -> Offset:
+        """Where the first record from an offset on stands, or ``stop``: a torn append may lie in between."""
+        found = self.changelog.first(offset)
+        return stop if found is None else min(found, stop)
+
     def _readable(self, offset: Offset, stop: Offset) -> bool:
-        return self.changelog.oldest <= offset < stop and offset % STEP == 0
+        return self.changelog.oldest <= offset < stop and self.changelog.whole(offset)
 
     def rebase(self) -> None:
         """The folder isn't of this changelog, or lies below what is kept of it: use a snapshot."""
@@ -280,7 +287,7 @@ class SimTask(Worker):
         for ssp, start in inputs:
             log = self.cluster.logs[ssp]
             end = log.end
-            for offset in range(start or 0, end, STEP):
+            for offset in log.offsets(start or 0, end):
                 payload = log.read(offset)
                 if payload[0] == Kind.RESTORE:
                     message = decode_control(Kind.RESTORE, body_of(payload))

@@ -106,7 +106,11 @@ class Worker(Incarnation):
         return True
 
     def _receive(self, ssp: SSP) -> None:
-        log, offset = self.cluster.logs[ssp], self.positions[ssp]
+        log = self.cluster.logs[ssp]
+        offset = log.first(self.positions[ssp])
+        if offset is None:
+            self.positions[ssp] = log.end
+            return
         payload = log.read(offset)
         header = decode_header(payload)
         control = decode_control(header.kind, body_of(payload)) if header.kind in _PROTOCOL_CONTROLS else None

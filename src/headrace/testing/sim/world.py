@@ -20,6 +20,8 @@ class World:
     def __init__(self, seed: int, story: list[str] | None = None) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
+        self.mishaps = random.Random(f"mishaps {seed}")
+        """For what was thought of later: the other draws stay what they were."""
         self.now = 0.0
         self.steps = 0
         self.story = story

@@ -1,0 +1,284 @@
+"""Mistakes with operators and stores: what only a run of real ones can show."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mutant_kit import app, mutant
+
+from headrace.runtime.operators.join import JoinOperator
+from headrace.runtime.publishing import Publishing
+from headrace.runtime.task import Task
+from headrace.runtime.watermark import FOREVER
+from headrace.stores.runs import Runs
+from headrace.testing.sim.app_cluster import AppCluster
+from headrace.testing.sim.app_task import AppTask
+from headrace.testing.sim.edges import RowTarget
+from headrace.testing.sim.local import SimState
+from headrace.testing.sim.run import Parts
+
+# -- stores and the changelog ----------------------------------------------------------------------------
+
+
+def nothing_after_a_rollback(self, version):
+    if self.node.rollbacks and not getattr(self, "forgot", False) and any(self.state.changes(version)):
+        self.forgot = True
+    AppTask.append_changes(self, version)
+
+
+mutant(
+    "changes after a rollback",
+    "a store that was rolled back doesn't say what changed next",
+    app(append_changes=nothing_after_a_rollback),
+    "app-counts",
+    "app-panes",
+    "app-inner",
+)
+
+
+def persist_first(self, version):
+    AppTask.append_changes(self, version)
+    if self.node.local is not None:
+        self.state.persist(self.node.local)
+
+
+mutant(
+    "persisted before the commit",
+    "the local state is written before the commit record is there",
+    app(append_changes=persist_first),
+    "app-counts",
+    "app-mixed",
+)
+
+
+class Twice(SimState):
+    def apply(self, local):
+        self._held += self._held
+        super().apply(local)
+
+
+mutant("applied twice", "a change read back is applied twice", app(state_class=Twice), "app-counts", "app-mixed")
+
+
+class Detached(SimState):
+    """Knows which commit the folder holds, and doesn't read what is in it."""
+
+    def begin(self, stores):
+        local = super().begin({})
+        self._stores = stores
+        return local
+
+
+mutant(
+    "not attached", "a restart takes the folder's commit without its contents", app(state_class=Detached), "app-counts"
+)
+
+
+class Unremoved(SimState):
+    """Drops changes that take something out: their first byte is 2 or 3 in all stores that have such."""
+
+    def changes(self, version):
+        for change in super().changes(version):
+            if bytes(change.change[:1]) not in (b"\x02", b"\x03"):
+                yield change
+
+
+mutant(
+    "removals aren't logged",
+    "the changelog doesn't hear of rows that were taken out",
+    app(state_class=Unremoved),
+    "app-counts",
+    "app-panes",
+)
+
+
+class Surviving(AppTask):
+    """Begins again with the operators as they are."""
+
+    def drop_uncommitted(self):
+        before = getattr(self, "task", None)
+        super().drop_uncommitted()
+        if before is not None and before is not self.task:
+            self.task.chain = before.chain
+
+
+mutant("operators survive", "a rollback keeps what the operators hold", Parts(app_task=Surviving), "app-counts")
+
+
+# -- bookkeeping -----------------------------------------------------------------------------------------
+
+
+class Forgetful(AppTask):
+    def load_bookkeeping(self, data):
+        pass
+
+
+mutant(
+    "bookkeeping isn't restored", "watermarks and ends begin anew", Parts(app_task=Forgetful), "app-counts", "app-mixed"
+)
+
+
+class Later(Task):
+    def load(self, times):
+        super().load(times)
+        if 0 < times.watermark < 1 << 40:
+            self.chain.resume(times.watermark + 1000)
+
+
+mutant(
+    "time restored too late",
+    "a restart takes event time to be later than it is",
+    app(task_class=Later),
+    "app-counts",
+    "app-mixed",
+    "app-inner",
+)
+
+
+class Unheld(Task):
+    """Tells those downstream how far its input is, not what leaves it."""
+
+    @property
+    def output_watermark(self):
+        return self.watermark
+
+
+mutant(
+    "joins don't hold watermarks",
+    "the watermark overtakes results that a join makes late",
+    app(task_class=Unheld),
+    "app-pairs",
+)
+
+
+def as_polled(self):
+    entries = AppTask.source_entries(self)
+    at = {(str(ssp.stream), ssp.partition): min(offset, self._end(ssp)) for ssp, offset in self.polled.items()}
+    return tuple(
+        type(entry)(
+            stream=entry.stream,
+            partition=entry.partition,
+            offset=at[entry.stream, entry.partition],
+            whole=entry.whole,
+            covered=entry.covered,
+        )
+        for entry in entries
+    )
+
+
+mutant(
+    "positions as polled", "what waits in the chooser counts as processed", app(source_entries=as_polled), "app-counts"
+)
+
+
+# -- joins -----------------------------------------------------------------------------------------------
+
+
+def joins(task):
+    return [operator for operator in task.chain if isinstance(operator, JoinOperator)]
+
+
+def buffers(join):
+    return join.left._buffer, join.right._buffer
+
+
+class Hasty(Runs):
+    def drop(self, bound):
+        super().drop(min(bound, FOREVER - 700) + 700)
+
+
+class DropsEarly(Task):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        for join in joins(self):
+            join.left._buffer.__class__ = join.right._buffer.__class__ = Hasty
+
+
+mutant(
+    "join drops too early",
+    "a join gives up messages that may have a partner yet",
+    app(task_class=DropsEarly),
+    "app-inner",
+    "app-left",
+    "app-outer",
+)
+
+
+class Unmatched(Task):
+    """What has had a partner isn't part of the state."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        for join in joins(self):
+            join.stores = partial(buffers, join)
+
+
+mutant(
+    "matches are forgotten",
+    "a restart forgets which messages have had a partner",
+    app(task_class=Unmatched),
+    "app-left",
+    "app-outer",
+)
+
+
+# -- outboxes --------------------------------------------------------------------------------------------
+
+
+def committed_at_once(self, version):
+    AppTask.append_changes(self, version)
+    self.publishing.committed()
+    self.publishing.advance(self.world.now)
+
+
+mutant(
+    "published before the commit",
+    "an outbox is published when it is sealed",
+    app(append_changes=committed_at_once),
+    "app-outbox",
+)
+
+
+class Careless(RowTarget):
+    def publish(self, writer, version, rows):
+        self._positions.pop(writer, None)
+        super().publish(writer, version, rows)
+
+
+class CarelessCluster(AppCluster):
+    def draw_sources(self):
+        super().draw_sources()
+        self.targets = {stream: Careless(self.world, target.name) for stream, target in self.targets.items()}
+
+
+mutant(
+    "targets don't compare versions",
+    "an outbox entry is published twice",
+    Parts(app_cluster=CarelessCluster),
+    "app-outbox",
+)
+
+
+class Leaky(Publishing):
+    """Leaves its outboxes out of the state."""
+
+    def stores(self):
+        return {}
+
+    def committed(self):
+        for output in self._outputs.values():
+            output.outbox.take_changes(self._version)
+        super().committed()
+
+
+def seals(self, version):
+    self.publishing._version = version
+    AppTask.append_changes(self, version)
+
+
+mutant(
+    "outboxes aren't kept",
+    "a restart forgets what is committed and not published",
+    app(publishing_class=Leaky, append_changes=seals),
+    "app-outbox",
+)
