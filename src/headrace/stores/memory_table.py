@@ -16,6 +16,7 @@ import polars as pl
 
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.serdes.ipc import concat_rows
+from headrace.stores.conform import conformed
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import SCANNED_ROWS, Columns, check_types, key_range
@@ -151,24 +152,10 @@ class MemoryTable:
 
     def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows as they were kept, with the columns that are declared now."""
-        if dict(rows.schema) == self._kept and rows.columns == list(self._kept):
-            return rows
-        for name, dtype in self._kept.items():
-            kept = rows.schema.get(name)
-            if (kept is None and name in (*self.key, _PUT)) or (kept is not None and kept != dtype):
-                raise self._changed(name, kept)
-        if _PUT in rows.columns and _PUT not in self._kept:
-            raise self._changed(_PUT, rows.schema[_PUT])
-        missing = [pl.lit(None, dtype).alias(name) for name, dtype in self._kept.items() if name not in rows.columns]
-        return rows.with_columns(missing).select(self._kept.keys())
-
-    def _changed(self, name: str, kept: pl.DataType | None) -> DeclarationError:
-        if name == _PUT:
-            was, now = ("without", "with") if kept is None else ("with", "without")
-            what = f"was kept {was} a time to live, and is now declared {now} one"
-        else:
-            what = f"column {name!r} was kept as {kept or 'nothing'}, and is now declared as {self._kept[name]}"
-        return DeclarationError(
-            f"store {self._id!r}: {what}",
-            hint="take the change back, or give the step another id (its state begins anew)",
-        )
+        if (_PUT in rows.columns) != (_PUT in self._kept):
+            was, now = ("without", "with") if _PUT in self._kept else ("with", "without")
+            raise DeclarationError(
+                f"store {self._id!r} was kept {was} a time to live, and is now declared {now} one",
+                hint="take the change back, or give the step another id (its state begins anew)",
+            )
+        return conformed(self._id, rows, self._kept, self.key)

@@ -104,14 +104,18 @@ class Runs:
     """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run.
 
     ``keys`` are the columns that rows meet by: without them nothing is dealt, and everything is merged as a whole.
+    ``conform`` makes rows that an earlier version of the app added what this one does, or refuses them.
     """
 
-    def __init__(self, id_: str, time: str, merge: Merge, keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self, id_: str, time: str, merge: Merge, keys: Sequence[str] = (), conform: Merge | None = None
+    ) -> None:
         self._id = id_
         self._time = time
         self._merge = merge
         self._hash_of: HashOf | None = (lambda rows: hash_rows(rows, keys)) if keys else None
-        self._kept = Kept(id_)
+        self._conform = conform
+        self._kept = Kept(id_, None, conform)
         self._runs: list[_Run] = []
         self._next_number = 0
         self._gone: list[Pieces] = []
@@ -238,7 +242,7 @@ class Runs:
         """See ``StateStore``."""
         operation, body = change[:1], change[1:]
         if operation == _ADD:
-            self._push(decode_rows(body))
+            self._push(self._kept.conform(decode_rows(body)))
         elif operation == _TAKE:
             self._remove(_BOUND.unpack(body)[0])
         else:
@@ -251,7 +255,7 @@ class Runs:
 
     def attach(self, view: View) -> None:
         """See ``StateStore``."""
-        self._kept = Kept(self._id, view)
+        self._kept = Kept(self._id, view, self._conform)
         data = view.get(_MANIFEST)
         if data is None:
             return

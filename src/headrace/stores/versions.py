@@ -24,6 +24,7 @@ from headrace.core.errors import DataError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
+from headrace.stores.conform import conformed
 from headrace.stores.runs import Runs
 from headrace.stores.table import Columns, RowTable
 
@@ -64,7 +65,9 @@ class VersionedTable:
         self._come_to: dict[str, int] = {}
         keys = list(self.key)
         by_hash = [_HASH, SINCE]
-        self._history = Runs(f"{id_}.history", _UNTIL, lambda run: run.sort(by_hash, maintain_order=True), keys)
+        self._history = Runs(
+            f"{id_}.history", _UNTIL, lambda run: run.sort(by_hash, maintain_order=True), keys, self._conform
+        )
         self._gone = Runs(f"{id_}.gone", SINCE, lambda run: run, keys)
         self.bound = _NEVER
         """Nobody asks for what was before this any more; what ended by then may be gone."""
@@ -171,6 +174,10 @@ class VersionedTable:
             empty = pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
             return np.empty(0, np.int64), empty
         return np.concatenate(asked), concat_rows(parts)
+
+    def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
+        kept = {**self.key, **self.values, **VERSION_COLUMNS, _UNTIL: pl.Int64(), _HASH: pl.UInt64()}
+        return conformed(f"{self._id}.history", rows, kept, self.key)
 
     # -- what nobody asks for any more
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import DataError
+from headrace.core.errors import DataError, DeclarationError
 from headrace.stores.base import StateStore
 from headrace.stores.database import Batch, Database, Part, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
@@ -167,6 +167,49 @@ def test_keys_with_one_hash_are_told_apart() -> None:
     times = np.array([9, 99, 25, 99, 39, 40, 99, 4, 5])
     hashes = np.array([7, 7, 7, 7, 7, 7, 7, 9, 9], np.uint64)
     assert last_versions(run, keys, hashes, times).tolist() == [-1, 0, 1, 2, -1, 3, -1, -1, 4]
+
+
+@pytest.mark.parametrize("from_log", [True, False])
+@pytest.mark.parametrize("storage", ["disk", "memory"])
+def test_columns_may_be_added_and_taken_away(tmp_path: Path, storage: str, from_log: bool) -> None:
+    def keeping(columns: dict[str, pl.DataType]) -> VersionedTable:
+        columns = {**columns, **VERSION_COLUMNS}
+        newest: RowTable = TableStore(KeyValueStore("rates"), columns, ["k", "j"])
+        if storage == "memory":
+            newest = MemoryTable("rates", columns, ["k", "j"])
+        return VersionedTable("rates", newest, KEEP_MS)
+
+    database = Database(tmp_path / "db")
+    held = keeping(COLUMNS)
+    for store in held.stores():
+        store.attach(Part(database, store.id))
+    held.put_versions(rows([("a", 100, 1, False), ("a", 200, 2, False)]))
+    changes = {store.id: store.take_changes(1) for store in held.stores()}
+    batch = Batch()
+    for store in held.stores():
+        store.persist(PartOfBatch(batch, store.id))
+    database.write(batch)
+
+    def again(columns: dict[str, pl.DataType]) -> VersionedTable:
+        other = keeping(columns)
+        for store in other.stores():
+            if from_log:
+                for change in changes[store.id]:
+                    store.apply(change)
+            else:
+                store.attach(Part(database, store.id))
+        return other
+
+    keys = pl.DataFrame({"k": ["a", "a"], "j": [1, 1]}, schema={"k": pl.String, "j": pl.Int32})
+    changed = again({"n": pl.Date(), **COLUMNS})
+    changed.put_versions(rows([("a", 150, 3, False)]).with_columns(pl.lit(None, pl.Date).alias("n")))
+    found = changed.as_of(keys, np.array([100, 160]), found="found")
+    assert found.select("v", "n", "found").rows() == [(1, None, True), (3, None, True)]
+    fewer = again({"k": pl.String(), "j": pl.Int32()})
+    assert fewer.as_of(keys, np.array([99, 100]), found="found").rows() == [(False,), (True,)]
+    with pytest.raises(DeclarationError, match="column 'v' was kept as Int64, and is now declared as String"):
+        again(COLUMNS | {"v": pl.String()}).as_of(keys, np.array([99, 100]), found="found")
+    database.close()
 
 
 # -- any history

@@ -1,0 +1,29 @@
+"""Rows as an earlier version of the app kept them, with the columns that this one declares."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import polars as pl
+
+from headrace.core.errors import DeclarationError
+
+
+def conformed(
+    id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType], needed: Collection[str]
+) -> pl.DataFrame:
+    """The rows of a store with ``columns``: one that was added is null, one that was taken away is left out.
+
+    Raises ``DeclarationError`` where a type has changed, or where one of ``needed`` is new.
+    """
+    if rows.columns == list(columns) and dict(rows.schema) == dict(columns):
+        return rows
+    for name, dtype in columns.items():
+        kept = rows.schema.get(name)
+        if (kept is None and name in needed) or (kept is not None and kept != dtype):
+            raise DeclarationError(
+                f"store {id_!r}: column {name!r} was kept as {kept or 'nothing'}, and is now declared as {dtype}",
+                hint="add a column of another name, or give the step another id (its state begins anew)",
+            )
+    missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(columns.keys())
