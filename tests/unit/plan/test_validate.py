@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from graph_builder import SCHEMA, AppBuilder
 
-from headrace.api.specs import Filter, Input, Node, PartitionBy, SendTo, TableJoin
+from headrace.api.specs import EventTime, Filter, Input, Node, PartitionBy, SendTo, SendToTable, TableJoin
 from headrace.core.errors import PlanError
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
@@ -207,3 +207,23 @@ def test_a_global_table_filled_by_a_stream_that_each_task_reads_in_part():
     text = error_of(app)
     assert "global table 't' (/app/pipeline.py:1) would hold only a part in each task" in text
     assert ".broadcast(" in text
+
+
+def test_a_table_of_versions_needs_times_on_all_sides():
+    def versioned(*, fill: bool, ask: bool, side: bool = False) -> AppBuilder:
+        app = AppBuilder()
+        sides = [app.side_input("side", 1)] if side else []
+        app.table("t", *sides)
+        app.tables["t"] = replace(app.tables["t"], versions_ms=0)
+        time = EventTime("ts")
+        if not side:
+            app.node("fill", SendToTable("t", time=time if fill else None), app.input("fills", 1))
+        asking = app.node("ask", TableJoin("t", ("k",), "inner", time=time if ask else None), app.input("asks", 1))
+        app.output("answers", asking)
+        return app
+
+    versioned(fill=True, ask=True).plan()
+    assert "table 't' (/app/pipeline.py:1)" in error_of(versioned(fill=False, ask=True))
+    assert "has versions, and send_to 'fill'" in error_of(versioned(fill=False, ask=True))
+    assert "has versions, and join 'ask'" in error_of(versioned(fill=True, ask=False))
+    assert "has versions, and its side-input 'side'" in error_of(versioned(fill=True, ask=True, side=True))
