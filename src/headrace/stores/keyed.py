@@ -251,10 +251,10 @@ class KeyedRows:
         manifest = _MANIFEST_DECODER.decode(data)
         for e in manifest.segments:
             pieces = Pieces(self._kept, e.number, e.heights)
-            segment = Segment(self._kept, pieces, self._due, None, living=e.living, lows=e.lows, masked=e.masked)
-            self._segments.append(segment)
             if self._conform is not None:  # rows that don't fit are to be found out at once
                 next(pieces.all(), None)
+            segment = Segment(self._kept, pieces, self._due, None, living=e.living, lows=e.lows, masked=e.masked)
+            self._segments.append(segment)
         self._next_number = max((entry.number + 1 for entry in manifest.segments), default=0)
 
     def _attach_format_1(self, view: View, manifest: _ManifestOfFormat1) -> None:
