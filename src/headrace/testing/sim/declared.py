@@ -176,29 +176,32 @@ def _declare_outbox(app: App) -> None:
     )
 
 
+_BY_HAND_MS = 30 * TICK_MS
+
+
 class _ByHand(Task):
-    """Counts by key and 30 ms, with a store and timers; a timer lets the orders of its window go as well."""
+    """Counts by key and 30 ticks, with a store and timers; a timer lets the orders of its window go as well."""
 
     windows = Store(key={"k": pl.Int64, "start": pl.Int64}, value={"n": pl.Int64, "ids": pl.Int64})
     orders = Store(key={"k": pl.Int64, "id": pl.Int64}, value={"ts": pl.Int64})
 
     def process(self, message: dict[str, int], out: Out) -> None:
         """Add to the window of a message."""
-        key = message["k"], message["ts"] // 30 * 30
+        key = message["k"], expected.start_of(message["ts"], 30)
         before = self.windows.get(key) or {"n": 0, "ids": 0}
         self.windows.put(key, {"n": before["n"] + 1, "ids": before["ids"] + message["id"]})
-        out.set_timer(key, key[1] + 30)
+        out.set_timer(key, key[1] + _BY_HAND_MS)
         if out.input == "orders":
             self.orders.put((message["k"], message["id"]), {"ts": message["ts"]})
 
     def on_timer(self, timer: Timer, out: Out) -> None:
         """The window is complete."""
         k, start = timer.key
-        out.send("windows", {"k": k, "start": start, "end": start + 29, **self.windows.get(timer.key)})
+        out.send("windows", {"k": k, "start": start, "end": start + _BY_HAND_MS - 1, **self.windows.get(timer.key)})
         self.windows.delete(timer.key)
         for key, order in list(self.orders.items(k)):
-            if order["ts"] < start + 30:
-                out.send("orders", {"k": k, "id": key[1], "end": start + 29})
+            if order["ts"] < start + _BY_HAND_MS:
+                out.send("orders", {"k": k, "id": key[1], "end": start + _BY_HAND_MS - 1})
                 self.orders.delete(key)
 
 
@@ -220,7 +223,7 @@ def _declare_task(app: App) -> None:
     (
         flows["windows"]
         .partition_by("start", id="by-start", partitions=2)
-        .window(tumbling("30ms"), key="start", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
+        .window(tumbling(ticks(30)), key="start", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
         .send_to(app.output("windows", partitions=1))
     )
 

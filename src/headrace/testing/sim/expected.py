@@ -209,14 +209,14 @@ def together(sources: Sources, outputs: Outputs) -> str | None:
 
 
 def by_hand(sources: Sources, outputs: Outputs) -> str | None:
-    """Windows of 30 ms over two inputs, all keys together; each order with the end of its window."""
+    """Windows of 30 ticks over two inputs, all keys together; each order with the end of its window."""
     windows: dict[int, list[Message]] = defaultdict(list)
     for message in [*sources["views"], *sources["orders"]]:
-        windows[message.ts // 30 * 30].append(message)
+        windows[start_of(message.ts, 30)].append(message)
     wanted = [(start, len(messages), _ids(messages)) for start, messages in windows.items()]
     if wrong := differ("windows", columns(outputs["windows"], "start", "n", "ids"), wanted):
         return wrong
-    orders = [(order.k, order.id, order.ts // 30 * 30 + 29) for order in sources["orders"]]
+    orders = [(order.k, order.id, start_of(order.ts, 30) + 30 * TICK_MS - 1) for order in sources["orders"]]
     return differ("orders-out", columns(outputs["orders-out"], "k", "id", "end"), orders)
 
 
