@@ -17,7 +17,7 @@ import polars as pl
 from headrace.api.location import Location
 from headrace.api.remote import Remote
 from headrace.api.settings import Settings
-from headrace.api.shapes import Hopping, Panes, TimeAxis, Trigger, Tumbling, WindowShape
+from headrace.api.shapes import Hopping, Panes, Session, TimeAxis, Trigger, Tumbling, WindowShape
 from headrace.core.calling import Calling
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
@@ -269,7 +269,7 @@ class Window:
     @property
     def mergeable(self) -> bool:
         """Partial results of any batches, merged in any grouping, give the same results; built-in aggregates only."""
-        simple = isinstance(self.shape, Tumbling | Hopping) and self.axis == "event" and not self.marked
+        simple = isinstance(self.shape, Tumbling | Hopping | Session) and self.axis == "event" and not self.marked
         return simple and not any(aggregate.kind in ("fold", "reduce") for _, aggregate in self.aggregates)
 
 

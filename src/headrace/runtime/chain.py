@@ -55,7 +55,6 @@ from headrace.runtime.operators.table import RemoteWriter, TableLookup, TableWri
 from headrace.runtime.operators.table_as_of import TableAsOf
 from headrace.runtime.operators.task import TaskOperator
 from headrace.runtime.operators.trail import Arrival, Trail
-from headrace.runtime.operators.window_aligned import aligned_window
 from headrace.runtime.operators.windows import window_operator
 from headrace.runtime.tables import TaskTables
 from headrace.runtime.watermark import NEVER
@@ -82,9 +81,7 @@ def build_operator(
         case MapAsync() as spec:
             return MapAsyncOperator(node, spec, counters, calls)
         case Window() as spec:
-            if node.id in plan.combined.values():
-                return aligned_window(node, spec, counters, combined=True)
-            return window_operator(node, spec, counters)
+            return window_operator(node, spec, counters, combined=node.id in plan.combined.values())
         case Deduplicate() as spec:
             return DeduplicateOperator(node, spec, counters)
         case DropLate() as spec:

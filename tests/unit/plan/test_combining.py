@@ -31,6 +31,22 @@ def finer_keys(app: hr.App, views: hr.Stream) -> None:
     window.send_to(app.output("out"))
 
 
+def sessions(app: hr.App, views: hr.Stream) -> None:
+    shuffled = views.partition_by("member", id="by-member")
+    shuffled.window(hr.session("1s"), key="member", agg=COUNT, id="w").send_to(app.output("out"))
+
+
+def sessions_with_panes(app: hr.App, views: hr.Stream) -> None:
+    shuffled = views.partition_by("member", id="by-member")
+    shuffled.window(hr.session("1s"), key="member", agg=COUNT, id="w", early=hr.every(2)).send_to(app.output("out"))
+
+
+def sessions_whose_late_messages_are_wanted(app: hr.App, views: hr.Stream) -> None:
+    shuffled = views.partition_by("member", id="by-member")
+    late = app.output("late")
+    shuffled.window(hr.session("1s"), key="member", agg=COUNT, id="w", late_to=late).send_to(app.output("out"))
+
+
 def other_keys(app: hr.App, views: hr.Stream) -> None:
     window = views.partition_by("member", id="by-member").window(hr.tumbling("1s"), key="page", agg=COUNT, id="w")
     window.send_to(app.output("out"))
@@ -47,14 +63,17 @@ def messages_wanted_too(app: hr.App, views: hr.Stream) -> None:
     shuffled.send_to(app.output("copies"))
 
 
-@pytest.mark.parametrize("steps", [per_member, finer_keys])
+@pytest.mark.parametrize("steps", [per_member, finer_keys, sessions])
 def test_a_window_that_groups_by_the_keys_of_the_shuffle_is_combined(
     steps: Callable[[hr.App, hr.Stream], None],
 ) -> None:
     assert combined_windows(app_with(steps).graph()) == {"by-member": "w"}
 
 
-@pytest.mark.parametrize("steps", [other_keys, a_step_between, messages_wanted_too])
+@pytest.mark.parametrize(
+    "steps",
+    [other_keys, a_step_between, messages_wanted_too, sessions_with_panes, sessions_whose_late_messages_are_wanted],
+)
 def test_others_are_not(steps: Callable[[hr.App, hr.Stream], None]) -> None:
     assert combined_windows(app_with(steps).graph()) == {}
 

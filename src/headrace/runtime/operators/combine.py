@@ -6,7 +6,7 @@ import polars as pl
 
 from headrace.api.specs import Node, Window
 from headrace.runtime.operators.base import Counters, Operator
-from headrace.runtime.operators.window_aligned import aligned_window
+from headrace.runtime.operators.windows import mergeable_window
 
 
 class CombineOperator(Operator):
@@ -15,7 +15,7 @@ class CombineOperator(Operator):
     def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
         """``node`` is the window's: errors name it."""
         super().__init__(node)
-        self._window = aligned_window(node, spec, counters)
+        self._window = mergeable_window(node, spec, counters)
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""

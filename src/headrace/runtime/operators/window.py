@@ -117,10 +117,14 @@ class WindowOperator(Operator):
 
     def too_late(self, rows: pl.DataFrame) -> None:
         """Count messages whose windows are over, and hand them to whoever wants them."""
-        self._counters.count("late", rows.height)
+        self.count_late(rows.height)
         if rows.height:
             plain = rows.select(list(self.spec.input.columns))
             self.emit_aside(LATE, plain)
+
+    def count_late(self, messages: int) -> None:
+        """Count so many messages whose windows are over."""
+        self._counters.count("late", messages)
 
     def null_time(self) -> DataError:
         """The error for messages without a time."""

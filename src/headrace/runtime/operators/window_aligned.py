@@ -162,13 +162,6 @@ class AlignedWindow(WindowOperator):
             yield self.aggregation.merge(pl.concat(held), self._kept)
 
 
-def aligned_window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> AlignedWindow:
-    """The operator for a window that ``plan.combining`` chose."""
-    if not isinstance(spec.shape, Tumbling | Hopping):
-        raise TypeError(f"{spec.shape!r} isn't aligned")
-    return AlignedWindow(node, spec, spec.shape, counters, combined=combined)
-
-
 def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:
     """Where the slice begins that ``time`` is in: windows begin at multiples of ``every``, and end ``size`` later."""
     since = (time - shift) % every

@@ -55,16 +55,12 @@ class KeyedWindow(WindowOperator):
 
     def take_in(self, rows: pl.DataFrame) -> None:
         """See ``WindowOperator``."""
-        if self._panes.clocked:
-            rows = rows.with_columns(pl.lit(self.now(), pl.Int64).alias(NOW))
-        assigned, before = self.assign(rows)
+        assigned, before = self.assign(self.clocked(rows))
         if self._panes.counted:
-            self._keep(self._send_full(self._by_pane(assigned, before)))
+            self.put_back(self._send_full(self._by_pane(assigned, before)))
         else:
             new = self.partial(assigned, self._group, *self._panes.of).with_columns(pl.lit(0, pl.Int64).alias(INDEX))
-            self._keep(new if before is None else self._merged([before, new], self._group))
-        if self._due_by(DUE, self.time):
-            self._speak(DUE, self.time, self.time, self.time)
+            self.put_back(new if before is None else self._merged([before, new], self._group))
 
     def advance(self, time: int) -> None:
         """See ``WindowOperator``."""
@@ -91,6 +87,16 @@ class KeyedWindow(WindowOperator):
         return (self.store,)
 
     # -- when a batch has come
+
+    def clocked(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Messages with what the clock shows, if a trigger goes by it."""
+        return rows.with_columns(pl.lit(self.now(), pl.Int64).alias(NOW)) if self._panes.clocked else rows
+
+    def put_back(self, rows: pl.DataFrame) -> None:
+        """Keep what a batch and the state make together; what is due already speaks."""
+        self._keep(rows)
+        if self._due_by(DUE, self.time):
+            self._speak(DUE, self.time, self.time, self.time)
 
     def _merged(self, frames: list[pl.DataFrame], keys: list[str], *more: str) -> pl.DataFrame:
         """Partial results put together; the columns ``more`` are the same in all that meet."""

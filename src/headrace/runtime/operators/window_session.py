@@ -1,9 +1,13 @@
 """Sessions: windows of activity that grow, and grow together.
 
-Each message is a session from itself until the gap has passed; sessions of a key that overlap are one. A batch's
-messages and the sessions that the state has of their keys are ordered by time, and a new session begins where the gap
-has passed since all before: one pass over columns. A message out of order may so extend a session to the front, or join
-two. What the state holds of a key never overlaps.
+Each message is a session from itself until the gap has passed; sessions of a key that overlap are one. A batch becomes
+*spans* first: partial results of the sessions that its messages alone make. Spans are few where keys repeat, and they
+merge, so they may be made before a shuffle as well. The spans and the sessions that the state has of their keys are
+ordered by time, and a new session begins where the gap has passed since all before: one pass over columns. A message
+out of order may so extend a session to the front, or join two. What the state holds of a key never overlaps.
+
+Where each message must be looked at (panes that count, an output of late messages), the messages themselves take the
+place of spans.
 
 A message is too late when the session that it would be part of is over, allowed lateness included. One that joins a
 session that is still there is not, however old it is.
@@ -14,33 +18,115 @@ from __future__ import annotations
 import polars as pl
 
 from headrace.api.shapes import Session
-from headrace.api.specs import Node, Window
+from headrace.api.specs import LATE, Node, Window
+from headrace.core.errors import DataError
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.panes import INDEX, NUMBER
 from headrace.runtime.operators.window import END, START
 from headrace.runtime.operators.window_keyed import Assigned, KeyedWindow
 from headrace.runtime.watermark import NEVER
 from headrace.stores.keyed import KeyedRows
 
-_PLACE = "__place"
+_PLACE, _SESSION = "__place", "__session"
 
 
 class SessionWindow(KeyedWindow):
     """Sessions per key."""
 
-    def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters, *, combined: bool = False) -> None:
+        """``combined``: what it gets are spans, made before the shuffle by ``combine``."""
         super().__init__(node, spec, counters)
         self._gap = shape.gap_ms
+        self._combined = combined
+        self._wire: pl.Schema | None = None
 
     def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
         """See ``KeyedWindow``."""
         return KeyedRows(id_, self.keys, [START], dues)
 
+    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The spans of messages, for another task of this step; each says of how many messages it is."""
+        if self._event_time is None:
+            raise ValueError("only windows over event time are combined")
+        return self._spans(rows.with_columns(self._event_time))
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        if not self._combined:
+            super().on_batch(rows)
+            return
+        if self._wire is None:
+            self._wire = self.combine(self.spec.input.empty()).schema
+        if rows.schema != self._wire:
+            raise DataError(
+                f"operator {self.node.id!r} got partial results with the columns {dict(rows.schema)}, "
+                f"not {dict(self._wire)}",
+                hint="another version of the app wrote them: drain the app before changing a window, or give the "
+                "partition_by before it a new id",
+            )
+        self._take_spans(rows)
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """See ``WindowOperator``."""
+        if self._panes.counted or LATE in self.aside:
+            super().take_in(rows)
+        else:
+            self._take_spans(self._spans(self.clocked(rows)))
+
     def assign(self, rows: pl.DataFrame) -> Assigned:
         """See ``KeyedWindow``."""
         if rows[TIME].null_count():
             raise self.null_time()
-        rows = rows.with_columns(pl.col(TIME).alias(START), (pl.col(TIME) + self._gap).alias(END))
+        rows, before = self._joined(rows.with_columns(pl.col(TIME).alias(START), (pl.col(TIME) + self._gap).alias(END)))
+        if self.time > NEVER:
+            late = self._panes.over(self.time)
+            self.too_late(rows.filter(late))
+            rows = rows.filter(~late)
+        return rows, before
+
+    def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Partial results of the sessions that messages make by themselves."""
+        times = rows[TIME]
+        if times.null_count():
+            raise self.null_time()
+        low, high = times.min(), times.max()
+        more = (pl.col(TIME).min().alias(START), (pl.col(TIME).max() + self._gap).alias(END), *self._panes.of)
+        if isinstance(low, int) and isinstance(high, int) and high - low >= self._gap:
+            sessions = self._numbered(rows)
+            firsts = (pl.col(key).first() for key in self.keys)
+            spans = self.partial(sessions, [_SESSION], *firsts, *more)
+        elif self.keys:
+            return self._ordered(self.partial(rows, self.keys, *more))
+        else:
+            spans = self.partial(rows.with_columns(pl.lit(0).alias(_SESSION)), [_SESSION], *more)
+        return self._ordered(spans.select([*self.keys, *(c for c in spans.columns if c not in (_SESSION, *self.keys))]))
+
+    def _numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Messages with the number of the session that they make by themselves; in order of arrival if it matters."""
+        begins = pl.col(TIME).diff() >= self._gap
+        if self.keys:
+            begins |= pl.struct(self.keys).rle_id().diff() > 0
+        if self.aggregation.ordered:
+            rows = rows.with_row_index(_PLACE)
+        rows = rows.sort(*self.keys, TIME).with_columns(begins.fill_null(value=True).cum_sum().alias(_SESSION))
+        return rows.sort(_PLACE).drop(_PLACE) if self.aggregation.ordered else rows
+
+    def _ordered(self, spans: pl.DataFrame) -> pl.DataFrame:
+        """Of spans that become one, the messages of the earlier come first."""
+        return spans.sort(START) if self.aggregation.ordered else spans
+
+    def _take_spans(self, spans: pl.DataFrame) -> None:
+        spans, before = self._joined(spans)
+        if self.time > NEVER:
+            late = self._panes.over(self.time)
+            self.count_late(int(spans.filter(late)[NUMBER].sum()))
+            spans = spans.filter(~late)
+        spans = spans.with_columns(pl.lit(0, pl.Int64).alias(INDEX))
+        self.put_back(self._merged([spans] if before is None else [before, spans], self._group))
+
+    def _joined(self, rows: pl.DataFrame) -> Assigned:
+        """Messages or spans with the bounds of their sessions; and what the state has of these, taken out."""
         before = self.store.take(rows.select(self.keys).unique() if self.keys else rows.head(1))
         spans = [rows.select(self._group)]
         if before is not None:
@@ -51,10 +137,6 @@ class SessionWindow(KeyedWindow):
         rows = rows.with_columns(whole[START].slice(held), whole[END].slice(held))
         if before is not None:
             before = before.with_columns(whole[START].head(held), whole[END].head(held))
-        if self.time > NEVER:
-            late = self._panes.over(self.time)
-            self.too_late(rows.filter(late))
-            rows = rows.filter(~late)
         return rows, before
 
     def _sessions(self, spans: pl.DataFrame) -> pl.DataFrame:
@@ -62,6 +144,6 @@ class SessionWindow(KeyedWindow):
         ordered = spans.with_row_index(_PLACE).sort(*self.keys, START)
         before = pl.col(END).cum_max().shift(1)
         begins = pl.col(START) >= (before.over(self.keys) if self.keys else before)
-        ordered = ordered.select(_PLACE, START, END, begins.fill_null(value=True).cum_sum().alias("__session"))
-        bounds = (pl.col(START).min().over("__session"), pl.col(END).max().over("__session"))
+        ordered = ordered.select(_PLACE, START, END, begins.fill_null(value=True).cum_sum().alias(_SESSION))
+        bounds = (pl.col(START).min().over(_SESSION), pl.col(END).max().over(_SESSION))
         return ordered.with_columns(bounds).sort(_PLACE)

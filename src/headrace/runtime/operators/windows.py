@@ -23,6 +23,9 @@ from headrace.runtime.operators.window_count import CountedWindow
 from headrace.runtime.operators.window_session import SessionWindow
 from headrace.runtime.operators.window_sliding import SlidingWindow
 
+MergeableWindow = AlignedWindow | SessionWindow
+"""They ``combine`` messages into partial results, and are made of such as well."""
+
 
 def window_operator(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
     """The operator for a window step; ``combined``: what it gets are partial results, made before the shuffle."""
@@ -35,7 +38,7 @@ def window_operator(node: Node, spec: Window, counters: Counters, *, combined: b
         case Sliding() as shape:
             return SlidingWindow(node, spec, shape, counters)
         case Session() as shape:
-            return SessionWindow(node, spec, shape, counters)
+            return SessionWindow(node, spec, shape, counters, combined=combined)
         case GlobalWindow():
             return WholeWindow(node, spec, counters)
         case CountWindow(size=size, every=every) if size == every:
@@ -43,3 +46,11 @@ def window_operator(node: Node, spec: Window, counters: Counters, *, combined: b
             return WholeWindow(node, replace(spec, early=full, panes="discarding"), counters)
         case CountWindow() as shape:
             return CountedWindow(node, spec, shape, counters)
+
+
+def mergeable_window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> MergeableWindow:
+    """The operator for a window that ``plan.combining`` chose."""
+    window = window_operator(node, spec, counters, combined=combined)
+    if not isinstance(window, MergeableWindow):
+        raise TypeError(f"{spec.shape!r} isn't made of partial results")
+    return window

@@ -20,12 +20,16 @@ ALL = {
     "mean": hr.mean("ms"),
 }
 
+TUMBLING = hr.tumbling("3s")
+HOPPING = hr.hopping("3s", every="2s")
+SESSION = hr.session("1500ms")
 
-def counted() -> hr.App:
+
+def counted(shape: hr.Tumbling | hr.Hopping | hr.Session = TUMBLING) -> hr.App:
     app = hr.App("counted")
     views = app.input("views", VIEWS, event_time="ts", lateness="2s")
     shuffled = views.partition_by("member", id="by-member")
-    shuffled.window(hr.tumbling("3s"), key="member", agg=ALL, id="per-3s").send_to(app.output("counts"))
+    shuffled.window(shape, key="member", agg=ALL, id="per-3s").send_to(app.output("counts"))
     return app
 
 
@@ -50,20 +54,46 @@ def test_fewer_rows_cross_the_shuffle() -> None:
     assert (whole[2], parts[2]) == (4, 3)
 
 
+def test_sessions_cross_as_spans() -> None:
+    batch: list[tuple[str | None, int | None, int]] = [
+        ("a", 1, 100),
+        ("b", 1, 0),
+        ("a", 2, 3_000),
+        ("a", 4, 1_500),
+        (None, 8, 9_000),
+    ]
+    whole, parts = results(counted(SESSION), [batch], combine=False), results(counted(SESSION), [batch], combine=True)
+    assert whole[0] == parts[0]
+    assert (whole[2], parts[2]) == (5, 4)
+
+
+def test_sessions_without_a_key_are_made_of_spans_too() -> None:
+    app = hr.App("all")
+    app.input("views", VIEWS, event_time="ts").window(SESSION, key=None, agg=ALL, id="w").send_to(app.output("counts"))
+    with app.test() as t:
+        t.feed("views", [{"member": "a", "ms": 1, "ts": ts} for ts in (0, 1_000, 4_000)])
+        t.feed("views", [{"member": "b", "ms": 2, "ts": 5_000}])
+        t.end()
+        assert t.read("counts").select("window_start", "window_end", "n", "sum").rows() == [
+            (0, 2_500, 2, 2),
+            (4_000, 6_500, 2, 3),
+        ]
+
+
 MESSAGES = st.tuples(
     st.sampled_from(["a", "b", "c", None]), st.one_of(st.none(), st.integers(-50, 50)), st.integers(0, 20_000)
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(MESSAGES, min_size=1, max_size=8), max_size=8))
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([TUMBLING, HOPPING, SESSION]), st.lists(st.lists(MESSAGES, min_size=1, max_size=8), max_size=8))
 def test_results_and_late_counts_are_those_of_whole_messages(
-    batches: list[list[tuple[str | None, int | None, int]]],
+    shape: hr.Tumbling | hr.Hopping | hr.Session, batches: list[list[tuple[str | None, int | None, int]]]
 ) -> None:
-    assert results(counted(), batches, combine=True)[:2] == results(counted(), batches, combine=False)[:2]
+    assert results(counted(shape), batches, combine=True)[:2] == results(counted(shape), batches, combine=False)[:2]
 
 
-@pytest.mark.parametrize("shape", [hr.tumbling("3s"), hr.hopping("3s", every="2s")], ids=str)
+@pytest.mark.parametrize("shape", [TUMBLING, HOPPING, SESSION], ids=str)
 @pytest.mark.parametrize(
     "aggregate",
     [
@@ -77,7 +107,9 @@ def test_results_and_late_counts_are_those_of_whole_messages(
     ],
     ids=lambda aggregate: f"{aggregate.kind}-{aggregate.by is not None}",
 )
-def test_every_aggregate_crosses_the_shuffle_in_parts(shape: hr.Tumbling | hr.Hopping, aggregate: hr.Aggregate) -> None:
+def test_every_aggregate_crosses_the_shuffle_in_parts(
+    shape: hr.Tumbling | hr.Hopping | hr.Session, aggregate: hr.Aggregate
+) -> None:
     app = hr.App("parts")
     views = app.input("views", VIEWS, event_time="ts", lateness="2s").partition_by("member", id="by-member")
     views.window(shape, key="member", agg={"result": aggregate}, id="w").send_to(app.output("counts"))
