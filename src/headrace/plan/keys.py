@@ -56,7 +56,7 @@ class _Known:
 
 def check_keys(graph: Graph) -> None:
     """Raise ``PlanError`` for a join of flows whose messages of one key can't be in one task."""
-    known = {id_: facts.partitioning for id_, facts in _all_known(graph).items()}
+    known = partitionings(graph)
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
         match node.operator:
@@ -66,6 +66,11 @@ def check_keys(graph: Graph) -> None:
                 _check_lookup(graph, node, on, known)
             case _:
                 continue
+
+
+def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
+    """By node what the flow behind it is partitioned by; None where that isn't known."""
+    return {id_: facts.partitioning for id_, facts in _all_known(graph).items()}
 
 
 # -- joins --------------------------------------------------------------------------------------------

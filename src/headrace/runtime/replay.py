@@ -58,6 +58,7 @@ class Replay:
         finally:
             self.progress = None
         self._state.read_to(node.local)
+        self._state.replayed()
         return True
 
     def _lost(self, why: str) -> SurroundingsError:

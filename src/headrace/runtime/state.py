@@ -5,18 +5,19 @@ a restart reads just what came after. When the folder is missing, damaged or doe
 snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
 changelog has grown enough; what lies before the last but one is trimmed.
 
-All on the run-loop thread; ``persist`` and ``snapshot`` wait for the disk.
+All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` wait for the disk.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
-from headrace.core.errors import CorruptLogError
+from headrace.core.errors import CorruptLogError, SurroundingsError, UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.naming import StateFolders
 from headrace.stores.base import StateStore
@@ -30,6 +31,7 @@ from headrace.stores.database import (
     discard_abandoned,
     restore_snapshot,
 )
+from headrace.stores.pinned import Pin
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
 SNAPSHOTS_KEPT = 2
@@ -78,6 +80,7 @@ class TaskState:
         self._borrowed: Path | None = None
         self._restored: Snapshot | None = None
         self._damaged = False
+        self._readable = False
         self.warnings: list[str] = []
 
     # -- beginning
@@ -86,6 +89,7 @@ class TaskState:
         """Fill new, empty stores from the local state; returns the commit that they correspond to."""
         self._stores = stores
         self._held.clear()
+        self._readable = False
         if self._folders is None:
             return None
         if self._database is None:
@@ -229,6 +233,34 @@ class TaskState:
         self._since_snapshot += self._applied_bytes
         self._applied_bytes = 0
 
+    def replayed(self) -> None:
+        """The changelog has been read to its end: others may read what is committed."""
+        self._readable = True
+
+    # -- for other threads
+
+    @contextmanager
+    def committed(self) -> Iterator[Pin]:
+        """The local database as it is now: it holds commits alone, and this is one of them, whatever comes after it.
+
+        Raises ``UnavailableError`` while the state is rebuilt, ``SurroundingsError`` when there is none on disk.
+        """
+        if self._folders is None:
+            raise SurroundingsError(
+                "the app keeps its state in memory, where nobody else can read it",
+                hint="an app that runs by app.run() or headrace run keeps it on disk",
+            )
+        database = self._database if self._readable else None
+        if database is None:
+            raise UnavailableError(
+                "its state is being restored at present", hint="ask again; headrace status shows how far it is"
+            )
+        pin = database.pin()
+        try:
+            yield pin
+        finally:
+            pin.close()
+
     # -- for status
 
     def entries(self) -> int:
@@ -237,6 +269,7 @@ class TaskState:
 
     def close(self) -> None:
         """Release the folder."""
+        self._readable = False
         if self._database is not None:
             self._database.close()
             self._database = None

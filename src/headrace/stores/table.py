@@ -29,7 +29,8 @@ from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
 SCANNED_ROWS = 8192
 
 _LAYOUTS_KEY = b"\xff"  # a row's key begins with 0 or 1
-_ROWS_END = b"\x02"
+ROWS_END = b"\x02"
+"""Behind every row's key."""
 _LAYOUTS_FORMAT = 1
 
 Columns = Mapping[str, pl.DataType]
@@ -130,9 +131,13 @@ class TableReader:
         low, high = key_range(self._id, self.key, start, stop, prefix)
         entries = self._reads.range(low, high, reverse=reverse) if low < high else iter(())
         while batch := list(islice(entries, batch_rows)):
-            keys, values = zip(*batch, strict=True)
-            rows = self._decode(values)
-            yield pl.concat([self._keys.decode(keys), rows], how="horizontal")
+            yield self.rows_of(batch)
+
+    def rows_of(self, entries: Sequence[tuple[bytes, bytes]]) -> pl.DataFrame:
+        """All columns of entries that were read from the store; there is at least one."""
+        keys, values = zip(*entries, strict=True)
+        rows = self._decode(values)
+        return pl.concat([self._keys.decode(keys), rows], how="horizontal")
 
     # -- layouts
 
@@ -276,11 +281,11 @@ def key_range(
 ) -> tuple[bytes, bytes]:
     """The bytes that keys lie between, from the first to without the second; see ``TableReader.scan``."""
     low = _bound(id_, key, start) if start else b""
-    high = _bound(id_, key, stop) if stop else _ROWS_END
+    high = _bound(id_, key, stop) if stop else ROWS_END
     if prefix:
         first = _bound(id_, key, prefix)
         # Behind a column comes the end, or the next one's 0 or 1; in a string that goes on, FF.
-        low, high = max(low, first), min(high, first + _ROWS_END)
+        low, high = max(low, first), min(high, first + ROWS_END)
     return low, high
 
 

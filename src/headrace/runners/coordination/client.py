@@ -33,6 +33,7 @@ from headrace.runners.coordination.messages import (
     decode,
     encode,
 )
+from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
 
 _A = TypeVar("_A", bound=Message)
 _FIRST_PAUSE_S = 0.05
@@ -69,9 +70,11 @@ class CoordinatorClient:
         self._closing = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
 
-    def sibling(self) -> CoordinatorClient:
+    def sibling(self, *, timeout_s: float | None = None) -> CoordinatorClient:
         """Another client of the same coordinator, for another thread."""
-        return CoordinatorClient(self._url, self._token, timeout_s=self._timeout_s, patience_s=self._patience_s)
+        return CoordinatorClient(
+            self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s
+        )
 
     def register(self, message: Register) -> Assignment:
         """Become the current incarnation of the container; its tasks."""
@@ -92,6 +95,18 @@ class CoordinatorClient:
     def failure(self, message: Failure) -> Orders:
         """Report the error that this container dies of."""
         return self._call("POST", "/failure", message, Orders)
+
+    def listen(self, message: Listening) -> Questions:
+        """Bring an answer, and wait for the next question; the coordinator takes its time, so mind ``timeout_s``."""
+        return self._call("POST", "/questions", message, Questions)
+
+    def tables(self) -> TableList:
+        """The tables that can be asked about."""
+        return self._call("GET", "/tables", None, TableList)
+
+    def ask(self, message: Ask) -> Answers:
+        """Ask about a table; needs a longer ``timeout_s`` than the question's own limit."""
+        return self._call("POST", "/tables", message, Answers)
 
     def status(self) -> AppStatus:
         """How the app is doing."""

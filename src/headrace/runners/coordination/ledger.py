@@ -148,6 +148,10 @@ class Ledger:
         self._seen(container, now_ms)
         return task
 
+    def check_current(self, container: int, incarnation: str) -> None:
+        """Raise ``FencedError`` unless this is the container's current incarnation."""
+        self._current(container, incarnation)
+
     def heartbeat(self, message: Heartbeat, now_ms: float) -> Orders:
         """Take in how the container's tasks are doing; its orders."""
         container = self._current(message.container, message.incarnation)
@@ -251,6 +255,10 @@ class Ledger:
     def assignments(self) -> tuple[tuple[TaskName, ...], ...]:
         """The tasks of each container."""
         return tuple(container.tasks for container in self._containers)
+
+    def state_of(self, container: int) -> ContainerState:
+        """The state of one container."""
+        return self._container(container).state
 
     def status(self, now_ms: float) -> AppStatus:
         """Everything, as others may see it."""

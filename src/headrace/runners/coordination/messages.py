@@ -8,10 +8,12 @@ incarnation of its container is refused, and has to stop. Times are milliseconds
 from __future__ import annotations
 
 import traceback
-from typing import Any, Literal, TypeVar
+from functools import cache
+from typing import Literal, TypeVar
 
 import msgspec
 
+from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
 
 FORMAT = 1
@@ -60,6 +62,13 @@ class ErrorReport(Part, frozen=True, kw_only=True):
                 traceback=text,
             )
         return cls(type=name, message=str(error) or name, retry=True, traceback=text)
+
+    def as_error(self) -> HeadraceError:
+        """The error as the class that it was there, if we know it."""
+        kind = getattr(errors, self.type, None)
+        if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
+            return HeadraceError(f"{self.type}: {self.message}\n{self.traceback}", hint=self.hint)
+        return kind(self.message, hint=self.hint)
 
     @property
     def fatal(self) -> bool:
@@ -242,6 +251,15 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
+class QueriesStatus(Part, frozen=True, kw_only=True):
+    """Questions about tables since the start: how many wait now, and what became of the others."""
+
+    waiting: int = 0
+    answered: int = 0
+    timed_out: int = 0
+    refused: int = 0
+
+
 class HeldUp(Part, frozen=True, kw_only=True):
     """A task that keeps ``tasks`` from completing their next version, why as far as is known, and for how long."""
 
@@ -262,18 +280,17 @@ class AppStatus(Message, frozen=True, kw_only=True):
     tasks: list[TaskStatus]
     containers: list[ContainerStatus]
     held_up: list[HeldUp] = []
+    queries: QueriesStatus = QueriesStatus()
     error: ErrorReport | None = None
 
 
 _M = TypeVar("_M", bound=Message)
 _ENCODER = msgspec.json.Encoder()
-_DECODERS: dict[type[Message], msgspec.json.Decoder[Any]] = {
-    kind: msgspec.json.Decoder(kind)
-    for kind in (
-        *(Refusal, Register, Heartbeat, GenerationRequest, Finished, Failure),
-        *(TaskGrant, Orders, Assignment, AppStatus),
-    )
-}
+
+
+@cache
+def _decoder(kind: type[_M]) -> msgspec.json.Decoder[_M]:
+    return msgspec.json.Decoder(kind)
 
 
 def encode(message: Message) -> bytes:
@@ -284,7 +301,7 @@ def encode(message: Message) -> bytes:
 def decode(kind: type[_M], data: bytes) -> _M:
     """The message of that kind in ``data``; raises ``ProtocolError`` when it is none, or of an unknown format."""
     try:
-        message: _M = _DECODERS[kind].decode(data)
+        message: _M = _decoder(kind).decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(
             f"this is no {kind.__name__} message: {error}: {data[:200]!r}",

@@ -13,16 +13,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import msgspec
+
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import UsageError
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
+from headrace.runners.coordination.desk import Desk
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
 from headrace.runners.coordination.messages import (
     AppState,
     AppStatus,
     Assignment,
+    ContainerState,
     ErrorReport,
     Failure,
     Finished,
@@ -34,6 +38,7 @@ from headrace.runners.coordination.messages import (
     decode,
     encode,
 )
+from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
 
 LOOPBACK = "127.0.0.1"
 
@@ -55,7 +60,9 @@ class Coordinator:
         advertised_host: str | None = None,
         token: str | None = None,
         clock: Clock | None = None,
+        tables: TableList | None = None,
     ) -> None:
+        """``tables`` is what can be asked about."""
         reachable = advertised_host or host
         if _is_wildcard(reachable):
             raise UsageError(
@@ -68,6 +75,8 @@ class Coordinator:
         self._clock = clock or WallClock()
         self._changed = threading.Condition()
         self._granting = threading.Lock()
+        self._tables = tables or TableList(app=ledger.app)
+        self._desk = Desk(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._listener = Listener(host, port, self.token, self._routes())
         name = f"[{reachable}]" if ":" in reachable else reachable
         self.url = f"http://{name}:{self._listener.port}"
@@ -78,6 +87,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Stop answering; containers that are still there will find the driver gone, and end. Idempotent."""
+        self.hang_up()
         self._listener.close()
 
     def __enter__(self) -> Coordinator:
@@ -93,7 +103,8 @@ class Coordinator:
         """How everything is now."""
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
-            return self._ledger.status(now_ms)
+            status = self._ledger.status(now_ms)
+        return msgspec.structs.replace(status, queries=self._desk.status())
 
     @property
     def state(self) -> AppState:
@@ -130,22 +141,10 @@ class Coordinator:
         with self._noticing():
             self._ledger.fail(ErrorReport.of(error))
 
-    # -- for the wire ------------------------------------------------------------------------------
+    # -- for containers: on the wire, or in this process ----------------------------------------------
 
-    def _routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
-        return {
-            ("POST", "/register"): self._on_register,
-            ("POST", "/heartbeat"): self._on_heartbeat,
-            ("POST", "/generation"): self._on_generation,
-            ("POST", "/finished"): self._on_finished,
-            ("POST", "/failure"): self._on_failure,
-            ("POST", "/drain"): self._on_drain,
-            ("POST", "/stop"): self._on_stop,
-            ("GET", "/status"): lambda _: encode(self.status()),
-        }
-
-    def _on_register(self, body: bytes) -> bytes:
-        message = decode(Register, body)
+    def register(self, message: Register) -> Assignment:
+        """A container's process has started: what it is to run."""
         with self._granting:
             with self._noticing() as now_ms:
                 seat = self._ledger.register(message, now_ms)
@@ -155,42 +154,62 @@ class Coordinator:
                 self._ledger.granted(message, issued)
                 orders = self._ledger.orders
         grants = {**seat.grants, **issued}
-        return encode(
-            Assignment(
-                tasks=[TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
-                heartbeat_ms=self._ledger.heartbeat_ms,
-                orders=orders,
-                superseded=seat.superseded,
-            )
+        return Assignment(
+            tasks=[TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
+            heartbeat_ms=self._ledger.heartbeat_ms,
+            orders=orders,
+            superseded=seat.superseded,
         )
 
-    def _on_generation(self, body: bytes) -> bytes:
-        message = decode(GenerationRequest, body)
+    def generation(self, message: GenerationRequest) -> TaskGrant:
+        """A new generation for a task that rolls back in place."""
         with self._granting:
             with self._noticing() as now_ms:
                 task = self._ledger.check_request(message, now_ms)
             issued = self._generations.issue([task])
             with self._noticing():
                 self._ledger.granted(message, issued)
-        return encode(TaskGrant(name=message.task, generation=issued[task]))
+        return TaskGrant(name=message.task, generation=issued[task])
 
-    def _on_heartbeat(self, body: bytes) -> bytes:
-        message = decode(Heartbeat, body)
+    def heartbeat(self, message: Heartbeat) -> Orders:
+        """How a container's tasks are doing; its orders."""
         with self._noticing() as now_ms:
-            orders = self._ledger.heartbeat(message, now_ms)
-        return encode(orders)
+            return self._ledger.heartbeat(message, now_ms)
 
-    def _on_finished(self, body: bytes) -> bytes:
-        message = decode(Finished, body)
+    def finished(self, message: Finished) -> Orders:
+        """These tasks are over."""
         with self._noticing() as now_ms:
-            orders = self._ledger.finished(message, now_ms)
-        return encode(orders)
+            return self._ledger.finished(message, now_ms)
 
-    def _on_failure(self, body: bytes) -> bytes:
-        message = decode(Failure, body)
+    def failure(self, message: Failure) -> Orders:
+        """A container dies."""
         with self._noticing() as now_ms:
-            orders = self._ledger.failed(message, now_ms)
-        return encode(orders)
+            return self._ledger.failed(message, now_ms)
+
+    def listen(self, message: Listening) -> Questions:
+        """Take in an answer, and block until there is a question for that container, or for some seconds."""
+        return self._desk.listen(message)
+
+    def hang_up(self) -> None:
+        """Let nobody wait for a question any more, or for an answer. Idempotent."""
+        self._desk.close()
+
+    # -- for the wire ------------------------------------------------------------------------------
+
+    def _routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
+        return {
+            ("POST", "/register"): lambda body: encode(self.register(decode(Register, body))),
+            ("POST", "/heartbeat"): lambda body: encode(self.heartbeat(decode(Heartbeat, body))),
+            ("POST", "/generation"): lambda body: encode(self.generation(decode(GenerationRequest, body))),
+            ("POST", "/finished"): lambda body: encode(self.finished(decode(Finished, body))),
+            ("POST", "/failure"): lambda body: encode(self.failure(decode(Failure, body))),
+            ("POST", "/drain"): self._on_drain,
+            ("POST", "/stop"): self._on_stop,
+            ("POST", "/questions"): lambda body: encode(self.listen(decode(Listening, body))),
+            ("POST", "/tables"): lambda body: encode(self._desk.ask(decode(Ask, body))),
+            ("GET", "/tables"): lambda _: encode(self._tables),
+            ("GET", "/status"): lambda _: encode(self.status()),
+        }
 
     def _on_drain(self, body: bytes) -> bytes:
         decode(Orders, body)
@@ -203,6 +222,14 @@ class Coordinator:
         return encode(self._ledger.orders)
 
     # -- inside ------------------------------------------------------------------------------------
+
+    def _check_current(self, container: int, incarnation: str) -> None:
+        with self._changed:
+            self._ledger.check_current(container, incarnation)
+
+    def _state_of(self, container: int) -> ContainerState:
+        with self._changed:
+            return self._ledger.state_of(container)
 
     @contextmanager
     def _noticing(self) -> Iterator[float]:

@@ -1,8 +1,9 @@
 """The one function that Spark runs in each container: bytes in, a report out.
 
-It registers with the coordinator, runs the tasks it is handed until they have finished or it is told to end, and
-sends heartbeats from a second thread. The run loop has the main thread. The payload comes inside Spark's own task
-closure, from the driver that made it; nothing here is unpickled from anywhere else.
+It registers with the coordinator, runs the tasks it is handed until they have finished or it is told to end, sends
+heartbeats from a second thread, and answers questions about its tables on a third. The run loop has the main thread.
+The payload comes inside Spark's own task closure, from the driver that made it; nothing here is unpickled from anywhere
+else.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from headrace.runners.coordination.messages import (
 )
 from headrace.runners.reporting import task_status
 from headrace.runners.spark.hosting import ContainerArgs
+from headrace.runners.tables.answering import AnswerThread, TableAnswers
 from headrace.runtime.container import Container
 from headrace.runtime.host import TaskHost
 
@@ -115,8 +117,10 @@ def _run(
         on_lost=lose,
         interval_s=assignment.heartbeat_ms / 1000,
     )
+    answers = AnswerThread.over(client, args.container, incarnation, TableAnswers(container.hosts, clock))
     _obey(container, assignment.orders)
     heartbeats.start()
+    answers.start()
     try:
         container.run(board.publish)
         if lost:
@@ -127,6 +131,7 @@ def _run(
             client.finished(Finished(container=args.container, incarnation=incarnation, tasks=drained))
         return {"container": args.container, "tasks": len(drained)}
     finally:
+        answers.close()
         heartbeats.close()
         container.close()
 

@@ -19,14 +19,12 @@ from types import FrameType
 from pyspark import SparkContext
 
 from headrace.api.specs import Graph
-from headrace.core import errors
-from headrace.core.errors import HeadraceError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.ledger import Ledger
-from headrace.runners.coordination.messages import AppStatus, ErrorReport
+from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import check_stages, prepare_streams
@@ -36,6 +34,7 @@ from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.slots import check_slots, usable_slots
 from headrace.runners.spark.supervision import watch
+from headrace.runners.tables.catalogue import catalogue
 
 END_GRACE_S = 10.0
 
@@ -99,7 +98,7 @@ class _Run:
             started_at=self._started_at,
             guarantee=planned.graph.settings.guarantee,
         )
-        self._coordinator = Coordinator(ledger, metadata)
+        self._coordinator = Coordinator(ledger, metadata, tables=catalogue(planned))
         self._stages = list(stages)
         self._context = context
         self._containers = containers
@@ -147,7 +146,7 @@ class _Run:
     def _watch(self, job: ContainerJob) -> AppStatus:
         status = watch(self._coordinator, job, self._options.progress)
         if status.error is not None:
-            raise _ended_by(status.error)
+            raise status.error.as_error()
         job.wait(END_GRACE_S)
         return self._coordinator.status()
 
@@ -170,14 +169,6 @@ class _Run:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _ended_by(report: ErrorReport) -> HeadraceError:
-    """The error that a container reported, as the class it was there if we know it."""
-    kind = getattr(errors, report.type, None)
-    if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
-        return HeadraceError(f"{report.type}: {report.message}\n{report.traceback}", hint=report.hint)
-    return kind(report.message, hint=report.hint)
 
 
 def _user_folders() -> tuple[str, ...]:

@@ -1,0 +1,124 @@
+"""A container's part: a thread that waits for questions about its tables and answers them from committed state.
+
+It waits in a request that the coordinator holds, so it costs nothing while nobody asks. What it reads is bounded by
+the question, and the run loop waits for it only to close a database. When the coordinator can't be reached it tries
+again: whether the container ends by that, its heartbeats decide.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from headrace.core.clock import Clock
+from headrace.core.errors import FencedError, HeadraceError
+from headrace.runners.coordination.client import CoordinatorClient
+from headrace.runners.coordination.desk import HOLD_MS
+from headrace.runners.coordination.messages import ErrorReport
+from headrace.runners.coordination.query_messages import Answer, Listening, Question, Questions, TaskAnswer
+from headrace.runners.coordination.questions import ANSWER_BYTES_MAX
+from headrace.runtime.host import TaskHost
+from headrace.runtime.table_queries import CommittedTables, Page
+from headrace.serdes.ipc import encode_rows
+
+TASK_ANSWER_BYTES_MAX = 5 << 20
+"""What one task's rows may take as Arrow: more than stored where strings are short."""
+
+_PAUSE_S = 1.0
+
+
+class TableAnswers:
+    """Answers questions about the tables of some tasks."""
+
+    def __init__(self, hosts: Sequence[TaskHost], clock: Clock) -> None:
+        self._tables = {
+            str(host.name): CommittedTables(
+                host.state, {id_: host.plan.graph.tables[id_] for id_ in host.stage.tables}, clock.now_ms
+            )
+            for host in hosts
+        }
+
+    def answer(self, question: Question) -> Answer:
+        """What each of the tasks has; where that fails, why. Never raises."""
+        answers: list[TaskAnswer] = []
+        size = 0
+        for task in question.tasks:
+            # A request takes only so much: the asker goes on with the first task that had no room.
+            answers.append(TaskAnswer(task=task, more=True) if size >= ANSWER_BYTES_MAX else self._of(task, question))
+            size += len(answers[-1].rows)
+        return Answer(number=question.number, answers=answers)
+
+    def _of(self, task: str, question: Question) -> TaskAnswer:
+        try:
+            bytes_max = question.bytes_max
+            while True:
+                page = self._page(self._tables[task], question, bytes_max)
+                rows = encode_rows(page.rows)
+                if len(rows) <= TASK_ANSWER_BYTES_MAX or page.rows.height <= 1:
+                    return TaskAnswer(task=task, version=page.version, rows=rows, more=page.more, last=page.last)
+                bytes_max //= 2
+        except Exception as error:  # noqa: BLE001 - whatever it is, the asker has to hear of it, and the container goes on
+            report = ErrorReport.of(error, with_traceback=not isinstance(error, HeadraceError))
+            return TaskAnswer(task=task, error=report)
+
+    @staticmethod
+    def _page(tables: CommittedTables, question: Question, bytes_max: int) -> Page:
+        if question.keys:
+            return tables.get(question.table, question.keys, bytes_max)
+        return tables.scan(question.table, question.low, question.high, max(1, question.rows), bytes_max)
+
+
+class AnswerThread:
+    """Waits for questions and answers them, from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        listen: Callable[[Listening], Questions],
+        hang_up: Callable[[], None],
+        container: int,
+        incarnation: str,
+        answers: TableAnswers,
+    ) -> None:
+        """``listen`` blocks, and has to return or raise soon after ``hang_up``."""
+        self._listen = listen
+        self._hang_up = hang_up
+        self._container = container
+        self._incarnation = incarnation
+        self._answers = answers
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-tables", daemon=True)
+        self.failures = 0
+        """How often the coordinator couldn't be reached."""
+
+    @classmethod
+    def over(cls, client: CoordinatorClient, container: int, incarnation: str, answers: TableAnswers) -> AnswerThread:
+        """One that asks a coordinator over the wire."""
+        own = client.sibling(timeout_s=HOLD_MS / 1000 + 5)
+        return cls(own.listen, own.close, container, incarnation, answers)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and wait for it. Idempotent."""
+        self._closing.set()
+        self._hang_up()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        answer: Answer | None = None
+        while not self._closing.is_set():
+            try:
+                message = Listening(container=self._container, incarnation=self._incarnation, answer=answer)
+                question = self._listen(message).question
+            except FencedError:
+                return  # another one has its place; the heartbeat ends the container
+            except HeadraceError:
+                # The answer, if there was one, is asked for again.
+                answer = None
+                self.failures += 1
+                self._closing.wait(_PAUSE_S)
+                continue
+            answer = None if question is None else self._answers.answer(question)

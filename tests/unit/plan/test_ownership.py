@@ -1,0 +1,95 @@
+"""ownership: for which tables it is known where a key is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.plan.ownership import owned_by
+from headrace.plan.planner import plan
+from headrace.systems.base import StreamInfo
+
+COLUMNS = {"land": pl.String, "town": pl.String, "people": pl.Int64, "ts": pl.Int64}
+
+Steps = Callable[[hr.Stream], hr.Stream]
+
+
+def owners(steps: Steps, key: str | tuple[str, ...] = "town", **options: Any) -> tuple[str, ...] | None:
+    """By which columns of a table's key its rows are dealt, when it is filled behind these steps."""
+    app = hr.App("ownership", intermediate_partitions=4)
+    changes = app.input("changes", COLUMNS, event_time="ts")
+    table = app.table("towns", key=key, **options)
+    steps(changes).send_to(table)
+    graph = app.graph()
+    planned = plan(graph, {"changes": StreamInfo("changes", 4, None)})
+    (stage,) = (stage for stage in planned.stages if "towns" in stage.tables)
+    return owned_by(planned, stage, "towns")
+
+
+def by_town(stream: hr.Stream) -> hr.Stream:
+    return stream.partition_by("town", id="by-town")
+
+
+KNOWN: list[tuple[Steps, str | tuple[str, ...], tuple[str, ...]]] = [
+    (by_town, "town", ("town",)),
+    (by_town, ("land", "town"), ("town",)),
+    (lambda s: s.partition_by("town", "land", id="by"), ("land", "town"), ("town", "land")),
+    (lambda s: by_town(s).filter(pl.col("people") > 1), "town", ("town",)),
+    (lambda s: by_town(s).select("town", "people"), "town", ("town",)),
+    (lambda s: by_town(s).select(city="town", n="people"), "city", ("city",)),
+    (lambda s: by_town(s).with_columns(people=pl.col("people") * 2), "town", ("town",)),
+    (lambda s: by_town(s).window(hr.tumbling("1s"), key="town", agg={"n": hr.count()}, id="w"), "town", ("town",)),
+    (
+        lambda s: by_town(s).join(s.partition_by("town", id="right"), on="town", within="1s", id="j"),
+        "town",
+        ("town",),
+    ),
+]
+
+
+@pytest.mark.parametrize(("steps", "key", "hashed"), KNOWN)
+def test_behind_a_partition_by_of_columns_of_the_key(
+    steps: Steps, key: str | tuple[str, ...], hashed: tuple[str, ...]
+) -> None:
+    assert owners(steps, key) == hashed
+
+
+UNKNOWN: list[tuple[Steps, str | tuple[str, ...]]] = [
+    (lambda s: s, "town"),
+    (lambda s: s.partition_by("land", "town", id="by"), "town"),
+    (lambda s: s.partition_by("land", id="by"), "town"),
+    (lambda s: by_town(s).filter(lambda row: True), "town"),
+    (lambda s: by_town(s).with_columns(town=pl.col("town").str.to_uppercase()), "town"),
+    (lambda s: by_town(s).with_columns(town=pl.col("land")), "town"),
+    (lambda s: by_town(s).select(pl.col("town").str.head(3), "people"), "town"),
+    (lambda s: by_town(s).map(lambda row: row, schema=COLUMNS), "town"),
+    (lambda s: by_town(s).merge(s.partition_by("land", id="by-land")), "town"),
+]
+
+
+@pytest.mark.parametrize(("steps", "key"), UNKNOWN)
+def test_of_anything_else_nothing_is_claimed(steps: Steps, key: str | tuple[str, ...]) -> None:
+    assert owners(steps, key) is None
+
+
+def test_a_global_table_is_everywhere() -> None:
+    assert owners(lambda s: s.broadcast(id="to-all"), kind="global") is None
+
+
+def test_two_flows_have_to_agree() -> None:
+    def owned(second: str) -> tuple[str, ...] | None:
+        app = hr.App("ownership", intermediate_partitions=4)
+        changes = app.input("changes", COLUMNS)
+        table = app.table("towns", key=("land", "town"), schema=COLUMNS)
+        changes.partition_by("town", id="one").send_to(table)
+        changes.partition_by(second, id="two").send_to(table)
+        planned = plan(app.graph(), {"changes": StreamInfo("changes", 4, None)})
+        (stage,) = (stage for stage in planned.stages if "towns" in stage.tables)
+        return owned_by(planned, stage, "towns")
+
+    assert owned("town") == ("town",)
+    assert owned("land") is None
