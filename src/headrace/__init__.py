@@ -26,6 +26,7 @@ from headrace.core.errors import (
     UserFunctionError,
 )
 from headrace.core.retry import Retry
+from headrace.runners.tables.reader import TableReader, open_table
 from headrace.serdes.schema import Schema
 from headrace.streams import StreamReader, StreamWriter, create_stream, read_stream
 
@@ -55,6 +56,7 @@ __all__ = [
     "StreamWriter",
     "SurroundingsError",
     "Table",
+    "TableReader",
     "Task",
     "TaskContext",
     "Timer",
@@ -85,6 +87,7 @@ __all__ = [
     "mean",
     "memory",
     "min",
+    "open_table",
     "read_stream",
     "reduce",
     "remote",

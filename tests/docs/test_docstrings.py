@@ -1,6 +1,7 @@
 """The examples in the API's docstrings run, and show what really comes out."""
 
 import doctest
+import threading
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 
 import headrace as hr
 from headrace.api.app import Declarations
+from headrace.core.errors import UnavailableError
+from headrace.runners.coordination.address import find_all
+from headrace.testing.chaos.deployment import until
 
 MODULES = [
     "aggregates",
@@ -101,6 +105,44 @@ def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         example.globs = given()
         doctest.DocTestRunner().run(example, out=report.append)
     assert not report, "".join(report)
+
+
+def are_committed() -> bool:
+    try:
+        return hr.open_table("shop", "prices").scan().height == 2
+    except UnavailableError:
+        return False  # it doesn't run yet, or restores
+
+
+def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside an app that runs, as the reader of the page has it."""
+    monkeypatch.chdir(tmp_path)
+    prices = {"article": pl.String, "euros": pl.Float64}
+    hr.create_stream("changes", 1, prices)
+    with hr.StreamWriter("changes") as writer:
+        writer.write(pl.DataFrame({"article": ["lamp", "desk"], "euros": [20.0, 90.0]}))
+    app = hr.App("shop", checkpoint_interval="100ms")
+    app.input("changes", prices).send_to(app.table("prices", key="article"))
+    running = threading.Thread(target=app.run, kwargs={"local": True, "progress": False})
+    running.start()
+    try:
+        until(are_committed, "the app runs and has committed", 60)
+        finder = doctest.DocTestFinder(exclude_empty=True)
+        found = [test for public in (hr.open_table, hr.TableReader) for test in finder.find(public) if test.examples]
+        assert [test.name for test in found] == [
+            *("open_table", "TableReader", "TableReader.get_rows", "TableReader.scan"),
+        ]
+        report: list[str] = []
+        for example in found:
+            example.globs = given()
+            doctest.DocTestRunner().run(example, out=report.append)
+        assert not report, "".join(report)
+    finally:
+        for address in find_all(Path(".headrace"), "shop"):
+            client = address.client()
+            client.drain()
+            client.close()
+        running.join(60)
 
 
 @pytest.mark.parametrize("public", [Declarations, hr.Stream, *FUNCTIONS], ids=lambda p: p.__name__)

@@ -26,6 +26,9 @@ from headrace.cli.stream.read import read
 from headrace.cli.stream.seal import seal
 from headrace.cli.stream.trim import trim
 from headrace.cli.stream.write import write
+from headrace.cli.table.get import get
+from headrace.cli.table.list import list_tables
+from headrace.cli.table.scan import scan
 from headrace.cli.version import version
 from headrace.core.errors import HeadraceError
 
@@ -39,6 +42,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 well, 1 the app or the command failed, 2 wrong usage.",
 )
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
+tables = typer.Typer(no_args_is_help=True, help="Look at what the tables of a running app hold.")
 streams = typer.Typer(no_args_is_help=True, help="Make, fill, read and end streams of the embedded log.")
 
 
@@ -81,6 +85,10 @@ app.add_typer(streams, name="stream")
 checkpoints.command("list")(list_checkpoints)
 checkpoints.command("show")(show)
 app.add_typer(checkpoints, name="checkpoint")
+tables.command("list")(list_tables)
+tables.command("get")(get)
+tables.command("scan")(scan)
+app.add_typer(tables, name="table")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from headrace.stores.keyvalue import Committed
 from headrace.stores.table import ROWS_END, TableReader
 from headrace.stores.versions import GONE, VERSION_COLUMNS
 
-ROW_BYTES_MAX = 4 << 20
+ROW_BYTES_MAX = 2 << 20
 
 Entry = tuple[bytes, bytes]
 
@@ -68,6 +68,8 @@ class CommittedTables:
         spec = self._tables.get(table)
         if spec is None or spec.schema is None:
             raise UsageError(f"there is no table {table!r} here", hint=f"there is: {', '.join(self._tables) or 'none'}")
+        if spec.kind == "remote":
+            raise UsageError(f"table {table!r} is remote: its task has none of its rows", hint="ask whoever keeps them")
         if spec.storage != "disk":
             raise UsageError(
                 f"table {table!r} is kept in {spec.storage}, where its task alone can read it",

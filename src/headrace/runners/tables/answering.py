@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError
 from headrace.runners.coordination.client import CoordinatorClient
@@ -21,7 +23,7 @@ from headrace.runtime.host import TaskHost
 from headrace.runtime.table_queries import CommittedTables, Page
 from headrace.serdes.ipc import encode_rows
 
-TASK_ANSWER_BYTES_MAX = 5 << 20
+TASK_ANSWER_BYTES_MAX = 5 << 19
 """What one task's rows may take as Arrow: more than stored where strings are short."""
 
 _PAUSE_S = 1.0
@@ -59,7 +61,9 @@ class TableAnswers:
                 bytes_max //= 2
         except Exception as error:  # noqa: BLE001 - whatever it is, the asker has to hear of it, and the container goes on
             report = ErrorReport.of(error, with_traceback=not isinstance(error, HeadraceError))
-            return TaskAnswer(task=task, error=report)
+            return TaskAnswer(
+                task=task, error=msgspec.structs.replace(report, message=f"task {task}: {report.message}")
+            )
 
     @staticmethod
     def _page(tables: CommittedTables, question: Question, bytes_max: int) -> Page:

@@ -1,0 +1,1 @@
+"""``headrace table``: what the tables of a running app hold."""

@@ -1,0 +1,98 @@
+"""What ``get`` and ``scan`` are given: an app, a table, and values of its key as text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import polars as pl
+
+AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which running app.", show_default=False)]
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Which of its tables.", show_default=False)]
+
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", help="How long the answer may take; 30 at most.", show_default=True),
+]
+TIMEOUT = 5.0
+
+
+def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: str) -> list[Any]:
+    """The values that these texts mean, one for each of the first columns of the key.
+
+    Numbers, true and false are written as they are in JSON, everything else without quotes: times as ISO 8601,
+    binary as base64. Raises ``UsageError`` for a text that isn't of its column's type.
+    """
+    from headrace.core.errors import UsageError
+
+    if len(texts) > len(columns):
+        shown = ", ".join(f"{name} ({dtype})" for name, dtype in columns.items())
+        raise UsageError(
+            f"{len(texts)} values were given, the key of table {table!r} is {shown}",
+            hint="give a value for each column of the key; one that has blanks in quotes",
+        )
+    return [_value(name, dtype, text, table) for (name, dtype), text in zip(columns.items(), texts, strict=False)]
+
+
+def next_value(columns: Mapping[str, pl.DataType], first: Sequence[str], text: str | None, table: str) -> Any:
+    """The value that a text means for the column behind the first ones; None for no text."""
+    return None if text is None else key_values(columns, [*first, text], table)[-1]
+
+
+def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
+    from headrace.cli.stream.json_rows import JsonRows
+    from headrace.core.errors import UsageError
+
+    token = json.dumps(text) if not _is_bare(dtype, text) else text
+    rows, bad = JsonRows({name: dtype}).decode(f"{{{json.dumps(name)}: {token}}}".encode())
+    if bad or "\n" in token:
+        raise UsageError(
+            f"{text!r} is no value of column {name!r} of table {table!r}, which is {dtype}", hint=_hint(dtype)
+        )
+    return rows.to_series()[0]
+
+
+def _is_bare(dtype: pl.DataType, text: str) -> bool:
+    """Whether it stands without quotes in JSON: a number or bool that JSON knows, where one is wanted."""
+    if not (dtype.is_integer() or dtype.is_float() or dtype.is_(_boolean())):
+        return False
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(value, bool) or (isinstance(value, int | float) and math.isfinite(value))
+
+
+def _boolean() -> pl.DataType:
+    import polars as pl
+
+    return pl.Boolean()
+
+
+def _hint(dtype: pl.DataType) -> str | None:
+    import polars as pl
+
+    match dtype:
+        case pl.Datetime():
+            zone = "+00:00" if dtype.time_zone else ""
+            return f"write it as 2026-01-31T12:00:00{zone}"
+        case pl.Date():
+            return "write it as 2026-01-31"
+        case pl.Time():
+            return "write it as 12:00:00"
+        case pl.Duration():
+            return "write it as PT90S"
+        case pl.Binary():
+            return "write it as base64"
+        case pl.Enum():
+            return f"it is one of: {', '.join(dtype.categories.to_list()[:10])}"
+        case pl.Boolean():
+            return "write true or false"
+        case _:
+            return None

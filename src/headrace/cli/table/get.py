@@ -1,0 +1,49 @@
+"""``headrace table get``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import Exit, print_note
+from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.table.arguments import TIMEOUT, AppOfHome, TableName, Timeout, key_values
+from headrace.cli.table.output import print_json_lines, print_rows, print_versions
+
+
+def get(
+    app: AppOfHome,
+    table: TableName,
+    key: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY",
+            help="A value for each column of the key; behind -- if one begins with a minus.",
+            show_default=False,
+        ),
+    ],
+    timeout: Timeout = TIMEOUT,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Show the row of a key, as it was committed last.
+
+    Where the key isn't there the exit code is 1. As JSON it is a line with the row's columns, the task that has it
+    (@task) and the checkpoint version that it is of (@version).
+    """
+    from headrace.runners.tables.reader import open_table
+
+    with open_table(app, table, home=home, timeout=timeout) as reader:
+        parts = reader.parts_of([key_values(reader.key, key, table)])
+        there = [part for part in parts if part.rows.height]
+        if as_json:
+            print_json_lines(there)
+        else:
+            print_rows(reader.described, there)
+        if not there:
+            print_note(f"table {table!r} has no row of the key {', '.join(key)}")
+        if not as_json:
+            print_versions(there or parts)
+    if not there:
+        raise typer.Exit(Exit.FAILED)

@@ -1,0 +1,65 @@
+"""``headrace table list``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.cli.console import print_json, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.table.arguments import AppOfHome
+
+
+def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> None:
+    """List the tables of a running app.
+
+    Their keys and columns, the stage that keeps them, how many partitions they are in and how many rows they
+    have, roughly.
+    """
+    from headrace.cli.status import ask
+    from headrace.runners.tables.finding import list_tables as find
+
+    tables = find(home, app)
+    counters = {task.name: task.counters for status in ask(home, app) for task in status.tasks}
+    found: list[dict[str, Any]] = []
+    for facts, address in tables:
+        rows = [counters.get(task, {}).get(f"rows_of_{facts.id}", 0) for task in facts.tasks]
+        found.append(
+            {
+                "table": facts.id,
+                "kind": facts.kind,
+                "key": facts.key,
+                "values": facts.values,
+                "stage": facts.stage,
+                "running": address is not None,
+                "partitions": len(facts.tasks),
+                "rows": None if address is None else max(rows) if facts.kind == "global" else sum(rows),
+                "ttlMs": facts.ttl_ms,
+                "storage": facts.storage,
+            }
+        )
+    if as_json:
+        print_json(found)
+    elif found:
+        _print(found)
+    else:
+        print_note(f"app {app!r} has no tables")
+
+
+def _print(found: list[dict[str, Any]]) -> None:
+    from headrace.cli.stream.about import columns_as_text
+
+    print_table(
+        ("table", "kind", "key", "stage", "partitions", "rows", "other columns"),
+        [
+            (
+                one["table"],
+                one["kind"],
+                columns_as_text(one["key"]),
+                one["stage"] if one["running"] else f"{one['stage']} (not running here)",
+                one["partitions"],
+                one["rows"],
+                columns_as_text(one["values"]) or "none",
+            )
+            for one in found
+        ],
+    )

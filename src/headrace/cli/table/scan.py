@@ -1,0 +1,76 @@
+"""``headrace table scan``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import print_json, print_note
+from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.table.arguments import TIMEOUT, AppOfHome, TableName, Timeout, key_values, next_value
+from headrace.cli.table.output import print_json_lines, print_rows, print_versions
+
+
+def scan(
+    app: AppOfHome,
+    table: TableName,
+    key: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Only rows whose key begins with these values.", show_default=False),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Only rows whose next column begins so.", show_default=False),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="VALUE", help="Only rows whose next column is this or more.", show_default=False
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="VALUE", help="Only rows whose next column is less than this.", show_default=False
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", help="This many rows at most; 10,000 is the most.")] = 100,
+    partition: Annotated[
+        int | None, typer.Option(metavar="P", help="Only the rows of this task.", show_default=False)
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option(metavar="PLACE", help="Go on where an earlier page said that it ended.", show_default=False),
+    ] = None,
+    timeout: Timeout = TIMEOUT,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Show rows of a table, as they were committed last.
+
+    They come task by task, in each in the order of keys. The next column is the column of the key behind the
+    values of KEY: the first one, where there are none. As JSON each line has a row's columns, the task that has
+    it (@task) and the checkpoint version that it is of (@version). Where there are more rows, the last line says
+    after which place they are (@after), which is what --after takes.
+    """
+    from headrace.runners.tables.reader import open_table
+
+    with open_table(app, table, home=home, timeout=timeout) as reader:
+        first = key or []
+        bounds = reader.described.range(
+            key_values(reader.key, first, table),
+            prefix=next_value(reader.key, first, prefix, table),
+            start=next_value(reader.key, first, from_, table),
+            stop=next_value(reader.key, first, to, table),
+        )
+        page = reader.page(bounds, limit=limit, partition=partition, after=after)
+        if as_json:
+            print_json_lines(page.parts)
+            if page.after is not None:
+                print_json({"@after": page.after}, indent=None)
+            return
+        print_rows(reader.described, page.parts)
+        print_versions(page.parts)
+        if page.after is not None:
+            print_note(f"there are more: --after {page.after}")

@@ -1,0 +1,224 @@
+"""Tables of a running app read from Python, or by a command: found by the app's name, asked through its coordinator.
+
+Importing this is cheap, as everybody who imports ``headrace`` does: what it works with comes with the first reader.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import polars as pl
+
+from headrace.core.errors import DataError, HeadraceError, UsageError
+from headrace.runners.coordination.query_messages import KEYS_MAX, LIMIT_MAX, LIMIT_MS_MAX
+
+if TYPE_CHECKING:
+    from headrace.runners.coordination.client import CoordinatorClient
+    from headrace.runners.tables.routing import Columns, Part, Scan
+
+_SPARE_S = 5.0
+"""How much longer than the answer may take its asker waits for the coordinator itself."""
+
+
+def open_table(app: str, table: str, *, home: str | Path = ".headrace", timeout: float = 5.0) -> TableReader:
+    """A table of an app that runs on this home, to be read beside it: what is committed, never what isn't yet.
+
+    ``timeout`` is how many seconds a read may take. Raises ``UsageError`` when the app has no such table and
+    ``SurroundingsError`` when the app doesn't run.
+
+    >>> prices = hr.open_table("shop", "prices")
+    >>> prices.get("lamp")
+    {'article': 'lamp', 'euros': 20.0}
+    """
+    return TableReader(app, table, home=home, timeout=timeout)
+
+
+class TableReader:
+    """Reads a table of a running app. One thread at a time; close it, or use it in a ``with``.
+
+    Each task's rows are of one commit, which ``versions`` tells; two tasks may have come to different ones. An
+    error that says so (``retry``) may have gone by the next call: the same reader finds an app that was started anew.
+
+    >>> with hr.open_table("shop", "prices") as prices:
+    ...     prices.scan(limit=1).rows()
+    [('desk', 90.0)]
+    """
+
+    def __init__(self, app: str, table: str, *, home: str | Path = ".headrace", timeout: float = 5.0) -> None:
+        """See ``open_table``."""
+        if not 0 < timeout <= LIMIT_MS_MAX / 1000:
+            raise UsageError(f"a timeout of {timeout} s", hint=f"give more than 0 and {LIMIT_MS_MAX // 1000} s at most")
+        self.app = app
+        self.table = table
+        self._home = Path(home)
+        self._limit_ms = round(timeout * 1000)
+        self._client: CoordinatorClient | None = None
+        self._hang_up: weakref.finalize[[], TableReader] | None = None
+        self._versions: dict[str, int | None] = {}
+        self._after: str | None = None
+        self._find()
+
+    @property
+    def key(self) -> Mapping[str, pl.DataType]:
+        """The columns of the key, in order, with their types."""
+        return self._columns.key
+
+    @property
+    def columns(self) -> Mapping[str, pl.DataType]:
+        """All columns with their types, the key first."""
+        return self._columns.schema
+
+    @property
+    def partitions(self) -> int:
+        """How many tasks keep it."""
+        return len(self._facts.tasks)
+
+    @property
+    def versions(self) -> Mapping[str, int | None]:
+        """By task the checkpoint version that the last read was of; None: it had committed nothing yet."""
+        return self._versions
+
+    @property
+    def after(self) -> str | None:
+        """Where the last ``scan`` stopped at its limit; None: there were no more rows."""
+        return self._after
+
+    def get(self, *key: Any) -> dict[str, Any] | None:
+        """The row of this key, one value for each of its columns; None when there is none.
+
+        Raises ``DataError`` when tasks have different rows of it: then the table isn't partitioned by its key.
+        """
+        rows = self.get_rows([key])
+        if rows.height > 1:
+            raise DataError(
+                f"table {self.table!r} has {rows.height} rows of one key, in different tasks: {key}",
+                hint="what fills it isn't partitioned by the key; get_rows and scan show all of them",
+            )
+        return rows.row(0, named=True) if rows.height else None
+
+    def get_rows(self, keys: Sequence[Sequence[Any]]) -> pl.DataFrame:
+        """The rows of these keys, of those that are there; each key has one value for each column.
+
+        >>> hr.open_table("shop", "prices").get_rows([("lamp",), ("sofa",)]).rows()
+        [('lamp', 20.0)]
+        """
+        parts = self.parts_of(keys)
+        self._versions = {part.task: part.version for part in parts}
+        return self._together(parts).unique(maintain_order=True)
+
+    def scan(
+        self,
+        *first: Any,
+        prefix: str | bytes | None = None,
+        start: Any = None,
+        stop: Any = None,
+        limit: int | None = 100,
+        partition: int | None = None,
+        after: str | None = None,
+    ) -> pl.DataFrame:
+        """Rows task by task, in each in the order of keys; ``limit=None``: all, however many.
+
+        ``first`` are values that the first key columns have. Of the column behind them ``prefix`` is how it begins,
+        and ``start <= column < stop``. ``partition`` asks one task only. ``after`` goes on where an earlier scan
+        stopped: it is what ``after`` of this reader said.
+
+        >>> hr.open_table("shop", "prices").scan(prefix="l").rows()
+        [('lamp', 20.0)]
+        """
+        bounds = self._columns.range(first, prefix=prefix, start=start, stop=stop)
+        page = self.page(bounds, limit=limit or LIMIT_MAX, partition=partition, after=after)
+        parts = list(page.parts)
+        while limit is None and page.after is not None:
+            page = self.page(bounds, limit=LIMIT_MAX, partition=partition, after=page.after)
+            parts += page.parts
+        self._versions = {part.task: part.version for part in parts}
+        self._after = page.after
+        return self._together(parts)
+
+    def close(self) -> None:
+        """Hang up. Idempotent; a later read calls again."""
+        self._client = None
+        if self._hang_up is not None:
+            self._hang_up()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- task by task
+
+    @property
+    def described(self) -> Columns:
+        """The columns, for whoever has values to be made keys of."""
+        return self._columns
+
+    def parts_of(self, keys: Sequence[Sequence[Any]]) -> list[Part]:
+        """The rows of these keys by the tasks that were asked."""
+        from headrace.runners.tables.routing import found, gets
+
+        if not 1 <= len(keys) <= KEYS_MAX:
+            raise UsageError(f"{len(keys)} keys are asked for", hint=f"ask for 1 to {KEYS_MAX} at once")
+        client = self._connected()
+        asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms)
+        try:
+            return [part for ask in asks for part in found(self._columns, client.ask(ask))]
+        except HeadraceError:
+            self.close()
+            raise
+
+    def page(
+        self, bounds: tuple[bytes, bytes], *, limit: int, partition: int | None = None, after: str | None = None
+    ) -> Scan:
+        """One page of rows within bounds."""
+        from headrace.runners.tables.routing import Scan
+
+        client = self._connected()
+        scan = Scan.begin(
+            self._facts,
+            self._columns,
+            bounds,
+            limit=limit,
+            limit_ms=self._limit_ms,
+            partition=partition,
+            after=after,
+        )
+        try:
+            while (ask := scan.ask()) is not None:
+                scan.take(client.ask(ask))
+        except HeadraceError:
+            self.close()
+            raise
+        return scan
+
+    # -- inside
+
+    def _together(self, parts: Sequence[Part]) -> pl.DataFrame:
+        rows = [part.rows for part in parts if part.rows.height]
+        return pl.concat(rows) if rows else pl.DataFrame(schema=self._columns.schema)
+
+    def _connected(self) -> CoordinatorClient:
+        """A client of the run that keeps the table; another one than the last time, if that has ended."""
+        if self._client is None:
+            self._find()
+        assert self._client is not None
+        return self._client
+
+    def _find(self) -> None:
+        from headrace.runners.coordination.client import CoordinatorClient
+        from headrace.runners.tables.finding import find_table
+        from headrace.runners.tables.routing import Columns
+
+        address, self._facts = find_table(self._home, self.app, self.table)
+        self._columns = Columns(self._facts)
+        self._client = CoordinatorClient(
+            address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0
+        )
+        self._hang_up = weakref.finalize(self, self._client.close)  # of a reader that nobody closed, too

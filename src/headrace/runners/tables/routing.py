@@ -1,0 +1,262 @@
+"""Which tasks to ask for what, and what their answers amount to: pure.
+
+A key that is known to have one owner is asked of that task alone; of a global table any task will do, so keys are
+dealt among them; else all tasks are asked. A scan goes through the tasks in order, and asks one, then two, then four at
+a time: so an app of many tasks needs few rounds, and a page that the first task fills disturbs nobody else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from headrace.core.errors import UsageError
+from headrace.runners.coordination.query_messages import LIMIT_MAX, TASKS_MAX, Answers, Ask, TableFacts, TaskAnswer
+from headrace.serdes.dtypes import columns_from_json
+from headrace.serdes.hashing import partition_of
+from headrace.serdes.ipc import decode_rows
+from headrace.stores.keyvalue import after_prefix
+from headrace.stores.ordered_keys import KeyEncoding
+from headrace.stores.table import ROWS_END
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that one task has, of the commit of this version (None: it has none yet)."""
+
+    task: str
+    version: int | None
+    rows: pl.DataFrame
+
+
+class Columns:
+    """The columns of a table with their types, and keys as bytes."""
+
+    def __init__(self, facts: TableFacts) -> None:
+        self.id = facts.id
+        self.key = columns_from_json(facts.key)
+        self.values = columns_from_json(facts.values)
+
+    @property
+    def schema(self) -> dict[str, pl.DataType]:
+        """All columns, the key first."""
+        return {**self.key, **self.values}
+
+    def keys(self, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
+        """Keys as a table of the key's types; raises ``UsageError`` for one that doesn't fit."""
+        wanted = f"the key of table {self.id!r} is {_shown(self.key)}"
+        for row in rows:
+            if len(row) != len(self.key):
+                raise UsageError(
+                    f"{wanted}; {len(row)} values were given", hint="give one value for each of its columns"
+                )
+        return self._typed([[row[place] for row in rows] for place in range(len(self.key))])
+
+    def encode(self, keys: pl.DataFrame) -> list[bytes]:
+        """Keys as the store has them."""
+        return KeyEncoding(self.key).encode(keys)
+
+    def range(
+        self, first: Sequence[Any], *, prefix: str | bytes | None = None, start: Any = None, stop: Any = None
+    ) -> tuple[bytes, bytes]:
+        """The bounds of rows whose first columns are ``first``; ``prefix``, ``start``, ``stop`` are of the next one."""
+        names = list(self.key)
+        bounded = prefix is not None or start is not None or stop is not None
+        if len(first) + bounded > len(names):
+            what = "a bound behind " if bounded else ""
+            raise UsageError(
+                f"the key of table {self.id!r} is {_shown(self.key)}; {what}{len(first)} values were given",
+                hint="give values of its first columns; prefix, from and to are of the column behind them",
+            )
+        low = self._bound(first) if first else b""
+        high = low + ROWS_END
+        if prefix is not None:
+            dtype = self.key[names[len(first)]]
+            if dtype not in (pl.String, pl.Binary):
+                raise UsageError(
+                    f"column {names[len(first)]!r} of table {self.id!r} is {dtype}: only text begins with something",
+                    hint="use from and to",
+                )
+            begin = self._bound([*first, prefix])[:-1]  # without the 0 that ends a string
+            low, high = max(low, begin), min(high, after_prefix(begin) or high)
+        if start is not None:
+            low = max(low, self._bound([*first, start]))
+        if stop is not None:
+            high = min(high, self._bound([*first, stop]))
+        return low, high
+
+    def _bound(self, values: Sequence[Any]) -> bytes:
+        columns = dict(list(self.key.items())[: len(values)])
+        return KeyEncoding(columns).encode(self._typed([[value] for value in values]))[0]
+
+    def _typed(self, columns: Sequence[Sequence[Any]]) -> pl.DataFrame:
+        return pl.DataFrame(
+            [
+                self._series(name, dtype, values)
+                for (name, dtype), values in zip(self.key.items(), columns, strict=False)
+            ]
+        )
+
+    def _series(self, name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
+        try:
+            # Polars would take True for 1, and a number for a decimal, a date or a time.
+            if dtype != pl.Boolean and any(isinstance(value, bool) for value in values):
+                raise TypeError("a bool")
+            series = pl.Series(name, values, dtype=dtype, strict=not dtype.is_float())
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"{', '.join(map(repr, values[:3]))} can't be of column {name!r} of table {self.id!r}, which is {dtype}"
+            ) from error
+        if series.null_count():
+            raise UsageError(f"column {name!r} of table {self.id!r} is part of the key, which is never null")
+        return series
+
+
+def owners(facts: TableFacts, columns: Columns, keys: pl.DataFrame) -> tuple[str, ...]:
+    """The tasks that have to be asked for these keys."""
+    tasks = facts.tasks
+    if facts.kind != "global" and facts.owned_by is None:
+        return tuple(tasks)
+    names = facts.owned_by or list(columns.key)
+    return tuple(tasks[number] for number in sorted(set(partition_of(keys, names, len(tasks)).tolist())))
+
+
+def gets(facts: TableFacts, columns: Columns, keys: pl.DataFrame, limit_ms: int) -> list[Ask]:
+    """What to ask for the rows of these keys."""
+    tasks = owners(facts, columns, keys)
+    encoded = tuple(columns.encode(keys))
+    return [
+        Ask(table=facts.id, tasks=list(tasks[at : at + TASKS_MAX]), keys=encoded, limit_ms=limit_ms)
+        for at in range(0, len(tasks), TASKS_MAX)
+    ]
+
+
+def found(columns: Columns, answers: Answers) -> list[Part]:
+    """What was found, a part for each task that was asked."""
+    if any(one.more for one in answers.answers):
+        raise UsageError(
+            f"the rows of table {columns.id!r} that were asked for are too large for one answer",
+            hint="ask for fewer keys at once",
+        )
+    return [Part(one.task, one.version, rows_of(columns, one)) for one in answers.answers]
+
+
+def rows_of(columns: Columns, answer: TaskAnswer) -> pl.DataFrame:
+    """The rows of an answer; raises what the task couldn't do."""
+    if answer.error is not None:
+        raise answer.error.as_error()
+    return decode_rows(answer.rows) if answer.rows else pl.DataFrame(schema=columns.schema)
+
+
+@dataclass(slots=True)
+class Scan:
+    """One page of a table, task by task. ``ask`` and ``take`` in turns, until ``ask`` has nothing more."""
+
+    facts: TableFacts
+    columns: Columns
+    low: bytes
+    high: bytes
+    limit: int
+    limit_ms: int
+    parts: list[Part] = field(default_factory=list)
+    after: str | None = None
+    """Where the next page begins; None when this is the last one."""
+    _left: list[str] = field(default_factory=list)
+    _wave: int = 1
+    _from: bytes | None = None
+
+    @classmethod
+    def begin(
+        cls,
+        facts: TableFacts,
+        columns: Columns,
+        bounds: tuple[bytes, bytes],
+        *,
+        limit: int,
+        limit_ms: int,
+        partition: int | None = None,
+        after: str | None = None,
+    ) -> Scan:
+        """``partition``: only this task; ``after``: what an earlier page said."""
+        if not 1 <= limit <= LIMIT_MAX:
+            raise UsageError(f"a limit of {limit} rows", hint=f"a page has 1 to {LIMIT_MAX} rows")
+        scan = cls(facts, columns, *bounds, limit, limit_ms)
+        scan._left = _tasks(facts, partition)
+        if after is not None:
+            task, scan._from = _parsed(after)
+            if task not in scan._left:
+                raise UsageError(
+                    f"{after!r} is not where a page of table {facts.id!r} ended", hint="use what the page before said"
+                )
+            scan._left = scan._left[scan._left.index(task) :]
+        return scan
+
+    @property
+    def rows(self) -> int:
+        """How many there are so far."""
+        return sum(part.rows.height for part in self.parts)
+
+    def ask(self) -> Ask | None:
+        """What to ask next; None when the page is whole."""
+        if not self._left or self.after is not None:
+            return None
+        tasks, self._left = self._left[: self._wave], self._left[self._wave :]
+        self._wave = min(self._wave * 2, TASKS_MAX)
+        low = self.low if self._from is None else max(self.low, self._from + b"\x00")
+        self._from = None
+        return Ask(
+            table=self.facts.id,
+            tasks=tasks,
+            low=low,
+            high=self.high,
+            rows=self.limit + 1 - self.rows,
+            limit_ms=self.limit_ms,
+        )
+
+    def take(self, answers: Answers) -> None:
+        """The answers to what was asked."""
+        for answer in answers.answers:
+            rows = rows_of(self.columns, answer)
+            room = self.limit - self.rows
+            part = Part(answer.task, answer.version, rows.head(room))
+            self.parts.append(part)
+            if rows.height > room:
+                last = next(part for part in reversed(self.parts) if part.rows.height)
+                self.after = _place(last.task, self.columns.encode(last.rows.tail(1))[0])
+                return
+            if answer.more:
+                self.after = _place(answer.task, answer.last)
+                return
+
+
+def _tasks(facts: TableFacts, partition: int | None) -> list[str]:
+    if partition is not None and not 0 <= partition < len(facts.tasks):
+        raise UsageError(
+            f"table {facts.id!r} has no partition {partition}: they go from 0 to {len(facts.tasks) - 1}",
+        )
+    if partition is not None:
+        return [facts.tasks[partition]]
+    return facts.tasks[:1] if facts.kind == "global" else list(facts.tasks)
+
+
+def _place(task: str, key: bytes) -> str:
+    """Behind that key; without one, where the task begins."""
+    return f"{task}@{base64.urlsafe_b64encode(key).decode()}"
+
+
+def _parsed(after: str) -> tuple[str, bytes | None]:
+    task, at, text = after.rpartition("@")
+    try:
+        key = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise UsageError(f"{after!r} is not where a page ended", hint="use what the page before said") from error
+    return task if at else after, key or None
+
+
+def _shown(columns: Mapping[str, pl.DataType]) -> str:
+    return ", ".join(f"{name} ({dtype})" for name, dtype in columns.items())

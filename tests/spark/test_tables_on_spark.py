@@ -1,0 +1,216 @@
+"""Tables of apps on Spark, asked while they run: at speed, over the death of a container, on executors of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pyspark import SparkContext
+
+import headrace as hr
+from headrace.app import App
+from headrace.cli.loader import load_app
+from headrace.core.errors import HeadraceError, UnavailableError
+from headrace.runners.coordination.address import find_all
+from headrace.runners.coordination.messages import AppStatus
+from headrace.testing.chaos.deployment import Deployment, is_running, until
+
+COLUMNS = {"member": pl.Int64, "round": pl.Int64}
+MEMBERS = 500
+
+SOURCE = """
+import sys
+import polars as pl
+import headrace as hr
+
+COLUMNS = {{"member": pl.Int64, "round": pl.Int64}}
+app = hr.App("rounds", home={home!r}, checkpoint_interval="300ms")
+table = app.table("last", key="member", schema=COLUMNS)
+app.input("rounds-in", COLUMNS).partition_by("member", id="by-member", partitions=2).send_to(table)
+
+if __name__ == "__main__":
+    app.run(master=sys.argv[1], progress=False)
+"""
+
+
+class Rounds:
+    """Each round writes every member once. Messages of one member come in the order of rounds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "home"
+        self.file = folder / "rounds.py"
+        self.file.write_text(SOURCE.format(home=str(self.home)))
+        hr.create_stream("rounds-in", 2, COLUMNS, home=self.home)
+        self.writer = hr.StreamWriter("rounds-in", key="member", home=self.home)
+        self.round = 0
+
+    def feed(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.round += 1
+            self.writer.write(pl.DataFrame({"member": range(MEMBERS)}).with_columns(round=pl.lit(self.round)))
+
+    def status(self) -> AppStatus:
+        (address,) = find_all(self.home, "rounds")
+        client = address.client()
+        try:
+            return client.status()
+        finally:
+            client.close()
+
+    def running(self) -> bool:
+        return bool(find_all(self.home, "rounds")) and is_running(self.status())
+
+    def read(self, reader: hr.TableReader) -> pl.DataFrame | None:
+        """All rows; None while a task says that it can't now."""
+        try:
+            return reader.scan(limit=None)
+        except HeadraceError as error:
+            if not error.retry:
+                raise
+            return None
+
+    def until_committed(self, reader: hr.TableReader) -> pl.DataFrame:
+        """Wait until every member is in the last round; the rows."""
+        found: list[pl.DataFrame] = []
+
+        def there() -> bool:
+            rows = self.read(reader)
+            if rows is None or rows.height < MEMBERS or rows.get_column("round").min() != self.round:
+                return False
+            found.append(rows)
+            return True
+
+        until(there, f"round {self.round} is committed", 60)
+        return found[0]
+
+
+@pytest.fixture
+def rounds(tmp_path: Path) -> Rounds:
+    return Rounds(tmp_path)
+
+
+@pytest.fixture
+def in_session(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, spark_context: SparkContext) -> Rounds:
+    """It runs in the session that all tests share, until the test is over."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    return rounds
+
+
+class Running:
+    """The app in a thread; ended by sealing its input."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self._rounds = rounds
+        self._errors: list[BaseException] = []
+        app = load_app(rounds.file)
+        assert isinstance(app, App)
+        self._app = app
+        self._thread = threading.Thread(target=self._run, name="app")
+
+    def _run(self) -> None:
+        try:
+            self._app.run(progress=False)
+        except BaseException as error:
+            self._errors.append(error)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        until(lambda: bool(self._errors) or self._rounds.running(), "every task runs", 60)
+
+    def __exit__(self, *_: object) -> None:
+        self._rounds.writer.seal()
+        self._thread.join(60)
+        assert self._errors == []
+        assert not self._thread.is_alive()
+
+
+def test_a_table_is_read_at_speed_and_over_the_death_of_a_container(in_session: Rounds) -> None:
+    rounds = in_session
+    with Running(rounds), hr.open_table("rounds", "last", home=rounds.home, timeout=20) as reader:
+        rounds.feed(20)
+        rows = rounds.until_committed(reader)
+        assert rows.sort("member").rows() == [(member, rounds.round) for member in range(MEMBERS)]
+        assert rows.get_column("member").n_unique() == MEMBERS
+        row = reader.get(7)
+        assert row == {"member": 7, "round": rounds.round}
+        assert len(reader.versions) == 1
+        assert reader.get(-1) is None
+
+        victim = rounds.status().containers[0].pid
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        rounds.feed(5)
+        rows = rounds.until_committed(reader)
+        assert rows.sort("member").rows() == [(member, rounds.round) for member in range(MEMBERS)]
+        assert rounds.status().containers[0].pid != victim
+        assert rounds.status().queries.refused == 0
+
+
+def test_what_is_read_never_goes_back_and_is_whole_within_a_task(in_session: Rounds) -> None:
+    """A round comes to a task as one batch: one whose members were in different rounds would be between two commits."""
+    rounds = in_session
+    with Running(rounds), hr.open_table("rounds", "last", home=rounds.home, timeout=20) as reader:
+        last: dict[str, tuple[int, int]] = {}
+        for _ in range(40):
+            rounds.feed()
+            for number in range(reader.partitions):
+                rows = reader.scan(limit=MEMBERS, partition=number)
+                if not rows.height:
+                    continue
+                (found,) = reader.versions.items()
+                (seen,) = rows.get_column("round").unique()
+                before = last.get(found[0], (0, 0))
+                assert (found[1] or 0) >= before[0]
+                assert seen >= before[1]
+                last[found[0]] = found[1] or 0, seen
+        rounds.until_committed(reader)
+    assert len(last) == 2
+
+
+def test_uncommitted_rows_do_not_show(in_session: Rounds) -> None:
+    rounds = in_session
+    rounds.file.write_text(rounds.file.read_text().replace("300ms", "4s"))
+    with Running(rounds), hr.open_table("rounds", "last", home=rounds.home, timeout=20) as reader:
+        rounds.feed()
+        rounds.until_committed(reader)
+        for _ in range(5):  # a commit may come between the looks; then once more
+            until(lambda: None not in (reader.scan(limit=1), reader.versions)[1].values(), "committed", 30)
+            reader.scan(limit=None)
+            before = dict(reader.versions)
+            met = rows_met(rounds)
+            rounds.feed()
+            until(lambda m=met: rows_met(rounds) == m + MEMBERS, "it is processed", 30)
+            rows = reader.scan(limit=None)
+            versions = dict(reader.versions)
+            if versions == before:
+                assert rows.get_column("round").unique().to_list() == [rounds.round - 1]
+                assert rounds.until_committed(reader).get_column("round").unique().to_list() == [rounds.round]
+                assert all((reader.versions[task] or 0) > (version or 0) for task, version in before.items())
+                return
+            rounds.until_committed(reader)
+        raise AssertionError("a commit came in between each time")
+
+
+def rows_met(rounds: Rounds) -> int:
+    """How many messages the tasks of the table have processed, committed or not."""
+    return sum(task.rows_in for task in rounds.status().tasks if task.name.startswith("by-member/"))
+
+
+def test_on_executors_of_their_own(rounds: Rounds, tmp_path: Path) -> None:
+    command = [sys.executable, str(rounds.file), "local-cluster[2,1,1024]"]
+    with Deployment(command, rounds.home, "rounds", tmp_path / "run") as run:
+        run.wait_running()
+        rounds.feed(3)
+        with hr.open_table("rounds", "last", home=rounds.home, timeout=20) as reader:
+            assert rounds.until_committed(reader).height == MEMBERS
+            assert reader.get(3) == {"member": 3, "round": 3}
+        rounds.writer.seal()
+        assert run.wait(60) == 0, run.errors()
+        with pytest.raises(UnavailableError, match="app 'rounds' isn't running"):
+            hr.open_table("rounds", "last", home=rounds.home)

@@ -1,0 +1,145 @@
+"""Runs without Spark are found like all others: by status, by table, and by a second run, which is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from running_shop import SINCE, Shop
+
+import headrace as hr
+from headrace.core.errors import DataError, UnavailableError, UsageError
+
+Cli = Callable[..., Any]
+
+
+def test_a_local_run_shows_and_a_second_one_is_refused(cli: Cli, home: Path) -> None:
+    shop = Shop(home)
+    with shop.running():
+        (status,) = cli("status", "shop", "--json").json()
+        assert status["state"] == "running"
+        assert [container["state"] for container in status["containers"]] == ["running"]
+        with pytest.raises(UsageError, match="app 'shop' is running already with all stages"):
+            shop.app.run(local=True, progress=False)
+        assert cli("status", "shop").code == 0
+    assert cli("status", "shop").code == 1
+    assert not list((home / "apps" / "shop").glob("coordinator*.json"))
+    with shop.running():
+        assert cli("status", "shop").code == 0
+    shop.close()
+
+
+def test_rows_show_when_their_version_is_committed(home: Path) -> None:
+    shop = Shop(home, interval="3s")
+    with shop.running(), hr.open_table("shop", "prices", home=home, timeout=20) as prices:
+        shop.until(lambda: None not in (prices.scan(), prices.versions)[1].values())
+        seen_uncommitted = False
+        for number in range(5):  # a commit may come between the two looks; then once more
+            article = f"lamp-{number}"
+            before = max(version or 0 for version in prices.versions.values())
+            shop.price(**{article: "1.00"})
+            shop.until(lambda n=number: tables_rows(shop) > n)
+            row = prices.get(article)
+            (version,) = prices.versions.values()
+            if version == before:
+                assert row is None
+                seen_uncommitted = True
+            shop.until(lambda a=article: prices.get(a) is not None)
+            (after,) = prices.versions.values()
+            assert after is not None
+            assert after > before
+            prices.scan()
+            if seen_uncommitted:
+                break
+        assert seen_uncommitted
+    shop.close()
+
+
+def tables_rows(shop: Shop) -> int:
+    """How many rows the run has put into the table of prices, committed or not."""
+    status = shop.status()
+    assert status is not None
+    return sum(task.counters.get("rows_of_prices", 0) for task in status.tasks)
+
+
+def test_what_python_reads_has_its_types(home: Path) -> None:
+    shop = Shop(home)
+    shop.price(lamp="20.50", desk="90.00")
+    shop.put(("cellar", 1, 10))
+    shop.put(("cellar", 1, 11))  # one after the other into the partitions in turn: a key in two places
+    shop.put(("attic", 1, 7))
+    with shop.running():
+        shop.until_committed("prices", 2)
+        shop.until_committed("stock", 3)
+        with hr.open_table("shop", "prices", home=home) as prices:
+            row = prices.get("lamp")
+            assert row is not None
+            assert (str(row["euros"]), row["since"], row["picture"]) == ("20.50", SINCE, b"\x00\xff")
+            assert prices.get("sofa") is None
+            assert prices.get_rows([("lamp",), ("sofa",), ("desk",)]).height == 2
+            assert prices.scan(prefix="d").get_column("article").to_list() == ["desk"]
+            assert (prices.partitions, list(prices.key), prices.scan().schema) == (2, ["article"], prices.columns)
+            first = prices.scan(limit=1)
+            assert prices.after is not None
+            rest = prices.scan(limit=1, after=prices.after)
+            assert sorted([first.item(0, 0), rest.item(0, 0)]) == ["desk", "lamp"]
+            assert prices.after is None
+            with pytest.raises(UsageError, match="7 can't be of column 'article'"):
+                prices.get(7)
+            with pytest.raises(UsageError, match="0 keys"):
+                prices.get_rows([])
+        with hr.open_table("shop", "stock", home=home) as stock:
+            assert stock.get("attic", 1) == {"place": "attic", "shelf": 1, "pieces": 7}
+            with pytest.raises(DataError, match="2 rows of one key, in different tasks"):
+                stock.get("cellar", 1)
+            assert sorted(stock.get_rows([("cellar", 1)]).get_column("pieces")) == [10, 11]
+            assert stock.scan("cellar", limit=None).height == 2
+    shop.close()
+
+
+def test_a_reader_finds_the_app_again_when_it_was_started_anew(home: Path) -> None:
+    shop = Shop(home)
+    shop.price(lamp="20.50")
+    with shop.running():
+        shop.until_committed("prices", 1)
+        prices = hr.open_table("shop", "prices", home=home)
+        assert prices.get("lamp") is not None
+    with pytest.raises(UnavailableError):
+        prices.get("lamp")
+    with pytest.raises(UnavailableError, match="isn't running"):
+        prices.scan()
+    with shop.running():
+        shop.until_committed("prices", 1)
+        assert isinstance(prices.scan(), pl.DataFrame)
+        assert prices.get("lamp") is not None
+        prices.close()
+    shop.close()
+
+
+def fetch(keys: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
+    """What reads a table that lives elsewhere."""
+    return [None for _ in keys]
+
+
+def test_tables_that_cant_be_read_are_refused_by_name(home: Path, cli: Cli) -> None:
+    hr.create_stream("changes", 1, {"article": pl.String}, home=home)
+    shop = Shop(home)
+    table = shop.app.table("quick", key="article", schema={"article": pl.String}, storage="memory")
+    changes = shop.app.input("changes", {"article": pl.String})
+    changes.send_to(table)
+    columns = {"article": pl.String, "euros": pl.Float64}
+    away = shop.app.table("away", key="article", schema=columns, remote=hr.remote(fetch))
+    changes.join(away).send_to(shop.app.output("priced"))
+    with shop.running():
+        refused = cli("table", "get", "shop", "quick", "lamp")
+        assert refused.code == 2
+        assert "table 'quick' of app 'shop' is kept in memory, where its task alone can read it" in refused.err
+        assert "keep it on disk" in refused.err
+        remote = cli("table", "scan", "shop", "away")
+        assert remote.code == 2
+        assert "table 'away' of app 'shop' is remote: the app doesn't keep its rows" in remote.err
+        assert "away" in {one["table"] for one in cli("table", "list", "shop", "--json").json()}
+    shop.close()
