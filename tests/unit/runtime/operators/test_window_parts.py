@@ -1,0 +1,106 @@
+"""What a window says in many parts is what it would say at once, and all of it before time goes on."""
+
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.runtime.operators.base import Operator
+from headrace.stores import keyed, pieces
+
+COLUMNS = {"key": pl.Int64, "value": pl.Int64, "at": pl.Int64}
+KEYS = 500
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which hardly any stays in memory."""
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 32)
+    monkeypatch.setattr(pieces, "KEPT_BYTES_MAX", 4000)
+    monkeypatch.setattr(keyed, "_TAKEN_ROWS", 32)
+
+
+@pytest.fixture
+def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each hand-over by a window had."""
+    found: list[int] = []
+    emit: Callable[[Operator, pl.DataFrame], None] = Operator.emit
+
+    def noted(self: Operator, rows: pl.DataFrame) -> None:
+        if self.node.id == "w":
+            found.append(rows.height)
+        emit(self, rows)
+
+    monkeypatch.setattr(Operator, "emit", noted)
+    return found
+
+
+def messages(at: int) -> pl.DataFrame:
+    index = pl.int_range(KEYS, eager=True)
+    return pl.DataFrame({"key": index * 7919 % KEYS, "value": index, "at": at + index % 10}, COLUMNS)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        (hr.tumbling(100), {}),
+        (hr.hopping(100, every=50), {}),
+        (hr.sliding(50), {}),
+        (hr.session(20), {}),
+        (hr.tumbling(100), {"allowed_lateness": 30}),
+    ],
+)
+def test_no_part_is_overtaken_by_the_watermark(
+    shape: Any, options: dict[str, Any], restarted: bool, heights: list[int]
+) -> None:
+    """A window behind it would count what comes after the watermark as late."""
+    app = hr.App("parts")
+    rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
+    first = rows.window(shape, key="key", agg={"value": hr.sum("value")}, id="w", **options)
+    outputs = {"first": first, "second": first.window(hr.tumbling(25), key=None, agg={"n": hr.count()}, id="then")}
+    for name, stream in outputs.items():
+        stream.send_to(app.output(name))
+    with app.test() as t:
+        for at in (0, 40, 80, 120, 200, 300):
+            t.feed("rows", messages(at))
+            if restarted:
+                t.restart(checkpoint=True)
+        t.end()
+        said, counted = t.read("first", committed=True), t.read("second", committed=True)
+    assert counted["n"].sum() == said.height >= 3 * KEYS
+    assert max(heights) < KEYS
+    names = [name for name in ("key", "window_start", "pane_index") if name in said.columns]
+    assert said.select(names).is_unique().all()
+
+
+def test_sums_in_parts_are_those_of_all_messages() -> None:
+    app = hr.App("parts")
+    rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
+    agg = {"value": hr.sum("value"), "n": hr.count()}
+    rows.window(hr.tumbling(1000), key="key", agg=agg, id="w").send_to(app.output("out"))
+    with app.test() as t:
+        for at in (0, 40, 80):
+            t.feed("rows", messages(at))
+            t.restart(checkpoint=True)
+        t.end()
+        found = t.read("out", committed=True).select("key", "value", "n").sort("key")
+    expected = messages(0).select("key", value=3 * pl.col("value"), n=pl.lit(3, pl.Int64)).sort("key")
+    assert found.equals(expected)
+
+
+def test_count_windows_that_are_not_full_leave_in_parts_at_the_end(heights: list[int]) -> None:
+    app = hr.App("parts")
+    rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
+    agg = {"value": hr.sum("value")}
+    rows.window(hr.count_window(4, every=2), key="key", agg=agg, id="w").send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("rows", messages(0))
+        t.restart(checkpoint=True)
+        before = len(heights)
+        t.end()
+        found = t.read("out", committed=True).select("key", "value").sort("key")
+    assert found.equals(messages(0).select("key", "value").sort("key"))
+    assert len(heights) - before > 5
