@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
+import polars as pl
 
 from headrace.checkpoint import instructions as do
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.model import StreamPlan
+from headrace.serdes.ipc import encode_rows
 from headrace.testing.sim.app_oracle import AppOracle
 from headrace.testing.sim.cluster import Cluster
 from headrace.testing.sim.declared import COLUMNS, DISORDER
@@ -130,10 +131,5 @@ class AppCluster(Cluster):
 
 
 def _frame(messages: list[Message]) -> bytes:
-    """A frame as some plain writer makes it: Arrow, whatever wrote it."""
-    columns = [pa.array([getattr(message, name) for message in messages], pa.int64()) for name in COLUMNS]
-    rows = pa.record_batch(columns, names=list(COLUMNS))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    return encode(Header(Kind.USER), sink.getvalue().to_pybytes())
+    columns = {name: [getattr(message, name) for message in messages] for name in COLUMNS}
+    return encode(Header(Kind.USER), encode_rows(pl.DataFrame(columns, schema=COLUMNS)))
