@@ -246,13 +246,17 @@ class Declarations:
         outputs: Mapping[str, SchemaLike] | None = None,
         *,
         event_time: str | Mapping[str, str] | None = None,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
         id: str | None = None,
     ) -> dict[str, Stream]:
         """Run a low-level task of your own on ``inputs``; returns a flow for each of ``outputs``, by name.
 
         Messages of one key meet in one instance: ``partition_by`` before it; inputs need equal partition counts.
         ``outputs`` says the columns of each; every one has to be taken. ``event_time`` names the column of their event
-        time, for all or by output; without it a time column that is called as an input's keeps its role.
+        time, for all or by output; without it a time column that is called as an input's keeps its role. A message on
+        which ``process`` raises fails the app, is skipped and counted, or goes to the ``dead_letter`` stream, as
+        ``on_error`` says; what that call did before is taken back.
 
         >>> class Pages(hr.Task):
         ...     seen = hr.Store(key={"member": pl.String}, value={"pages": pl.Int64})
@@ -269,7 +273,7 @@ class Declarations:
         >>> flows["keen"].send_to(app.output("keen-members"))
         """
         with Declaring("task") as here:
-            return add_task(self._draft, task, inputs, outputs, id, event_time, here)
+            return add_task(self._draft, task, inputs, outputs, id, event_time, on_error, dead_letter, here)
 
     def graph(self) -> Graph:
         """The app as one immutable graph; raises when a flow has no end, or there is none.

@@ -18,6 +18,7 @@ from headrace.api.location import Location
 from headrace.api.remote import Remote
 from headrace.api.settings import Settings
 from headrace.api.shapes import Hopping, Panes, Session, TimeAxis, Trigger, Tumbling, WindowShape
+from headrace.api.tasks import StoreSpec
 from headrace.core.calling import Calling
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
@@ -339,23 +340,13 @@ class TableJoin:
     time: EventTime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSpec:
-    """State that a low-level task declares: ``attribute`` is its name in the class."""
-
-    id: str
-    attribute: str
-    key: Schema
-    value: Schema
-    ttl_ms: int | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskStep:
     """A low-level task: an instance of the user's class, to be copied for each task of the stage.
 
     ``inputs`` are the names and columns of the flows that it takes, in the order of the node's inputs. It hands out
-    nothing but side outputs, one for each of ``outputs``. ``timed``: all inputs have a watermark.
+    nothing but side outputs, one for each of ``outputs``. ``timed``: all inputs have a watermark. ``on_error``: what
+    becomes of messages on which it raises.
     """
 
     task: Any
@@ -363,6 +354,7 @@ class TaskStep:
     outputs: tuple[tuple[str, Schema], ...]
     stores: tuple[StoreSpec, ...]
     timed: bool
+    on_error: OnError = "fail"
 
 
 @dataclass(frozen=True, slots=True)

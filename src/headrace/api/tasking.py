@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from headrace.api.draft import Draft
 from headrace.api.event_time import LostTime, Time, check_time_column, is_time
+from headrace.api.handles import Output
 from headrace.api.location import Location
 from headrace.api.rows import SchemaLike
-from headrace.api.specs import TASK_OUTPUT, EventTime, SideOutput, StoreSpec, TaskStep
+from headrace.api.specs import TASK_OUTPUT, EventTime, OnError, SideOutput, TaskStep
 from headrace.api.stream import Stream
-from headrace.api.tasks import Store, Task, overrides, stores_of
+from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 from headrace.serdes.schema import Schema
@@ -36,6 +37,8 @@ def add_task(
     outputs: Mapping[str, SchemaLike] | None,
     id_: str | None,
     event_time: str | Mapping[str, str] | None,
+    on_error: OnError,
+    dead_letter: Output | str | None,
     here: Location,
 ) -> dict[str, Stream]:
     """Add a low-level task to the draft; returns the flow behind each output."""
@@ -43,6 +46,8 @@ def add_task(
     flows = _checked_inputs(draft, inputs)
     schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
     times = _output_times(flows, schemas, event_time, here)
+    first = next(iter(flows.values()))
+    letters = first._letters_to(on_error, dead_letter)
     name = draft.claim("a task", id_, here, 'app.task(..., id="alerts")')
     step = TaskStep(
         task=_copied(own),
@@ -50,8 +55,10 @@ def add_task(
         outputs=tuple(schemas.items()),
         stores=_claimed_stores(draft, own, name, here),
         timed=all(flow._time is not None for flow in flows.values()),
+        on_error=on_error,
     )
     draft.add("task", step, tuple(flow.node for flow in flows.values()), here, id_=name)
+    first._send_letters(name, letters, here)
     found = {}
     for output, schema in schemas.items():
         time = times[output]

@@ -199,6 +199,17 @@ class Store:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StoreSpec:
+    """State that a low-level task declares: ``attribute`` is its name in the class."""
+
+    id: str
+    attribute: str
+    key: Schema
+    value: Schema
+    ttl_ms: int | None
+
+
 class Task:
     """Base of low-level tasks: override ``process`` or ``process_batch``, and what else concerns you.
 

@@ -101,6 +101,7 @@ class KeyValueStore:
         self._view: View | None = None
         self._cleared = False
         self._count = 0
+        self._before: dict[bytes, bytes | None] | None = None
 
     @property
     def id(self) -> str:
@@ -144,7 +145,7 @@ class KeyValueStore:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
-        if self._stamps is None and key:
+        if self._stamps is None and key and self._before is None:
             self._fresh.put(key, value)
         else:
             self.put_many([key], [value])
@@ -153,12 +154,14 @@ class KeyValueStore:
         """Set each key to the value beside it; the last one of equal keys counts. ``lasting`` ones don't expire."""
         if not all(keys):
             raise UsageError(f"store {self._id!r}: a key has at least one byte")
+        if self._before is not None and not lasting:
+            self._remember(keys, self._before)
         stored = values if self._stamps is None else self._stamps.put_on(values, lasting=lasting)
         self._fresh.put_many(keys, stored)
 
     def delete(self, key: bytes) -> None:
         """Remove a key, if it is there."""
-        if key:
+        if key and self._before is None:
             self._fresh.put(key, None)
         else:
             self.delete_many([key])
@@ -167,7 +170,25 @@ class KeyValueStore:
         """Remove each key that is there."""
         if not all(keys):
             raise UsageError(f"store {self._id!r}: a key has at least one byte")
+        if self._before is not None:
+            self._remember(keys, self._before)
         self._fresh.delete_many(keys)
+
+    # -- writes that may be taken back
+
+    def begin_trial(self) -> None:
+        """What is put and deleted from now on may be taken back, but for what is ``lasting``."""
+        self._before = {}
+
+    def end_trial(self, *, keep: bool) -> None:
+        """What was put and deleted since the trial began stays, or never happened."""
+        before, self._before = self._before, None
+        if before and not keep:
+            self._fresh.put_many(before.keys(), before.values())
+
+    def _remember(self, keys: Sequence[bytes], before: dict[bytes, bytes | None]) -> None:
+        new = [key for key in keys if key not in before]
+        before.update(zip(new, self._stored(new, [self._fresh, self._taken]), strict=True))
 
     def clear(self) -> None:
         """See ``StateStore``."""

@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from headrace.api.specs import TASK_OUTPUT, Node, TaskStep
-from headrace.api.tasks import STORES, Task, Timer, TimerAxis, overrides
+from headrace.api.tasks import STORES, Out, Task, Timer, TimerAxis, overrides
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -28,7 +28,8 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import TaskName
 from headrace.runtime.operators.base import Counters, Operator
-from headrace.runtime.operators.task_context import TaskPort
+from headrace.runtime.operators.failing import Failure, FailurePolicy
+from headrace.runtime.operators.task_context import Sent, TaskPort
 from headrace.runtime.operators.timers import TIME_MAX, Timers, named
 from headrace.runtime.operators.users_code import users_line
 from headrace.runtime.watermark import NEVER
@@ -62,6 +63,9 @@ class TaskOperator(Operator):
         self.event_time = NEVER
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
         self._port = TaskPort(self, spec, self._task, counters)
+        self._policy = FailurePolicy(self, spec.on_error, counters)
+        stores = [self.timers.store, *(records.store for records in self._records.values())]
+        self._trial: list[KeyValueStore | Sent] = [*stores, *self._port.sent.values()]
         self._begun = False
         self._task.__dict__[STORES] = self._records
 
@@ -96,17 +100,54 @@ class TaskOperator(Operator):
         """Process rows of an input."""
         self.batches += 1
         self.rows += rows.height
-        for part in rows.iter_slices(ROWS_AT_ONCE):
+        failures: list[Failure] = []
+        for number, part in enumerate(rows.iter_slices(ROWS_AT_ONCE)):
+            first = number * ROWS_AT_ONCE
             if self._by_batch:
                 with self._calling("process_batch", input_=name):
-                    self._task.process_batch(part, self._port)
+                    error = self._tried(self._task.process_batch, part)
+                if error is not None:
+                    failures += [Failure(first + row, error) for row in range(part.height)]
             else:
-                records, process, port = to_records(part), self._task.process, self._port
+                records = to_records(part)
                 with self._calling("process", input_=name):
-                    for record in records:
-                        process(record, port)
+                    failures += [Failure(first + row, error) for row, error in self._each(records)]
             self._fire("event", self.event_time)
             self._hand_out()
+        method = "process_batch" if self._by_batch else "process"
+        self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
+
+    def _each(self, records: Sequence[Any]) -> Iterator[tuple[int, Exception]]:
+        """Process messages; yields those that failed, unless the first one is the last."""
+        process, port = self._task.process, self._port
+        if self._policy.stops:
+            for record in records:
+                process(record, port)
+            return
+        for row, record in enumerate(records):
+            error = self._tried(process, record)
+            if error is not None:
+                yield row, error
+
+    def _tried(self, call: Callable[[Any, Out], None], given: Any) -> Exception | None:
+        """Call the user's code; what it raised, after taking back all that the call has done. By policy just raise."""
+        if self._policy.stops:
+            call(given, self._port)
+            return None
+        asked = self._port.wants_commit, self._port.wants_shutdown
+        for part in self._trial:
+            part.begin_trial()
+        failed: Exception | None = None
+        try:
+            call(given, self._port)
+        except Exception as error:
+            if isinstance(error, HeadraceError) and not _is_users(error):
+                raise
+            failed = error
+            self._port.wants_commit, self._port.wants_shutdown = asked
+        for part in self._trial:
+            part.end_trial(keep=failed is None)
+        return failed
 
     def on_watermark(self, watermark: int) -> None:
         """See ``Operator``."""
@@ -206,19 +247,22 @@ class TaskOperator(Operator):
         self._port.open(input_, may_send=method not in ("init", "close"))
         try:
             yield
-        except (UsageError, DeclarationError, DataError) as error:
-            if isinstance(error, CorruptLogError):
+        except HeadraceError as error:
+            if not _is_users(error):
                 raise
             what = self.described(f"{method} of the task {type(self._task).__name__}")
             text = f"{what} failed{users_line(error)}: {error.message}{self.at_work_on()}"
             raise UserFunctionError(text, hint=error.hint) from error
-        except HeadraceError:
-            raise  # of the store's disk, and not of the user's code
         except Exception as error:
             raise self.failed(error, f"{method} of the task {type(self._task).__name__}", users_line(error)) from error
         finally:
             self._port.shut()
             self._port.firing = None
+
+
+def _is_users(error: HeadraceError) -> bool:
+    """Whether it comes of how the task uses what it is given, and not of the disk."""
+    return isinstance(error, UsageError | DeclarationError | DataError) and not isinstance(error, CorruptLogError)
 
 
 class TaskInput(Operator):

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1)  # naive datetimes are UTC here, as in Polars
 _MS = timedelta(milliseconds=1)
+_QUICK: dict[type[pl.DataType], type] = {
+    pl.Int64: int, pl.Float64: float, pl.String: str, pl.Boolean: bool, pl.Binary: bytes,
+}  # fmt: skip
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 _AXES = ("event", "processing")
 
 
@@ -41,6 +45,9 @@ class Sent:
         self._rows: list[Sequence[Any]] = []
         self._lines: list[tuple[str, int]] = []
         self._frames: list[pl.DataFrame] = []
+        self._before: tuple[list[pl.DataFrame], list[Sequence[Any]], list[tuple[str, int]]] | None = None
+        kinds = [_QUICK.get(type(dtype)) for dtype in schema.columns.values()]
+        self._kinds = None if None in kinds else kinds
 
     @property
     def waiting(self) -> bool:
@@ -57,7 +64,10 @@ class Sent:
             if fitting.height:
                 self._frames.append(fitting.clone())
             return
-        self._rows.append(self._schema.values_of(rows))
+        values = self._schema.values_of(rows)
+        if self._before is not None and not self._surely_fit(values):
+            self._schema.from_values([values], lambda index: "a value")
+        self._rows.append(values)
         frame = sys._getframe(2)
         self._lines.append((frame.f_code.co_filename, frame.f_lineno))
 
@@ -66,6 +76,35 @@ class Sent:
         self._freeze()
         frames, self._frames = self._frames, []
         return concat_rows(frames)
+
+    def begin_trial(self) -> None:
+        """What is sent from now on may be taken back; whether it fits is known at once."""
+        self._before = self._frames, self._rows, self._lines
+        self._frames, self._rows, self._lines = [], [], []
+
+    def end_trial(self, *, keep: bool) -> None:
+        """What was sent since the trial began stays, or never happened."""
+        if self._before is None:
+            return
+        frames, rows, lines = self._frames, self._rows, self._lines
+        (self._frames, self._rows, self._lines), self._before = self._before, None
+        if not keep:
+            return
+        if frames:
+            self._freeze()
+            self._frames += frames
+        self._rows += rows
+        self._lines += lines
+
+    def _surely_fit(self, values: Sequence[Any]) -> bool:
+        if self._kinds is None:
+            return False
+        for value, kind in zip(values, self._kinds, strict=True):
+            if value is not None and type(value) is not kind:
+                return False
+            if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX:
+                return False
+        return True
 
     def _freeze(self) -> None:
         if not self._rows:
