@@ -11,7 +11,7 @@ import headrace as hr
 from bench.data import HEALTH, SCHEMA, WINDOW_MS
 from bench.measure import WrongResultError
 from bench.session import CORES
-from headrace.api.specs import Guarantee
+from headrace.api.settings import Guarantee
 
 LATENESS = "1s"
 
