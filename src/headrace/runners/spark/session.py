@@ -59,6 +59,11 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
     return context
 
 
+def conf_of(context: SparkContext) -> SparkConf:
+    """The settings of a running Spark, to be asked one by one: ``getConf`` copies all of them, call by call."""
+    return context._conf
+
+
 def close_context(context: SparkContext) -> None:
     """Stop Spark, and take away what ``local-cluster`` leaves in Spark's own folder."""
     master, app_id, home = str(context.master), context.applicationId, _spark_home(context)
@@ -104,7 +109,7 @@ def _check_running(context: SparkContext, master: str | None) -> None:
             f"Spark is already running on {_plain(current)}, but this app asks for {_plain(master)}",
             hint="leave the master out, or stop the running session first",
         )
-    if wrong := settings.wrong_settings(current, context.getConf().get):
+    if wrong := settings.wrong_settings(current, conf_of(context).get):
         raise SurroundingsError(
             "containers can't live in the Spark session that is already running:\n    " + "\n    ".join(wrong),
             hint="put these into SparkSession.builder, or let Headrace make the session",

@@ -12,13 +12,14 @@ from pyspark import SparkContext
 
 from headrace.core.errors import SurroundingsError
 from headrace.runners.spark import settings
+from headrace.runners.spark.session import conf_of
 
 _POLL_SECONDS = 0.05
 
 
 def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
     """Return once ``needed`` task slots have registered; raise ``SurroundingsError`` when that can't be."""
-    if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
+    if conf_of(context).get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # the cluster adds executors for waiting tasks: how many there are now says nothing
     expected = _expected_slots(context)
     if expected is not None and needed > expected:
@@ -71,7 +72,7 @@ def count_slots(context: SparkContext) -> int:
 
 def _expected_slots(context: SparkContext) -> int | None:
     """What the master's own text or the settings promise, where they do."""
-    conf = context.getConf()
+    conf = conf_of(context)
     cores = settings.local_slots(str(context.master))
     instances, each = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
     if cores is None and instances is not None and each is not None:
