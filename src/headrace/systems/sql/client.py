@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
@@ -36,8 +36,12 @@ class SqlClient(Protocol):
         """See ``Target``. With a key, ``rows`` have each key once."""
         ...
 
+    def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """These columns of the rows with these keys, which are plain values. Changes nothing, and takes no lock."""
+        ...
+
     def close(self) -> None:
-        """Let the connection go."""
+        """Let the connection go; maybe from another thread than the one that uses it."""
         ...
 
 
@@ -101,6 +105,15 @@ class Statements:
     def values(self, columns: Sequence[str]) -> str:
         """``VALUES`` with a parameter for each column."""
         return f"VALUES ({', '.join([self.mark] * len(columns))})"
+
+    def find(self, columns: Sequence[str], keys: str) -> str:
+        """``SELECT`` these columns of the rows whose keys are in a list.
+
+        Names are qualified, or SQLite would take one that isn't there for text.
+        """
+        wanted, key = (", ".join(f"t.{quoted(name)}" for name in names) for names in (columns, self.key))
+        key = f"({key})" if len(self.key) > 1 else key
+        return f"SELECT {wanted} FROM {self.name} AS t WHERE {key} IN ({keys})"  # noqa: S608 - quoted
 
     def select(self, columns: Sequence[str], table: str) -> str:
         """``SELECT`` these columns of a table."""

@@ -6,8 +6,9 @@ a dead machine will never give.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import polars as pl
 import psycopg
@@ -35,6 +36,7 @@ class PostgresClient:
         self._url = url
         self._sql = Statements(table, key, "%s")
         self._open: psycopg.Connection | None = None
+        self._reading: psycopg.Connection | None = None
 
     def columns(self) -> list[str] | None:
         """See ``SqlClient``."""
@@ -74,8 +76,25 @@ class PostgresClient:
             if self._sql.key:
                 cursor.execute(self._sql.insert(columns, self._sql.select(columns, into)).encode())
 
+    def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """See ``SqlClient``."""
+        width = len(self._sql.key)
+        mark = "%s" if width == 1 else f"({', '.join(['%s'] * width)})"
+        text = self._sql.find(columns, ", ".join([mark] * len(keys)))
+        try:
+            connection = self._reading = self._reading or self._connection()
+            with connection.transaction(), connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [_STATEMENT_WAIT])
+                return cursor.execute(text.encode(), [value for key in keys for value in key]).fetchall()
+        except psycopg.Error as error:
+            self.close()
+            raise self._translated(error) from None
+
     def close(self) -> None:
         """See ``SqlClient``."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
         if self._open is not None:
             self._open.close()
             self._open = None
@@ -98,15 +117,18 @@ class PostgresClient:
 
     def _connected(self) -> psycopg.Connection:
         if self._open is None or self._open.closed:
-            options = conninfo_to_dict(self._url.text)
-            options.setdefault("connect_timeout", _CONNECT_S)
-            options.setdefault("tcp_user_timeout", 10_000)
-            options.setdefault("application_name", "headrace")
-            self._open = psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
+            self._open = self._connection()
             with self._open.cursor() as cursor:
                 if not self._exists(cursor, self._sql.positions):
                     self._create(self._sql.create_positions())
         return self._open
+
+    def _connection(self) -> psycopg.Connection:
+        options = conninfo_to_dict(self._url.text)
+        options.setdefault("connect_timeout", _CONNECT_S)
+        options.setdefault("tcp_user_timeout", 10_000)
+        options.setdefault("application_name", "headrace")
+        return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
 
     def _exists(self, cursor: psycopg.Cursor, name: str) -> bool:
         """Asked first, because CREATE ... IF NOT EXISTS wants a right that a mere writer needn't have."""

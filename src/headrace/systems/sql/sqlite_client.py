@@ -7,9 +7,10 @@ for a lock that another process holds are short; who doesn't get it is told to t
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -28,6 +29,7 @@ class SqliteClient:
         self._path = path
         self._sql = Statements(table, key, "?")
         self._open: sqlite3.Connection | None = None
+        self._reading: sqlite3.Connection | None = None
 
     def columns(self) -> list[str] | None:
         """See ``SqlClient``."""
@@ -56,11 +58,24 @@ class SqliteClient:
             for part in plain(rows).iter_slices(_ROWS_AT_ONCE):
                 connection.executemany(insert, part.rows())
 
+    def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
+        """See ``SqlClient``."""
+        width = len(self._sql.key)
+        marks = ", ".join(["?"] * len(keys)) if width == 1 else f"VALUES {', '.join([_marks(width)] * len(keys))}"
+        try:
+            connection = self._reading = self._reading or self._opened_to_read()
+            found = connection.execute(self._sql.find(columns, marks), [value for key in keys for value in key])
+            return found.fetchall()
+        except (sqlite3.Error, OSError, OverflowError) as error:
+            self.close()
+            raise self._translated(error) from error
+
     def close(self) -> None:
         """See ``SqlClient``."""
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        for connection in (self._open, self._reading):
+            if connection is not None:
+                connection.close()
+        self._open = self._reading = None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -84,6 +99,10 @@ class SqliteClient:
                 cursor.execute(self._sql.create_positions())
         return self._open
 
+    def _opened_to_read(self) -> sqlite3.Connection:
+        place = f"{self._path.absolute().as_uri()}?mode=ro"
+        return sqlite3.connect(place, timeout=_LOCK_WAIT_S, isolation_level=None, uri=True, check_same_thread=False)
+
     def _translated(self, error: Exception) -> HeadraceError:
         where = f"SQLite {self._path}, table {self._sql.table}: {error}"
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -96,3 +115,7 @@ class SqliteClient:
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT) or not code:
             return DeclarationError(where, hint="compare the table with the output's columns and key")
         return UnavailableError(where, hint="somebody else holds the file, or the disk is full or away")
+
+
+def _marks(count: int) -> str:
+    return f"({', '.join(['?'] * count)})"

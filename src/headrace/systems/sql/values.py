@@ -6,12 +6,13 @@ are JSON. What a database can't hold is the client's matter.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import polars as pl
 
-from headrace.core.errors import DeclarationError
+from headrace.core.errors import DataError, DeclarationError
 
 _POSTGRES: dict[type[pl.DataType], str] = {
     pl.Int8: "SMALLINT", pl.Int16: "SMALLINT", pl.Int32: "INTEGER", pl.Int64: "BIGINT",
@@ -58,6 +59,52 @@ def plain(rows: pl.DataFrame) -> pl.DataFrame:
         ]
     )
     return rows.with_columns([_as_text(pl.col(name), dtype) for name, dtype in rows.schema.items()])
+
+
+def restored(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """What a driver read, with the types that were asked for; raises ``DataError`` for a value that is none of them."""
+    values = list(zip(*rows, strict=True)) or [()] * len(columns)
+    return pl.DataFrame(
+        [_restored(name, dtype, column) for (name, dtype), column in zip(columns.items(), values, strict=True)]
+    )
+
+
+def _restored(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
+    """Drivers read text where a database has no such type, and objects of Python's where it has."""
+    try:
+        if dtype.is_integer():
+            return pl.Series(name, [None if value is None else int(value) for value in values], dtype=dtype)
+        if dtype == pl.Boolean:
+            return pl.Series(name, [None if value is None else bool(value) for value in values], dtype=dtype)
+        if _nested(dtype):
+            found = [msgspec.json.decode(value) if isinstance(value, str) else value for value in values]
+            return pl.Series(name, found, dtype=dtype)
+        if isinstance(dtype, pl.Duration) and any(isinstance(value, int) for value in values):
+            return pl.Series(name, values, dtype=pl.Int64).cast(pl.Duration("us")).cast(dtype)
+        if any(isinstance(value, str) for value in values):
+            return _parsed(pl.Series(name, values, dtype=pl.String), dtype)
+        return pl.Series(name, values, dtype=dtype)
+    except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"column {name!r} of the database holds what is no {dtype}: {error}",
+            hint="compare the table's schema= with the columns that it has there",
+        ) from error
+
+
+def _parsed(text: pl.Series, dtype: pl.DataType) -> pl.Series:
+    match dtype:
+        case pl.Date():
+            return text.str.to_date("%Y-%m-%d")
+        case pl.Time():
+            return text.str.to_time("%H:%M:%S%.f")
+        case pl.Datetime(time_zone=None):
+            return text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f").cast(dtype)
+        case pl.Datetime():
+            return text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%z", time_zone="UTC").cast(dtype)
+        case pl.Boolean() | pl.Float32() | pl.Float64() | pl.Binary():
+            raise TypeError(f"{text.drop_nulls()[0]!r} is text")
+        case _:
+            return text.cast(dtype)
 
 
 def _as_text(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
