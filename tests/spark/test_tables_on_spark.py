@@ -183,9 +183,8 @@ def test_uncommitted_rows_do_not_show(in_session: Rounds) -> None:
             until(lambda: None not in (reader.scan(limit=1), reader.versions)[1].values(), "committed", 30)
             reader.scan(limit=None)
             before = dict(reader.versions)
-            met = rows_met(rounds)
             rounds.feed()
-            until(lambda m=met: rows_met(rounds) == m + MEMBERS, "it is processed", 30)
+            until(lambda: rows_met(rounds) == rounds.round * MEMBERS, "it is processed", 30)
             rows = reader.scan(limit=None)
             versions = dict(reader.versions)
             if versions == before:
