@@ -1,4 +1,7 @@
-"""Counts by member in a low-level task, with a timer for each, until a message asks for the end. Run by a test."""
+"""Counts by member in a low-level task, with a timer for each, until a message asks for the end. Run by tests.
+
+With a second argument it runs on that Spark, in two containers.
+"""
 
 import sys
 
@@ -50,5 +53,8 @@ flows["quiet"].send_to(app.output("quiet"))
 
 if __name__ == "__main__":
     print("running", flush=True)
-    app.run(local=True, progress=False)
+    if len(sys.argv) > 2:
+        app.run(master=sys.argv[2], containers=2, progress=False)
+    else:
+        app.run(local=True, progress=False)
     print("ended", flush=True)

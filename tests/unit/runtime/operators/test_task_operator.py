@@ -331,6 +331,19 @@ def test_a_commit_that_is_asked_for_comes_at_once() -> None:
         assert t.counter("commits_asked_for") == 2
 
 
+def test_shutdown_is_asked_for_from_the_message_on_that_says_so() -> None:
+    class Stopping(hr.Task):
+        def process(self, message: Any, out: hr.Out) -> None:
+            if message["member"] == "stop":
+                out.shutdown()
+
+    with app_of(Stopping()).test() as t:
+        t.feed("views", views(("a", 1)))
+        assert not t.wants_shutdown
+        t.feed("views", views(("stop", 1)))
+        assert t.wants_shutdown
+
+
 def test_init_and_close_are_called_once_for_each_life() -> None:
     calls: list[str] = []
 
