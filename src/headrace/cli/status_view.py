@@ -31,6 +31,8 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
         console.print(_outputs(outputs))
     if any(task.checkpoint is not None for task in status.tasks):
         console.print(_checkpoints(status))
+    if any(_CALLS & task.counters.keys() for task in status.tasks):
+        console.print(_calls(status))
     console.print(_containers(status))
     for title, lines in (("held up", list(held_up(status))), ("warnings", list(warnings(status)))):
         if lines:
@@ -155,6 +157,32 @@ def _checkpoints(status: AppStatus) -> Table:
             f"{max(one.duration_ms for one in known):,.1f} ms" if known else "-",
             format_bytes(early) if early else "-",
             *(f"{sum(task.counters.get(name, 0) for task in tasks):,}" for name in ("rollbacks", "duplicates")),
+        )
+    return table
+
+
+_CALLS = {"calls", "calls_in_flight", "call_retries", "cache_hits"}
+
+
+def _calls(status: AppStatus) -> Table:
+    """What the steps of each stage asked others, how long that took, and what they needn't ask."""
+    table = _table("calls", "in flight>", "done>", "took>", "repeated>", "too late>", "given up>", "from cache>")
+    for stage in status.stages:
+        tasks = [task for task in status.tasks if task.name.rpartition("/")[0] == stage.name]
+        sums = Counter[str]()
+        for task in tasks:
+            sums.update(task.counters)
+        if not _CALLS & sums.keys():
+            continue
+        done, asked = sums["calls"], sums["cache_hits"] + sums["cache_misses"]
+        numbers = (sums[name] for name in ("call_retries", "call_timeouts", "call_failures"))
+        table.add_row(
+            stage.name,
+            f"{sums['calls_in_flight']:,}",
+            f"{done:,}",
+            f"{sums['call_ms'] / done:,.1f} ms" if done else "-",
+            *(f"{number:,}" for number in numbers),
+            f"{sums['cache_hits'] / asked:.0%}" if asked else "-",
         )
     return table
 

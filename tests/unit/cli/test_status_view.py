@@ -63,6 +63,27 @@ def test_stages_show_rate_watermark_with_its_age_and_lag() -> None:
     assert row(lines, "over") == ["over", "done", "0", "12:00:00", "0"]
 
 
+def test_calls_are_summed_up_by_stage_where_there_are_any() -> None:
+    counters = {
+        "calls": 10,
+        "call_ms": 250,
+        "calls_in_flight": 3,
+        "call_retries": 2,
+        "cache_hits": 3,
+        "cache_misses": 1,
+    }
+    tasks = [
+        TaskStatus(name="views/0", state="running", counters=counters),
+        TaskStatus(name="views/1", state="running", counters={"calls": 10, "call_ms": 50, "call_failures": 1}),
+        TaskStatus(name="over/0", state="finished", counters={"late": 1}),
+    ]
+    lines = shown(whole(tasks=tasks))
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("calls")]
+    assert row(lines[at:], "views") == ["views", "3", "20", "15.0", "ms", "2", "0", "1", "75%"]
+    assert not any(line.startswith("over") for line in lines[at:])
+    assert not any(line.startswith("calls") for line in shown(whole()))
+
+
 def test_containers_show_where_they_are() -> None:
     lines = shown(whole())
     assert row(lines, "0") == ["0", "running", "worker-a", "4711", "1", "1", "120.0", "MB", "0.2", "s", "ago"]

@@ -35,7 +35,9 @@ class TableAnswers:
     def __init__(self, hosts: Sequence[TaskHost], clock: Clock) -> None:
         self._tables = {
             str(host.name): CommittedTables(
-                host.state, {id_: host.plan.graph.tables[id_] for id_ in host.stage.tables}, clock.now_ms
+                host.state,
+                {id_: spec for id_ in host.stage.tables if (spec := host.plan.graph.tables[id_]).remote is None},
+                clock.now_ms,
             )
             for host in hosts
         }

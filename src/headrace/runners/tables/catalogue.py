@@ -14,8 +14,8 @@ def catalogue(plan: Plan) -> TableList:
     for stage in plan.stages:
         for id_ in stage.tables:
             spec = plan.graph.tables[id_]
-            if spec.schema is None:
-                continue  # nothing was ever sent there, so nothing is kept
+            if spec.schema is None or spec.remote is not None:
+                continue  # nothing was ever sent there, so nothing is kept; or it is kept elsewhere
             columns = spec.schema.columns
             owners = owned_by(plan, stage, id_)
             facts.append(
