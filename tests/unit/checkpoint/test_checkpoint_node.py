@@ -84,6 +84,23 @@ def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
     assert reader.node.version == 0
 
 
+def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_committed(reader):
+    """Of a step that waited for answers until then."""
+    heard(reader)
+    reader.receive(A0, user(1, 1, 2))
+    reader.receive(A0, *checkpoint(1, 1, 0, 3))
+    reader.receive(A0, *checkpoint(2, 1, 0, 2))
+    reader.run(until="FlushOutputs")
+    stamped = reader.node.stamp(B, 0)
+    assert stamped.version == 0
+    reader.node.performed()
+    with pytest.raises(ProtocolError, match="not while"):
+        reader.node.stamp(B, 0)
+    reader.run(until="ReadChangelog")
+    (output,) = (one for one in reader.node._sealed[1].outputs if one.partition == 0)
+    assert output.seq == stamped.seq
+
+
 def test_early_arrivals_are_fed_before_and_behind_the_commit_in_the_order_of_labels(reader):
     heard(reader)
     for seq, label in ((2, 3), (3, 7), (4, 8)):

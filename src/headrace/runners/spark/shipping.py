@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from pyspark import cloudpickle
 
+from headrace.api.location import Location
 from headrace.core.errors import DeclarationError
 from headrace.runners.spark.container_main import ContainerPayload, encode_payload
 
@@ -50,13 +51,17 @@ def _found_by_polars() -> Iterator[None]:
 
 
 def _unsendable(payload: ContainerPayload, error: Exception) -> DeclarationError:
-    for node in payload.plan.graph.nodes.values():
+    graph = payload.plan.graph
+    parts: list[tuple[str, object, Location]] = [
+        (f"step {node.id!r}", node.operator, node.location) for node in graph.nodes.values()
+    ]
+    parts += [(f"table {table.id!r}", table, table.location) for table in graph.tables.values()]
+    for named, part, location in parts:
         try:
-            _dumps(node.operator)
+            _dumps(part)
         except Exception as cause:  # noqa: BLE001  # whatever it is, it is why
-            what = f"the step {node.id!r} can't be sent to containers: {_reason(cause)}\n  {node.location}: "
             return DeclarationError(
-                what + node.location.text,
+                f"the {named} can't be sent to containers: {_reason(cause)}\n  {location}: {location.text}",
                 hint="a function (also one in an expression) holds something that lives in this process alone: a "
                 "lock, a connection, an open file; make it inside the function, when it is first called",
             )

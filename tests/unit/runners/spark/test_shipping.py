@@ -48,6 +48,15 @@ def test_functions_in_expressions_arrive(tmp_path: Path) -> None:
     assert said.stdout.strip() == "[2, 3]"
 
 
+def test_a_remote_table_whose_function_can_not_be_sent_is_named() -> None:
+    app = hr.App("shipping")
+    read = hr.remote(locked(0))
+    table = app.table("members", key="ms", schema={"ms": pl.Int64, "n": pl.Int64}, remote=read)
+    viewed(app).join(table).send_to(app.output("out"))
+    with pytest.raises(hr.DeclarationError, match=r"the table 'members' can't be sent to containers: TypeError.*lock"):
+        ship(payload(app))
+
+
 def locked(value: Any) -> Any:
     lock = threading.Lock()
     return lambda row: row if lock else value
