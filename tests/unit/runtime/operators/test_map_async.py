@@ -114,6 +114,30 @@ def test_a_window_behind_it_gets_its_watermark_when_the_results_are_there() -> N
         assert t.counter("late") == 0
 
 
+def test_a_task_that_waits_for_calls_is_not_idle_to_those_downstream() -> None:
+    """They would go on without what it holds, and leave it out as late."""
+    gate = Gate()
+    app = hr.App("asking")
+    asked = app.input("numbers", ROW, event_time="ts", idle_timeout="1s").map_async(gate, ROW)
+    counts = asked.partition_by("n", id="by-n", partitions=1).window(
+        hr.tumbling("20ms"), key=None, agg={"n": hr.count()}, id="w"
+    )
+    counts.send_to(app.output("out"))
+    with app.test(2) as t:
+        t.feed("numbers", numbers(1), partition=0, settle=False)
+        t.feed("numbers", numbers(100), partition=1, settle=False)
+        turns(t)
+        gate.answer(100)
+        for _ in range(20):
+            t.clock.advance(100)
+            t.feed("numbers", [], partition=1, settle=False)
+            turns(t)
+        assert out(t) == []
+        gate.answer(1)
+        t.end()
+        assert (out(t), t.counter("late")) == ([1, 1], 0)
+
+
 def test_a_commit_waits_for_the_calls_under_way_and_covers_their_results() -> None:
     gate = Gate()
     with asking(gate).test() as t:
