@@ -150,30 +150,34 @@ class VersionedTable:
         """Of keys whose newest version is later: which had an earlier one, and that version."""
         hashes = hash_rows(keys, list(self.key))
         order = np.argsort(hashes)  # in their order they are found several times faster
-        sorted_keys, sorted_times = keys[order], times[order]
+        keys, hashes, times = keys[order], hashes[order], times[order]
         best = np.full(len(order), _NEVER, np.int64)
         run_of = np.full(len(order), -1, np.int64)
         place_of = np.full(len(order), -1, np.int64)
         runs = []
         for number, run in enumerate(self._history.frames(int(times.min()) + 1, _FOREVER)):
             runs.append(run)
-            places = last_versions(run, sorted_keys, hashes[order], sorted_times)
+            # Large runs come in ranges of hashes, which not all keys are in.
+            low = int(np.searchsorted(hashes, run.item(0, _HASH), "left")) if run.height else 0
+            high = int(np.searchsorted(hashes, run.item(-1, _HASH), "right")) if run.height else 0
+            places = last_versions(run, keys[low:high], hashes[low:high], times[low:high])
             hit = np.flatnonzero(places >= 0)
             since = run.get_column(SINCE).to_numpy()[places[hit]]
             # Runs come in the order in which they were put: of equal times the later run's counts.
-            better = since >= best[hit]
+            better = since >= best[low + hit]
             hit = hit[better]
-            best[hit], run_of[hit], place_of[hit] = since[better], number, places[hit]
-        parts, asked = [], []
+            asked = low + hit
+            best[asked], run_of[asked], place_of[asked] = since[better], number, places[hit]
+        parts, places_of_parts = [], []
         for number, run in enumerate(runs):
             mine = np.flatnonzero(run_of == number)
             if len(mine):
                 parts.append(run[place_of[mine]])
-                asked.append(order[mine])
+                places_of_parts.append(order[mine])
         if not parts:
             empty = pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
             return np.empty(0, np.int64), empty
-        return np.concatenate(asked), concat_rows(parts)
+        return np.concatenate(places_of_parts), concat_rows(parts)
 
     def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
         kept = {**self.key, **self.values, **VERSION_COLUMNS, _UNTIL: pl.Int64(), _HASH: pl.UInt64()}
