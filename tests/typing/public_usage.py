@@ -125,3 +125,9 @@ flows = app.task(Alerts(limit=3), inputs={"views": views}, outputs={"alerts": Vi
 assert_type(flows["alerts"], hr.Stream)
 app.task(Alerts, inputs={"views": views}, id="class")  # type: ignore[arg-type]
 app.task(Alerts(3), inputs=views, id="one")  # type: ignore[arg-type]
+
+rates = app.table("rates", key="currency", versions="1d", storage="memory", deleted=pl.col("rate").is_null())
+views.delete_from(rates)
+views.delete_from(output)  # type: ignore[arg-type]
+app.table("t", key="k", storage="tape")  # type: ignore[arg-type]
+app.table("t", key="k", deleted=True)  # type: ignore[arg-type]

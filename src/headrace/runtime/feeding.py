@@ -7,8 +7,9 @@ import polars as pl
 from headrace.api.specs import EventTime, TableSpec
 from headrace.runtime.operators.event_time import time_ms
 from headrace.serdes.schema import Schema
+from headrace.stores.conform import GONE, SINCE
 from headrace.stores.table import RowTable
-from headrace.stores.versions import GONE, SINCE, VersionedTable
+from headrace.stores.versions import VersionedTable
 
 Table = RowTable | VersionedTable
 

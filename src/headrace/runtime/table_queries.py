@@ -15,10 +15,11 @@ from headrace.api.specs import TableSpec
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.errors import DataError, UsageError
 from headrace.runtime.state import TaskState
+from headrace.stores.conform import GONE
 from headrace.stores.database import Part
 from headrace.stores.keyvalue import Committed
 from headrace.stores.table import ROWS_END, TableReader
-from headrace.stores.versions import GONE, VERSION_COLUMNS
+from headrace.stores.versions import VERSION_COLUMNS
 
 ROW_BYTES_MAX = 2 << 20
 

@@ -8,6 +8,12 @@ import polars as pl
 
 from headrace.core.errors import DeclarationError
 
+SINCE = "__since"
+"""The column of a version's time (ms): from then on it counts."""
+GONE = "__gone"
+"""The column that says that a version is a deletion."""
+TAKE_BACK = "take the change back, or give the step another id (its state begins anew)"
+
 
 def conformed(
     id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType], needed: Collection[str]
@@ -16,6 +22,7 @@ def conformed(
 
     Raises ``DeclarationError`` where a type has changed, or where one of ``needed`` is new.
     """
+    check_versions(id_, rows.columns, columns)
     if rows.columns == list(columns) and dict(rows.schema) == dict(columns):
         return rows
     for name, dtype in columns.items():
@@ -27,3 +34,17 @@ def conformed(
             )
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
     return rows.with_columns(missing).select(columns.keys())
+
+
+def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
+    """Raise ``DeclarationError`` where rows have been versions: deletions among them would come back as rows."""
+    if GONE in kept and GONE not in declared:
+        raise DeclarationError(f"store {id_!r} was kept with versions, and is now declared without", hint=TAKE_BACK)
+
+
+def other_form(id_: str) -> DeclarationError:
+    """The state of a store is that of another kind of store."""
+    return DeclarationError(
+        f"store {id_!r} was kept in another form: a table on disk that is now in memory, or the other way about?",
+        hint=TAKE_BACK,
+    )

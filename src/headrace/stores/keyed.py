@@ -27,6 +27,7 @@ from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
+from headrace.stores.conform import other_form
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces
 from headrace.stores.segment import Places, Segment, hashes_of, ranges
 
@@ -238,6 +239,8 @@ class KeyedRows:
         self._kept = Kept(self._id, view, self._conform, in_memory=self._in_memory)
         data = view.get(_MANIFEST)
         if data is None:
+            if next(view.scan(b""), None) is not None:
+                raise other_form(self._id)
             return
         format_ = _FORMAT_DECODER.decode(data).format
         if format_ == 1:

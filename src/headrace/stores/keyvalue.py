@@ -20,6 +20,7 @@ import msgspec
 from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
 from headrace.stores.base import PinnableView, StateStore, View, Writes
 from headrace.stores.changes import CHANGE_BYTES_MAX, decode_change, encode_changes
+from headrace.stores.conform import other_form
 from headrace.stores.overlay import ABSENT, MemoryBase, Overlay, merge
 from headrace.stores.ttl import Stamps, Sweep
 
@@ -252,6 +253,8 @@ class KeyValueStore:
         """See ``StateStore``."""
         self._view = view
         about = _read_about(self._id, view, self._stamps)
+        if about is None and next(view.scan(b""), None) is not None:
+            raise other_form(self._id)
         self._count = 0 if about is None else about.count
 
     def persist(self, writes: Writes) -> None:

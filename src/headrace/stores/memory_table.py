@@ -16,7 +16,7 @@ import polars as pl
 
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.serdes.ipc import concat_rows
-from headrace.stores.conform import conformed
+from headrace.stores.conform import conformed, other_form
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import SCANNED_ROWS, Columns, check_types, key_range
@@ -152,6 +152,8 @@ class MemoryTable:
 
     def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows as they were kept, with the columns that are declared now."""
+        if rows.columns == ["key", "value"] and rows.columns != list(self._kept):
+            raise other_form(self._id)
         if (_PUT in rows.columns) != (_PUT in self._kept):
             was, now = ("without", "with") if _PUT in self._kept else ("with", "without")
             raise DeclarationError(

@@ -22,6 +22,7 @@ from headrace.core.errors import CorruptLogError, DataError, DeclarationError
 from headrace.serdes.dtypes import columns_from_json, columns_to_json
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
+from headrace.stores.conform import check_versions
 from headrace.stores.keyvalue import KeyValueStore, Reads
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
@@ -198,6 +199,7 @@ class TableReader:
             )
 
     def _check_layout(self, columns: Columns) -> None:
+        check_versions(self._id, columns, self.values)
         for name, dtype in self.values.items():
             if name in columns and columns[name] != dtype:
                 raise DeclarationError(

@@ -24,14 +24,10 @@ from headrace.core.errors import DataError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
-from headrace.stores.conform import conformed
+from headrace.stores.conform import GONE, SINCE, conformed
 from headrace.stores.runs import Runs
 from headrace.stores.table import Columns, RowTable
 
-SINCE = "__since"
-"""The column of a version's time (ms): from then on it counts."""
-GONE = "__gone"
-"""The column that says that a version is a deletion."""
 VERSION_COLUMNS: Columns = {SINCE: pl.Int64(), GONE: pl.Boolean()}
 """What the table of newest versions has beside the declared columns."""
 

@@ -99,6 +99,7 @@ def test_killed_tasks_go_on_with_the_tables_they_had(tmp_path: Path, seed: int) 
         ({"schema": {"member": pl.Int64, "level": pl.String}}, "column 'level' was kept as Int64"),
         ({"key": ("member", "level")}, "is kept by the key member: Int64"),
         ({"ttl": "1h"}, "was kept without a time to live"),
+        ({"storage": "memory"}, "was kept in another form: a table on disk that is now in memory"),
     ],
 )
 def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -120,3 +121,25 @@ def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict
     with DrivenApp(app(**change)) as driven, pytest.raises(hr.DeclarationError, match=message):
         driven.start()
         driven.run(INTERVAL_MS)
+
+
+def test_tables_in_memory_and_of_versions_that_were_kept_otherwise_are_refused(tmp_path: Path) -> None:
+    def app(**changed: Any) -> hr.App:
+        app = hr.App("levels", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+        changes = app.input("changes", CHANGES, event_time="level")
+        changes.send_to(app.table("levels", "member", CHANGES, **({"storage": "memory", "versions": "1h"} | changed)))
+        return app
+
+    hr.create_stream("changes", 1, CHANGES, home=tmp_path)
+    with hr.StreamWriter("changes", home=tmp_path) as writer:
+        writer.write([{"member": 1, "level": 2}])
+    with DrivenApp(app()) as driven:
+        driven.start()
+        driven.run(4 * INTERVAL_MS)
+    for change, message in (
+        ({"storage": "disk"}, "was kept in another form"),
+        ({"versions": None}, "was kept with versions, and is now declared without"),
+    ):
+        with DrivenApp(app(**change)) as driven, pytest.raises(hr.DeclarationError, match=message):
+            driven.start()
+            driven.run(INTERVAL_MS)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.stores.base import StateStore
+from headrace.stores.conform import GONE, SINCE
 from headrace.stores.database import Batch, Database, Part, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.table import RowTable, TableStore
-from headrace.stores.versions import GONE, SINCE, VERSION_COLUMNS, VersionedTable, last_versions
+from headrace.stores.versions import VERSION_COLUMNS, VersionedTable, last_versions
 
 COLUMNS = {"k": pl.String(), "j": pl.Int32(), "v": pl.Int64()}
 KEEP_MS = 5_000

@@ -20,8 +20,9 @@ from headrace.runtime.operators.look_up import FOUND, look_up
 from headrace.runtime.operators.sending import SendOperator
 from headrace.runtime.watermark import NEVER
 from headrace.serdes.schema import Schema
+from headrace.stores.conform import SINCE
 from headrace.stores.table import RowTable
-from headrace.stores.versions import SINCE, VersionedTable
+from headrace.stores.versions import VersionedTable
 
 
 class TableWriter(Operator):
