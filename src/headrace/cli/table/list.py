@@ -16,12 +16,14 @@ def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> N
     have, roughly.
     """
     from headrace.cli.status import ask
+    from headrace.runners.tables.finding import READABLE
     from headrace.runners.tables.finding import list_tables as find
 
     tables = find(home, app)
     counters = {task.name: task.counters for status in ask(home, app) for task in status.tasks}
     found: list[dict[str, Any]] = []
     for facts, address in tables:
+        together = max if facts.kind == "global" else sum
         rows = [counters.get(task, {}).get(f"rows_of_{facts.id}", 0) for task in facts.tasks]
         found.append(
             {
@@ -32,7 +34,7 @@ def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> N
                 "stage": facts.stage,
                 "running": address is not None,
                 "partitions": len(facts.tasks),
-                "rows": None if address is None else max(rows) if facts.kind == "global" else sum(rows),
+                "rows": None if address is None or facts.kind not in READABLE else together(rows),
                 "ttlMs": facts.ttl_ms,
                 "storage": facts.storage,
             }

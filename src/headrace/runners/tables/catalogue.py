@@ -9,13 +9,16 @@ from headrace.serdes.dtypes import columns_to_json
 
 
 def catalogue(plan: Plan) -> TableList:
-    """All tables of the app, by name; of a table that several stages keep one entry each."""
+    """All tables of the app, by name; of a table that several stages keep one entry each.
+
+    Remote ones are among them: they can't be asked for, and whoever tries is to be told why.
+    """
     facts = []
     for stage in plan.stages:
         for id_ in stage.tables:
             spec = plan.graph.tables[id_]
-            if spec.schema is None or spec.remote is not None:
-                continue  # nothing was ever sent there, so nothing is kept; or it is kept elsewhere
+            if spec.schema is None:
+                continue  # nothing was ever sent there, so nothing is kept
             columns = spec.schema.columns
             owners = owned_by(plan, stage, id_)
             facts.append(
