@@ -9,7 +9,7 @@ from headrace.api.descriptors import files, log, memory, sql
 from headrace.api.handles import Output, Table
 from headrace.api.remote import Remote, cached, remote, sql_table
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Trigger, Tumbling
-from headrace.api.specs import Aggregate
+from headrace.api.steps import Aggregate
 from headrace.api.stream import Stream
 from headrace.api.tasks import Out, Store, Task, TaskContext, Timer
 from headrace.api.triggers import after, all_of, any_of, at_close, every, repeated, since_first, since_last

@@ -13,7 +13,7 @@ import polars as pl
 
 from headrace.api.location import Declaring
 from headrace.api.rows import check_function
-from headrace.api.specs import Aggregate
+from headrace.api.steps import Aggregate
 from headrace.core.errors import DeclarationError
 
 

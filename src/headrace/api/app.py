@@ -19,16 +19,8 @@ from headrace.api.remote import Remote
 from headrace.api.remote_spec import remote_table
 from headrace.api.rows import SchemaLike
 from headrace.api.settings import Grouping, Guarantee, Settings
-from headrace.api.specs import (
-    Graph,
-    OnError,
-    Role,
-    Start,
-    StreamSpec,
-    TableKind,
-    TableSpec,
-    TableStorage,
-)
+from headrace.api.specs import Graph, Role, Start, StreamSpec, TableKind, TableSpec, TableStorage
+from headrace.api.steps import OnError
 from headrace.api.stream import Stream
 from headrace.api.tabling import declared_table
 from headrace.api.tasking import add_task

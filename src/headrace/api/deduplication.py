@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from headrace.api.event_time import Time, needed_time
 from headrace.api.handles import Output, check_target
 from headrace.api.keys import key_columns
-from headrace.api.specs import Deduplicate, DropLate
+from headrace.api.steps import Deduplicate, DropLate
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from headrace.api.location import Location
 from headrace.api.settings import Settings
-from headrace.api.specs import EventTime, Input, Node, Operator, Role, StreamSpec, TableSpec
+from headrace.api.specs import Node, Role, StreamSpec, TableSpec
+from headrace.api.steps import EventTime, Input, Operator
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema

@@ -9,7 +9,7 @@ import polars as pl
 
 from headrace.api.expressions import unknown_column
 from headrace.api.location import Location
-from headrace.api.specs import EventTime
+from headrace.api.steps import EventTime
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 

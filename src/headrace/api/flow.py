@@ -29,7 +29,8 @@ from headrace.api.policies import dead_letter_id
 from headrace.api.remote_spec import nulls_to_delete
 from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.schemas import describe
-from headrace.api.specs import (
+from headrace.api.specs import Role, StreamSpec
+from headrace.api.steps import (
     FAILED,
     FAILED_COLUMNS,
     Broadcast,
@@ -39,12 +40,10 @@ from headrace.api.specs import (
     Operator,
     PartitionBy,
     Project,
-    Role,
     RowFunction,
     SendTo,
     SendToTable,
     SideOutput,
-    StreamSpec,
 )
 from headrace.api.tabling import deleting_columns, version_time
 from headrace.core.errors import DeclarationError

@@ -13,21 +13,8 @@ import polars as pl
 
 from headrace.api.draft import Draft
 from headrace.api.location import Location, at
-from headrace.api.specs import (
-    DEAD_LETTER_COLUMNS,
-    FAILED,
-    FAILED_COLUMNS,
-    Graph,
-    Input,
-    Node,
-    Role,
-    SendTo,
-    SendToTable,
-    SideOutput,
-    StreamSpec,
-    TableJoin,
-    TableSpec,
-)
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, StreamSpec, TableSpec
+from headrace.api.steps import FAILED, FAILED_COLUMNS, Input, SendTo, SendToTable, SideOutput, TableJoin
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema

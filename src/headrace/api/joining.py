@@ -11,7 +11,8 @@ from headrace.api.expressions import unknown_column
 from headrace.api.handles import Table
 from headrace.api.keys import key_columns
 from headrace.api.location import Location
-from headrace.api.specs import EventTime, Join, JoinHow, LatestJoin, TableJoin, TableSpec
+from headrace.api.specs import TableSpec
+from headrace.api.steps import EventTime, Join, JoinHow, LatestJoin, TableJoin
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema

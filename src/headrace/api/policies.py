@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar, get_args
 
 from headrace.api.handles import Output
-from headrace.api.specs import OnError
+from headrace.api.steps import OnError
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 

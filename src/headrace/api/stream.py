@@ -29,7 +29,7 @@ from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
-from headrace.api.specs import (
+from headrace.api.steps import (
     LATE,
     Aggregate,
     BatchFunction,

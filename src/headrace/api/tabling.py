@@ -11,7 +11,8 @@ from headrace.api.event_time import Time, needed_time
 from headrace.api.expressions import as_expression, check_predicate, unknown_column
 from headrace.api.keys import key_columns
 from headrace.api.schemas import describe, schema_difference
-from headrace.api.specs import EventTime, StreamSpec, TableSpec
+from headrace.api.specs import StreamSpec, TableSpec
+from headrace.api.steps import EventTime
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 

@@ -11,7 +11,7 @@ from headrace.api.event_time import LostTime, Time, check_time_column, is_time
 from headrace.api.handles import Output
 from headrace.api.location import Location
 from headrace.api.rows import SchemaLike
-from headrace.api.specs import TASK_OUTPUT, EventTime, OnError, SideOutput, TaskStep
+from headrace.api.steps import TASK_OUTPUT, EventTime, OnError, SideOutput, TaskStep
 from headrace.api.stream import Stream
 from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
 from headrace.core.errors import DeclarationError

@@ -23,7 +23,7 @@ from headrace.api.shapes import (
     Trigger,
     WindowShape,
 )
-from headrace.api.specs import Aggregate, EventTime, Window
+from headrace.api.steps import Aggregate, EventTime, Window
 from headrace.api.triggers import as_trigger, every
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError

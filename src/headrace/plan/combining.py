@@ -7,7 +7,8 @@ stays as it was declared; only what flows through the intermediate stream differ
 
 from __future__ import annotations
 
-from headrace.api.specs import Graph, Input, PartitionBy, SideOutput, Window
+from headrace.api.specs import Graph
+from headrace.api.steps import Input, PartitionBy, SideOutput, Window
 
 
 def combined_windows(graph: Graph) -> dict[str, str]:

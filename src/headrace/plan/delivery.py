@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from headrace.api.specs import Graph, Role, Sink
+from headrace.api.specs import Graph, Role
+from headrace.api.steps import Sink
 from headrace.plan.model import StagePlan
 
 Delivery = Literal["exactly-once", "at-least-once"]

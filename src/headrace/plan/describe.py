@@ -8,7 +8,7 @@ import polars as pl
 
 from headrace.api.remote import Remote
 from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling, WindowShape
-from headrace.api.specs import (
+from headrace.api.steps import (
     TASK_OUTPUT,
     BatchFunction,
     Broadcast,

@@ -13,18 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from headrace.api.specs import (
-    Deduplicate,
-    Graph,
-    Input,
-    Join,
-    LatestJoin,
-    Node,
-    SendToTable,
-    TableJoin,
-    TaskStep,
-    Window,
-)
+from headrace.api.specs import Graph, Node
+from headrace.api.steps import Deduplicate, Input, Join, LatestJoin, SendToTable, TableJoin, TaskStep, Window
 from headrace.plan.traverse import traverse
 
 

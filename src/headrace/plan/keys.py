@@ -12,19 +12,17 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from headrace.api.specs import (
+from headrace.api.specs import Graph, Node, Role
+from headrace.api.steps import (
     Deduplicate,
     DropLate,
     Filter,
-    Graph,
     Input,
     Join,
     LatestJoin,
     Merge,
-    Node,
     PartitionBy,
     Project,
-    Role,
     SendToTable,
     TableJoin,
     Window,

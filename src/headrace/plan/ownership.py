@@ -7,7 +7,7 @@ task. Of anything else (partitions that others filled, a key that was computed o
 
 from __future__ import annotations
 
-from headrace.api.specs import SendToTable
+from headrace.api.steps import SendToTable
 from headrace.plan.keys import Partitioning, partitionings
 from headrace.plan.model import Plan, StagePlan
 

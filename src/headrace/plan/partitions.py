@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.api.specs import Deduplicate, Graph, Role, StreamSpec, TableJoin, TaskStep, Window
+from headrace.api.specs import Graph, Role, StreamSpec
+from headrace.api.steps import Deduplicate, TableJoin, TaskStep, Window
 from headrace.core.errors import PlanError
 from headrace.plan.joins import JoinGroup
 from headrace.systems.base import StreamInfo

@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping
 import polars as pl
 
 from headrace.api.choosing import Sampler
-from headrace.api.specs import (
+from headrace.api.specs import Graph, Node
+from headrace.api.steps import (
     LATE,
     Aggregate,
     BatchFunction,
     Deduplicate,
     DropLate,
     Filter,
-    Graph,
     Merge,
-    Node,
     PartitionBy,
     Project,
     SideOutput,

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from headrace.api.location import Location
-from headrace.api.specs import (
-    Graph,
+from headrace.api.specs import Graph, Node, Role
+from headrace.api.steps import (
     Input,
     Join,
     LatestJoin,
-    Node,
     Operator,
-    Role,
     SendTo,
     SendToTable,
     TableJoin,

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.api.specs import Graph, Input, Node, Role, stream_written, table_used
+from headrace.api.specs import Graph, Node, Role
+from headrace.api.steps import Input, stream_written, table_used
 from headrace.core.errors import PlanError
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.traverse import a_cycle, reachable, topological_order

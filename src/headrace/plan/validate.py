@@ -10,21 +10,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from headrace.api.location import Location
-from headrace.api.specs import (
-    Broadcast,
-    Graph,
-    Input,
-    Node,
-    PartitionBy,
-    Role,
-    SendTo,
-    SendToTable,
-    StreamSpec,
-    TableJoin,
-    TableSpec,
-    stream_written,
-    table_used,
-)
+from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
+from headrace.api.steps import Broadcast, Input, PartitionBy, SendTo, SendToTable, TableJoin, stream_written, table_used
 from headrace.core.errors import DataError, PlanError
 from headrace.plan.describe import kind_of
 from headrace.plan.joins import fillers_of_versions, input_nodes

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
 
-from headrace.api.specs import (
+from headrace.api.specs import Node
+from headrace.api.steps import (
     BatchFunction,
     Broadcast,
     Deduplicate,
@@ -23,7 +24,6 @@ from headrace.api.specs import (
     LatestJoin,
     MapAsync,
     Merge,
-    Node,
     PartitionBy,
     Project,
     RowFunction,

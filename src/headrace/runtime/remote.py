@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 
 from headrace.api.remote import Remote
-from headrace.api.specs import TableJoin, TableSpec
+from headrace.api.specs import TableSpec
+from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError, PlanError
 from headrace.core.rate import TokenBucket
 from headrace.plan.model import Plan

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from headrace.api.specs import SendToTable, StreamSpec, TableSpec
+from headrace.api.specs import StreamSpec, TableSpec
+from headrace.api.steps import SendToTable
 from headrace.core.errors import PlanError
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.calls import Calls

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
-from headrace.api.specs import Input, Role, StreamSpec
+from headrace.api.specs import Role, StreamSpec
+from headrace.api.steps import Input
 from headrace.core.errors import DataError, ProtocolError
 from headrace.core.frame import ControlMessage, EndOfStream, Watermark
 from headrace.core.ids import SSP

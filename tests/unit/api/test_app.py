@@ -8,7 +8,8 @@ import pytest
 
 import headrace as hr
 from headrace.api.settings import Settings
-from headrace.api.specs import EventTime, Role
+from headrace.api.specs import Role
+from headrace.api.steps import EventTime
 from headrace.core.ids import StreamId
 from headrace.systems.registry import SystemSpec
 

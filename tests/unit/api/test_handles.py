@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import Role, SendTo, SendToTable, Sink
+from headrace.api.specs import Role
+from headrace.api.steps import SendTo, SendToTable, Sink
 
 
 def test_the_first_flow_sets_the_schema_of_an_output(app: hr.App, views: hr.Stream) -> None:

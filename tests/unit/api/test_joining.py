@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import EventTime, Join, TableJoin
+from headrace.api.steps import EventTime, Join, TableJoin
 
 ORDERS = {"member": pl.String, "item": pl.String, "ts": pl.Int64}
 PROFILE = {"id": pl.String, "url": pl.String, "age": pl.Int64}

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import EventTime, SideOutput, TaskStep
+from headrace.api.steps import EventTime, SideOutput, TaskStep
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}
 OUT = {"member": pl.String, "ts": pl.Int64}

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import Deduplicate, DropLate, EventTime, op_code
+from headrace.api.steps import Deduplicate, DropLate, EventTime, op_code
 
 
 def test_deduplicate_is_a_step_with_state(app: hr.App, views: hr.Stream) -> None:

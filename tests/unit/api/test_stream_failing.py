@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import FAILED_COLUMNS, BatchFunction, Role, RowFunction, SendTo, SideOutput, Sink
+from headrace.api.specs import Role
+from headrace.api.steps import FAILED_COLUMNS, BatchFunction, RowFunction, SendTo, SideOutput, Sink
 
 PART = {"part": pl.Int64}
 

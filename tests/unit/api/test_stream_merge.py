@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import Merge, Project
+from headrace.api.steps import Merge, Project
 
 
 def test_all_messages_of_all(app: hr.App, views: hr.Stream) -> None:

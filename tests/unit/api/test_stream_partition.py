@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import Broadcast, Input, PartitionBy, Project, Role
+from headrace.api.specs import Role
+from headrace.api.steps import Broadcast, Input, PartitionBy, Project
 from headrace.core.ids import StreamId
 
 

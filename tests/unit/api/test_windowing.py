@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.specs import EventTime, Window
+from headrace.api.steps import EventTime, Window
 
 COUNT = {"n": hr.count()}
 

@@ -12,24 +12,20 @@ import polars as pl
 from headrace.api.location import Location
 from headrace.api.settings import Settings
 from headrace.api.shapes import Tumbling
-from headrace.api.specs import (
+from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
+from headrace.api.steps import (
     Aggregate,
     Broadcast,
     EventTime,
     Filter,
-    Graph,
     Input,
     Join,
     Merge,
-    Node,
     Operator,
     PartitionBy,
-    Role,
     SendTo,
     SendToTable,
-    StreamSpec,
     TableJoin,
-    TableSpec,
     Window,
 )
 from headrace.core.ids import StreamId

@@ -7,7 +7,7 @@ import pytest
 from graph_builder import AppBuilder
 
 from headrace.api.shapes import Tumbling
-from headrace.api.specs import BatchFunction, Deduplicate, EventTime, PartitionBy, Project, RowFunction, Sink, Window
+from headrace.api.steps import BatchFunction, Deduplicate, EventTime, PartitionBy, Project, RowFunction, Sink, Window
 from headrace.plan.describe import detail_of, event_time_of, expressions_of
 from headrace.plan.render import render
 

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 from graph_builder import SCHEMA, AppBuilder
 
-from headrace.api.specs import EventTime, Filter, Input, Node, PartitionBy, SendTo, SendToTable, TableJoin
+from headrace.api.specs import Node
+from headrace.api.steps import EventTime, Filter, Input, PartitionBy, SendTo, SendToTable, TableJoin
 from headrace.core.errors import PlanError
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo

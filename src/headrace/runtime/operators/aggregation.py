@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headrace.api.specs import Aggregate
+from headrace.api.steps import Aggregate
 from headrace.runtime.operators import sketch
 from headrace.runtime.operators.folding import Failed, Fold
 from headrace.serdes.schema import Schema

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.api.specs import Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import Window
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.windows import mergeable_window
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from headrace.api.specs import LATE, Deduplicate, DropLate, EventTime, Node
+from headrace.api.specs import Node
+from headrace.api.steps import LATE, Deduplicate, DropLate, EventTime
 from headrace.core.errors import DataError
 from headrace.runtime.operators.apart import chosen_apart
 from headrace.runtime.operators.base import Counters, Operator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.api.specs import EventTime
+from headrace.api.steps import EventTime
 
 
 def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:

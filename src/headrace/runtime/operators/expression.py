@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from headrace.api.specs import Filter, Node, Project
+from headrace.api.specs import Node
+from headrace.api.steps import Filter, Project
 from headrace.runtime.operators.base import Operator
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headrace.api.specs import FAILED, FAILED_COLUMNS, OnError
+from headrace.api.steps import FAILED, FAILED_COLUMNS, OnError
 from headrace.core.errors import HeadraceError, UserFunctionError
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.trail import Place, Whereabouts

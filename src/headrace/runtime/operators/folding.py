@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.specs import Aggregate
+from headrace.api.steps import Aggregate
 from headrace.core.errors import UserFunctionError
 from headrace.serdes.schema import Schema
 

@@ -16,7 +16,8 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.api.choosing import Sampler
-from headrace.api.specs import BatchFunction, Node, RowFunction, Sink
+from headrace.api.specs import Node
+from headrace.api.steps import BatchFunction, RowFunction, Sink
 from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.failing import Failure, FailurePolicy

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from headrace.api.specs import EventTime, Join, Node
+from headrace.api.specs import Node
+from headrace.api.steps import EventTime, Join
 from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.event_time import time_ms

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from headrace.api.specs import LatestJoin, Node
+from headrace.api.specs import Node
+from headrace.api.steps import LatestJoin
 from headrace.core.errors import UsageError
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.look_up import FOUND, look_up

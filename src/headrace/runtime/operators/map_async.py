@@ -13,7 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.specs import MapAsync, Node
+from headrace.api.specs import Node
+from headrace.api.steps import MapAsync
 from headrace.core.errors import DataError
 from headrace.runtime.calls import Calls, Done, Lane
 from headrace.runtime.operators.base import Counters

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from headrace.api.shapes import Alternative, Deadline, Trigger
-from headrace.api.specs import Window
+from headrace.api.steps import Window
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.window import END
 from headrace.runtime.watermark import FOREVER, NEVER

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headrace.api.specs import Node, TableJoin
+from headrace.api.specs import Node
+from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError, HeadraceError
 from headrace.runtime.calls import Done
 from headrace.runtime.operators.base import Counters

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.api.specs import Broadcast, Node, PartitionBy, SendTo
+from headrace.api.specs import Node
+from headrace.api.steps import Broadcast, PartitionBy, SendTo
 from headrace.runtime.operators.base import Operator, Port
 
 

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from headrace.api.specs import Node, SendTo, SendToTable, TableJoin
+from headrace.api.specs import Node
+from headrace.api.steps import SendTo, SendToTable, TableJoin
 from headrace.core.errors import DataError
 from headrace.runtime.feeding import Feed, Table
 from headrace.runtime.operators.base import Counters, Operator, Port

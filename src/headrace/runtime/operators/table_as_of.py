@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from headrace.api.specs import Node, TableJoin
+from headrace.api.specs import Node
+from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.event_time import time_ms

@@ -16,7 +16,8 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.specs import TASK_OUTPUT, Node, TaskStep
+from headrace.api.specs import Node
+from headrace.api.steps import TASK_OUTPUT, TaskStep
 from headrace.api.tasks import STORES, Out, Task, Timer, TimerAxis, overrides
 from headrace.core.errors import (
     CorruptLogError,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from headrace.api.specs import TaskStep
+from headrace.api.steps import TaskStep
 from headrace.api.tasks import Task, TimerAxis, overrides
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.api.specs import LATE, Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import LATE, Window
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.runtime.operators.aggregation import TIME, Aggregation
 from headrace.runtime.operators.base import Counters, Operator

@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from headrace.api.shapes import Hopping, Tumbling
-from headrace.api.specs import Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import Window
 from headrace.core.errors import DataError
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.base import Counters

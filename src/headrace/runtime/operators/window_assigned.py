@@ -9,7 +9,8 @@ from __future__ import annotations
 import polars as pl
 
 from headrace.api.shapes import Hopping, Tumbling
-from headrace.api.specs import Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import Window
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.window import END, START

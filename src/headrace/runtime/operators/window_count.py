@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from headrace.api.shapes import CountWindow
-from headrace.api.specs import Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import Window
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.window import END, START, WindowOperator
 from headrace.runtime.operators.window_aligned import slice_start

@@ -18,7 +18,8 @@ from __future__ import annotations
 import polars as pl
 
 from headrace.api.shapes import Session
-from headrace.api.specs import LATE, Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import LATE, Window
 from headrace.core.errors import DataError
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.base import Counters

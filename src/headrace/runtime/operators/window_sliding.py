@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import polars as pl
 
 from headrace.api.shapes import Sliding
-from headrace.api.specs import Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import Window
 from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.window import END, START, WindowOperator

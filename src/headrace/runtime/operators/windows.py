@@ -14,7 +14,8 @@ from headrace.api.shapes import (
     Trigger,
     Tumbling,
 )
-from headrace.api.specs import Node, Window
+from headrace.api.specs import Node
+from headrace.api.steps import Window
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.window import WindowOperator
 from headrace.runtime.operators.window_aligned import AlignedWindow

@@ -15,7 +15,7 @@ import polars as pl
 
 from headrace.api.aggregates import count, max, sum
 from headrace.api.descriptors import files
-from headrace.api.specs import JoinHow
+from headrace.api.steps import JoinHow
 from headrace.api.stream import Stream
 from headrace.api.tasks import Out, Store, Task, Timer
 from headrace.api.triggers import every
