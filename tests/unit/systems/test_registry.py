@@ -52,6 +52,15 @@ def test_a_plug_in_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) 
         MemorySystem.forget("p")
 
 
+def test_plug_ins_are_not_looked_for_when_a_kind_is_our_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def ask(group: str) -> list[object]:
+        raise AssertionError(f"all installed packages were asked for {group}")
+
+    monkeypatch.setattr(registry, "entry_points", ask)
+    assert open_system(SystemSpec("log", "log", {"root": str(tmp_path)})) == LogSystem(tmp_path)
+    assert open_row_system(SystemSpec("in", "files", {"path": "a.csv"})) == FilesSystem("a.csv")
+
+
 def test_a_spec_is_frozen_and_picklable() -> None:
     options = {"root": "a"}
     spec = SystemSpec("log", "log", options)

@@ -72,12 +72,12 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
         # Asked before the app is: containers report their end to the coordinator before they end for Spark.
         job_is_over = job.wait(0)
         status = coordinator.status()
-        if not job_is_over:
-            supervisor.look(status, time.monotonic() * 1000)
         if show is not None:
             show(status)
         if status.state in ("finished", "failed"):
             return status
+        if not job_is_over:
+            supervisor.look(status, time.monotonic() * 1000)
         if job_is_over:
             raise job.error() or SurroundingsError(
                 "Spark's job has ended, but the app hasn't",
