@@ -436,7 +436,9 @@ class TaskHost:
         header, record = self.node.seal(
             sources=self.reception.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
         )
-        self._changelog.append(header, encode_record(record))
+        data = encode_record(record)
+        self.state.grown(len(data))
+        self._changelog.append(header, data)
         self.node.performed(self._changelog.flush())
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:

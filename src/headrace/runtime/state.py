@@ -180,6 +180,10 @@ class TaskState:
                 self._since_snapshot += len(change)
                 yield Change(id_, change)
 
+    def grown(self, size: int) -> None:
+        """The changelog has grown by a record of so many bytes besides the changes."""
+        self._since_snapshot += size
+
     def persist(self, local: LocalCheckpoint) -> None:
         """Write what is committed into the local database, with the commit that it corresponds to."""
         if self._database is None:

@@ -17,7 +17,7 @@ from headrace.systems.log.system import LogSystem
 
 @pytest.fixture(autouse=True)
 def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 4000)
+    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 8000)
 
 
 @pytest.fixture
@@ -65,6 +65,20 @@ def test_the_changelog_begins_at_the_last_snapshot_but_one(tmp_path: Path, order
             kept = snapshots(tmp_path, task)
             assert len(kept) == state.SNAPSHOTS_KEPT
             assert oldest(tmp_path, task) == int(kept[0].name.split("-")[0]) > 32
+        app.start()
+        finished(app, orders)
+
+
+def test_commits_without_changes_bound_the_changelog_too(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        orders.write(10)
+        for _ in range(60):
+            app.run(400)
+        app.drain(container)
+        for task in ("by-member-0", "by-member-1"):
+            assert len(snapshots(tmp_path, task)) == state.SNAPSHOTS_KEPT
+            assert oldest(tmp_path, task) > 32
         app.start()
         finished(app, orders)
 
