@@ -192,8 +192,11 @@ def test_a_snapshot_under_a_false_name_is_not_taken(tmp_path: Path, orders: Orde
         finished(app, orders)
 
 
-def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(tmp_path: Path, orders: Orders) -> None:
+def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Snapshots share files with the local state: what was wrong with that may be wrong with them."""
+    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 40_000)  # changes bring one, and not commits alone
     orders.members = 5000
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
@@ -202,8 +205,9 @@ def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(tmp_path: Pa
             app.run(600)
         app.drain(container)
         (tmp_path / "state/orders/by-member-0/UNREADABLE").touch()
-        _, newest = snapshots(tmp_path, "by-member-0")
-        (own,) = (path for path in newest.glob("*.blob") if path.stat().st_nlink == 1)
+        older, newest = snapshots(tmp_path, "by-member-0")
+        shared = {path.stat().st_ino for path in older.glob("*.blob")}
+        own = next(path for path in sorted(newest.glob("*.blob")) if path.stat().st_ino not in shared)
         data = bytearray(own.read_bytes())
         data[len(data) // 2] ^= 0xFF
         own.write_bytes(bytes(data))
