@@ -143,9 +143,7 @@ class Lane(Generic[Argument]):
 
     def take(self) -> list[Done]:
         """What has been done since, in the order in which it was."""
-        if not self._done:
-            return []
-        self._rung = False  # first, so that what comes from now on rings again
+        self._rung = False  # first, and always, so that what comes from now on rings again
         taken = []
         while self._done:
             taken.append(self._done.popleft())

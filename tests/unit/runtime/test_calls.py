@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -234,3 +235,20 @@ class Async:
 )
 def test_which_functions_are_async(function: Callable[..., object], answer: bool) -> None:
     assert is_async(function) is answer
+
+
+def test_a_ring_for_what_has_been_taken_already_does_not_silence_the_next_one(bench: Bench) -> None:
+    class Meanwhile(deque[Done]):
+        def popleft(self) -> Done:
+            if self[0].place == 0:
+                lane._hand_over(Done(1))  # on the other thread, while the first one is being taken
+            return super().popleft()
+
+    lane: Lane[Any] = Lane(bench.calls, Gate(), calling())
+    lane._done = Meanwhile()
+    lane._hand_over(Done(0))
+    assert [done.place for done in lane.take()] == [0, 1]
+    assert bench.rings == 2
+    assert lane.take() == []
+    lane._hand_over(Done(2))
+    assert bench.rings == 3
