@@ -94,10 +94,9 @@ class CallingOutput:
 
     def advance(self, now_ms: float) -> None:
         """Take in what has been written, and begin with what comes next."""
-        for lane in self._lanes.values():
-            for done in lane.take():
-                self._check(done)
-                self._go_on()
+        for done in [done for lane in self._lanes.values() for done in lane.take()]:
+            self._check(done)
+            self._go_on()
         if self._version is None and (entry := self.outbox.oldest()) is not None:
             self._version = entry[0]
             self._split(concat_rows(entry[1]))

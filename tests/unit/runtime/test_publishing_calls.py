@@ -274,3 +274,14 @@ def test_the_rate_of_writes_is_that_of_the_app() -> None:
         outputs: list[Any] = [host.publishing._outputs["places"] for host in t._container.hosts]
         lanes = [output._open["write"]() for output in outputs]
         assert [lane._limit._per_ms * 1000 for lane in lanes] == [10, 10, 10, 10]
+
+
+def test_rows_that_are_written_and_rows_that_are_deleted_may_be_of_one_version() -> None:
+    place = Place()
+    with writing(hr.remote(write=place.write, delete=place.delete)).test() as t:
+        t.feed("rows", [*rows("a", "b"), {"member": "c", "n": None}])
+        t.advance(1000)
+        assert place.rows == {"a": 0, "b": 1}
+        t.feed("rows", [{"member": "a", "n": None}, {"member": "c", "n": 5}])
+        t.end()
+        assert place.rows == {"b": 1, "c": 5}
