@@ -218,7 +218,8 @@ class TaskHost:
 
     def step(self, now_ms: float) -> bool:
         """Process one envelope; False when there is none, or the stage has to wait for its readers."""
-        self.task.chain.collect()
+        if self.node.phase is Phase.RUNNING:  # in a task that has to roll back nothing that waits is wanted any more
+            self.task.chain.collect()
         if self.node.due or self._settling:
             self.perform()
         if self._over or self._settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
@@ -265,7 +266,8 @@ class TaskHost:
     def _do_due(self, now_ms: float) -> float:
         self.task.chain.collect()
         self._notice_silence(now_ms)
-        self.task.chain.on_time(self._clock.now_ms())
+        if not self._settling:  # or what is due by the clock could hold the commit up for ever
+            self.task.chain.on_time(self._clock.now_ms())
         self._advance()
         self._commit_if_asked()
         if not self.task.finished:
@@ -468,7 +470,7 @@ class TaskHost:
     def _until_due(self, now_ms: float) -> float:
         interval = self.plan.graph.settings.checkpoint_interval_ms
         due = [now_ms + interval - self._clock.now_ms() % interval]
-        if (by_clock := self.task.chain.due_ms()) is not None:
+        if not self._settling and (by_clock := self.task.chain.due_ms()) is not None:
             due.append(now_ms + by_clock - self._clock.now_ms())
         if self._has_news():
             due.append(self._announcer.next_ms)

@@ -1,0 +1,88 @@
+"""Steps that wait for calls, and what comes in between: a rollback, and the wall clock."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import polars as pl
+from driven_app import INTERVAL_MS, DrivenApp
+
+import headrace as hr
+from gated_calls import TIME_MAX_S, Gate
+from headrace.checkpoint.protocol import Phase
+
+ROW = {"n": pl.Int64}
+
+
+def test_results_that_come_when_a_task_has_to_roll_back_are_forgotten(tmp_path: Path) -> None:
+    gate = Gate()
+    app = hr.App("two", home=str(tmp_path), intermediate_partitions=1, checkpoint_interval=INTERVAL_MS)
+    asked = app.input("numbers", ROW).partition_by("n", id="by-n").map_async(gate, ROW)
+    asked.send_to(app.output("out"))
+    hr.create_stream("numbers", 1, ROW, home=tmp_path)
+    with hr.StreamWriter("numbers", home=tmp_path) as writer, DrivenApp(app) as driven:
+        first, second = (stage.name for stage in driven.plan.stages)
+        above, below = driven.start(first), driven.start(second)
+        (host,) = below.hosts
+        driven.run(2 * INTERVAL_MS + INTERVAL_MS // 4)
+        writer.write(pl.DataFrame({"n": [1, 2]}))
+        driven.until(lambda: host.task.chain.holding)
+        gate.until_asked(1, 2)
+        # What the calls are for was never committed above, and the answers come just when that is found out.
+        driven.kill(above)
+        above = driven.start(first)
+        above.connections.flush_records()
+        while host.node.phase is Phase.RUNNING:
+            host.poll()
+            host.step(driven.clock.monotonic_ms())
+        gate.answer(1)
+        gate.answer(2)
+        assert below.wakeup.wait(5000)
+        assert host.node.rollbacks == 1
+        driven.until(lambda: host.node.phase is Phase.RUNNING and host.task.chain.holding)
+        gate.answer(1)
+        gate.answer(2)
+        writer.seal()
+        driven.finish()
+        assert driven.rows("out")["n"].to_list() == [1, 2]
+    assert gate.asked == [1, 2, 1, 2]
+
+
+class Beat(hr.Task):
+    """Sends something ten times a second, whatever comes."""
+
+    def process(self, message: dict[str, int], out: hr.Out) -> None:
+        out.set_timer("beat", out.now_ms + 100, axis="processing")
+
+    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        out.send("beats", {"n": timer.time})
+        out.set_timer("beat", timer.time + 100, axis="processing")
+
+
+def test_what_is_due_by_the_clock_does_not_keep_a_commit_waiting_for_ever() -> None:
+    gate = Gate()
+    app = hr.App("beats")
+    beats = app.task(Beat(), {"numbers": app.input("numbers", ROW)}, {"beats": ROW}, id="beat")["beats"]
+    beats.map_async(gate, ROW).send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("numbers", [{"n": 0}], settle=False)
+        (host,) = t._container.hosts
+        t._container.turn()
+        committed = []
+        answered = 0
+        for _ in range(50):
+            under_way = answered + t.counter("calls_in_flight")
+            gate.until(lambda under_way=under_way: len(gate.asked) == under_way)
+            t.clock.advance(100)
+            t._container.turn()  # the next call begins before the last one is answered
+            for number in gate.asked[answered:under_way]:
+                gate.answer(number)
+            answered = under_way
+            deadline = time.monotonic() + TIME_MAX_S
+            while t.counter("calls") < answered:
+                assert time.monotonic() < deadline
+                t._container.wakeup.wait(20)
+                t._container.turn()
+            committed.append(host.node.version)
+        assert len(set(committed)) > 3
