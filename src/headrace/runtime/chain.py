@@ -9,6 +9,7 @@ one behind a step that waits for answers.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 
 import polars as pl
 
@@ -239,10 +240,11 @@ class Chain:
             self._let_time_through()
 
     def close(self) -> None:
-        """Forget what operators wait for, and release what they have opened."""
-        for operator in self._operators.values():
-            operator.close()
-        self.tables.close()
+        """Forget what operators wait for, and release what they have opened; all of it, whatever fails at that."""
+        with ExitStack() as closing:
+            closing.callback(self.tables.close)
+            for operator in reversed(self._operators.values()):
+                closing.callback(operator.close)
 
     # -- operators that ask for something
 

@@ -14,10 +14,11 @@ import os
 import select
 import selectors
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 
 from headrace.core.clock import Clock
+from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
 from headrace.plan.model import Plan
 from headrace.runtime.backpressure import Backpressure
@@ -130,10 +131,26 @@ class Container:
                 for number in host.inputs.filenos():
                     selector.register(number, selectors.EVENT_READ)
             self._loop(selector)
+        except BaseException as error:
+            try:
+                self._close_hosts()
+            except HeadraceError as later:
+                told = f"closing failed, too: {later.message}"
+                if isinstance(error, HeadraceError):
+                    error.message += f"\n  {told}"
+                else:
+                    error.add_note(told)
+            raise  # what went wrong first is what has to be mended first
+        else:
+            self._close_hosts()
         finally:
             selector.close()
-            for host in self.hosts:
-                host.close()
+
+    def _close_hosts(self) -> None:
+        """Close all of them, whichever fails at it."""
+        with ExitStack() as closing:
+            for host in reversed(self.hosts):
+                closing.callback(host.close)
 
     def close(self) -> None:
         """Release producers and descriptors."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import assert_never
 
 import msgspec
@@ -157,12 +158,13 @@ class TaskHost:
 
     def close(self) -> None:
         """Stop reading. What was not committed will be read again."""
-        self.inputs.close()
-        self._changelog.close()
-        self.reception.early.clear()
-        self.task.chain.close()
-        self.publishing.close()
-        self.state.close()
+        with ExitStack() as closing:  # all of it, though the user's part fails
+            closing.callback(self.state.close)
+            closing.callback(self.publishing.close)
+            closing.callback(self.task.chain.close)
+            self.inputs.close()
+            self._changelog.close()
+            self.reception.early.clear()
 
     @property
     def generation(self) -> int:
