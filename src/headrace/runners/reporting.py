@@ -43,7 +43,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         early_disk_bytes=on_disk,
         blocked_by=host.blocked_by,
         uptime_ms=int(now_ms - host.started_ms),
-        side_inputs_percent=host.bootstrap.percent(host.positions),
+        side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
     )
 
 

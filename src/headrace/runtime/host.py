@@ -14,7 +14,7 @@ from typing import assert_never
 
 import msgspec
 
-from headrace.api.specs import Role, StreamSpec
+from headrace.api.specs import Role
 from headrace.checkpoint.instructions import (
     AppendAbort,
     AppendChanges,
@@ -35,23 +35,18 @@ from headrace.checkpoint.instructions import (
 )
 from headrace.checkpoint.node import Node
 from headrace.checkpoint.protocol import Phase
-from headrace.checkpoint.record import CommitRecord, SourceEntry, encode_record
+from headrace.checkpoint.record import CommitRecord, encode_record
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, TrimmedOffsetError
-from headrace.core.frame import (
-    encode_control,
-)
+from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.announcing import Announcer
+from headrace.runtime.attempt import Attempt
 from headrace.runtime.backpressure import Backpressure
-from headrace.runtime.bootstrap import Bootstrap
 from headrace.runtime.changelog import ChangelogPartition
-from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
-from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table
 from headrace.runtime.inputs import Inputs
-from headrace.runtime.intake import Intake
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.naming import changelog_ssp, state_folders
 from headrace.runtime.nodes import node_config
@@ -64,8 +59,6 @@ from headrace.runtime.state import TaskState
 from headrace.runtime.task import Task
 from headrace.runtime.timing import Every
 from headrace.runtime.watermark import TimesCheckpoint
-from headrace.stores.base import StateStore
-from headrace.systems.base import Edge, Position
 
 TICK_INTERVAL_MS = 10
 SETTLING_MS = 1000.0
@@ -100,9 +93,6 @@ class TaskHost:
         self.backpressure = backpressure
         self.finished = False
         self._over = False
-        self._settling = False
-        """A commit or the end is due, and waits for steps that wait."""
-        self._settling_since = 0.0
         self.started_ms = now_ms
         self.committed_ms: float | None = None
         self.commit_took_ms = 0.0
@@ -130,24 +120,10 @@ class TaskHost:
 
     def _begin(self) -> None:
         """Start over: drop everything uncommitted."""
-        self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics, self._connections.calls)
-        self.publishing.begin(self.task.chain.tables.written)
-        self.chooser = Chooser(self.task.specs, self.task.side_inputs)
-        self.bootstrap = Bootstrap(self.chooser)
-        self.reception.begin(self.task, self.chooser, self._intakes())
+        calls = self._connections.calls
+        self.task = Task(self.plan, self.stage, self._plan_of_task, self._outlet, self.metrics, calls)
+        self.attempt = Attempt(self.task, self._outlet, self.publishing, self.reception)
         self._announcer.reset()
-
-    def _intakes(self) -> dict[SSP, Intake]:
-        return {
-            ssp: Intake(
-                spec,
-                self.metrics,
-                self._outlet.write,
-                keys=self.task.chain.tables.keys_of(spec.id),
-                partial=spec.id in self.plan.combined,
-            )
-            for ssp, spec in self.task.specs.items()
-        }
 
     # -- life
 
@@ -161,7 +137,7 @@ class TaskHost:
         with ExitStack() as closing:  # all of it, though the user's part fails
             closing.callback(self.state.close)
             closing.callback(self.publishing.close)
-            closing.callback(self.task.chain.close)
+            closing.callback(self.attempt.close)
             self.inputs.close()
             self._changelog.close()
             self.reception.early.clear()
@@ -191,13 +167,14 @@ class TaskHost:
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
         if not self._over:
-            self.inputs.poll(self.chooser)
+            self.inputs.poll(self.attempt.chooser)
 
     @property
     def blocked_by(self) -> str | None:
         """What keeps the task from reading on: readers that are behind, a target that is away, a step that waits."""
         blocked_by = self.backpressure.blocked_by or self.publishing.blocked_by or self.task.chain.full
-        if blocked_by is None and self._settling and self._clock.monotonic_ms() - self._settling_since > SETTLING_MS:
+        since = self.attempt.settling_ms
+        if blocked_by is None and since is not None and self._clock.monotonic_ms() - since > SETTLING_MS:
             return self.task.chain.held_by
         return blocked_by
 
@@ -209,9 +186,9 @@ class TaskHost:
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self._over or self._settling or self.blocked_by is not None:
+        if self._over or self.attempt.settling or self.blocked_by is not None:
             return False
-        return self.chooser.ready or self.inputs.hungry
+        return self.attempt.chooser.ready or self.inputs.hungry
 
     @property
     def owes(self) -> bool:
@@ -222,29 +199,15 @@ class TaskHost:
         """Process one envelope; False when there is none, or the stage has to wait for its readers."""
         if self.node.phase is Phase.RUNNING:  # in a task that has to roll back nothing that waits is wanted any more
             self.task.chain.collect()
-        if self.node.due or self._settling:
+        if self.node.due or self.attempt.settling:
             self.perform()
-        if self._over or self._settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
+        if self._over or self.attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
             return False
-        envelope = self.chooser.choose()
+        envelope = self.attempt.chooser.choose()
         if envelope is None:
             return False
-        ssp = envelope.ssp
-        self._heard_ms[ssp] = now_ms
-        self.task.chain.tell_time(self._clock.now_ms())
-        match envelope:
-            case Frames():
-                self.reception.frames(envelope)
-            case ControlFrame():
-                self.reception.control(envelope)
-            case Table():
-                self.reception.table(envelope)
-            case PartitionEnd():
-                self.task.end(ssp)
-                self.positions[ssp] = envelope.next
-            case _:
-                assert_never(envelope)
-        self.bootstrap.note(ssp, self.positions[ssp], ended=isinstance(envelope, PartitionEnd))
+        self._heard_ms[envelope.ssp] = now_ms
+        self.attempt.take(envelope, self._clock.now_ms())
         self._advance()
         self._commit_if_asked()
         return True
@@ -268,12 +231,12 @@ class TaskHost:
     def _do_due(self, now_ms: float) -> float:
         self.task.chain.collect()
         self._notice_silence(now_ms)
-        if not self._settling:  # or what is due by the clock could hold the commit up for ever
+        if not self.attempt.settling:  # or what is due by the clock could hold the commit up for ever
             self.task.chain.on_time(self._clock.now_ms())
         self._advance()
         self._commit_if_asked()
         if not self.task.finished:
-            self._announcer.tell(self.task.output_watermark, idle=self._idle, now_ms=now_ms)
+            self._announcer.tell(self.task.output_watermark, idle=self.attempt.idle, now_ms=now_ms)
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
@@ -300,41 +263,24 @@ class TaskHost:
         if self.node.phase is not Phase.RUNNING:
             return
         self.task.advance()
-        if self.task.ended and not self.task.finished and not self._settling:
+        if self.task.ended and not self.task.finished and not self.attempt.settling:
             self.node.inputs_ended()
             self.perform()
 
     def perform(self) -> None:
         """Do what the protocol asks for, until it asks for nothing, or for something that a waiting step holds up."""
-        settling, self._settling = self._settling, False
         while not self._over and (instruction := self.node.next_step()) is not None:
-            self._settling = not self._prepared(instruction)
-            if self._settling:
-                self._settling_since = self._settling_since if settling else self._clock.monotonic_ms()
+            if not self.attempt.ready(instruction, self._clock.now_ms(), self._clock.monotonic_ms()):
                 return
             self._perform(instruction)
-
-    def _prepared(self, instruction: Instruction) -> bool:
-        """False when steps that wait for answers have to be done before this."""
-        match instruction:
-            case FlushOutputs():
-                self.task.chain.collect()
-                return not self.task.chain.holding
-            case Finish():
-                self.task.chain.tell_time(self._clock.now_ms())
-                self.task.advance()
-                self.task.chain.collect()
-                return self.task.finish()
-            case _:
-                return True
 
     def _perform(self, instruction: Instruction) -> None:
         match instruction:
             case TakeGeneration():
-                self.task.chain.close()
+                self.attempt.close()
                 self._begin()
                 generation = self._next_generation()
-                self.node.start(generation, self.state.begin(self._stores()))
+                self.node.start(generation, self.state.begin(self.attempt.stores()))
                 return
             case AppendAbort(header=header, record=abort):
                 self._changelog.append(header, encode_record(abort))
@@ -397,40 +343,21 @@ class TaskHost:
 
     def _rebase(self) -> None:
         """Begin the replay again from another base, with empty stores."""
-        self.task.chain.close()
+        self.attempt.close()
         self._begin()
-        self.node.rebase(self.state.misfit(self._stores()))
-
-    def _stores(self) -> dict[str, StateStore]:
-        return {**self.task.chain.stores(), **self.publishing.stores()}
+        self.node.rebase(self.state.misfit(self.attempt.stores()))
 
     def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
-        self.publishing.resume(-1 if record is None else record.version)
-        positions: dict[SSP, Position] = {}
-        for ssp, spec in self.task.specs.items():
-            if spec.role is Role.INTERMEDIATE:
-                offset = intermediate[ssp]
-                positions[ssp] = Edge.OLDEST if offset is None else offset
-            else:
-                positions[ssp] = _first_position(spec)
-        saved: dict[SSP, SourceEntry] = {}
-        if record is not None:
-            self.task.load(_TIMES.decode(record.bookkeeping))
-            self.task.finished = record.end_of_stream_sent
-            saved = {SSP.of(entry.stream, entry.partition): entry for entry in record.sources}
-            positions |= {ssp: entry.offset for ssp, entry in saved.items() if entry.offset is not None}
+        times = None if record is None else _TIMES.decode(record.bookkeeping)
+        positions = self.attempt.restore(record, times, intermediate)
         try:
-            self.reception.resume(self.inputs.begin(positions), saved)
+            begun = self.inputs.begin(positions)
         except TrimmedOffsetError as error:
             raise FencedError(
                 f"task {self.name} would have to read what was given up: {error.message}",
                 hint="this is a stale copy of the task; its replacement has read further",
             ) from error
-        ends = self.inputs.ends(self.task.side_inputs)
-        if not self.task.finished:
-            self.task.chain.tell_time(self._clock.now_ms())
-            self.task.begin()
-        self.bootstrap.begin(self.positions, ends)
+        self.attempt.begin(begun, self.inputs.ends(self.task.side_inputs), self._clock.now_ms())
 
     def _append_changes(self, version: int) -> None:
         for change in self.state.changes(version):
@@ -462,17 +389,12 @@ class TaskHost:
                 self.task.idle(ssp)
 
     def _has_news(self) -> bool:
-        return not self.task.finished and self._announcer.news(self.task.output_watermark, idle=self._idle)
-
-    @property
-    def _idle(self) -> bool:
-        """Nothing comes, and nothing is to come of what came: downstream may go on without this task."""
-        return self.task.times.idle and not self.task.chain.holding
+        return not self.task.finished and self._announcer.news(self.task.output_watermark, idle=self.attempt.idle)
 
     def _until_due(self, now_ms: float) -> float:
         interval = self.plan.graph.settings.checkpoint_interval_ms
         due = [now_ms + interval - self._clock.now_ms() % interval]
-        if not self._settling and (by_clock := self.task.chain.due_ms()) is not None:
+        if not self.attempt.settling and (by_clock := self.task.chain.due_ms()) is not None:
             due.append(now_ms + by_clock - self._clock.now_ms())
         if self._has_news():
             due.append(self._announcer.next_ms)
@@ -485,7 +407,3 @@ class TaskHost:
             if not times.idle and not times.closed:
                 due.append(self._heard_ms[ssp] + timeout)
         return max(0.0, min(due) - now_ms)
-
-
-def _first_position(spec: StreamSpec) -> Edge:
-    return Edge.OLDEST if spec.start == "oldest" else Edge.UPCOMING

@@ -49,7 +49,7 @@ def test_the_status_says_how_far_a_task_is() -> None:
         (host,) = t._container.hosts
         assert task_status(host, 0).side_inputs_percent is None
         # As it would be if there were more of them to read.
-        host.bootstrap.begin(dict.fromkeys(host.task.side_inputs, 0), dict.fromkeys(host.task.side_inputs, 5))
+        host.attempt.bootstrap.begin(dict.fromkeys(host.task.side_inputs, 0), dict.fromkeys(host.task.side_inputs, 5))
         task = task_status(host, 0)
     assert task.side_inputs_percent == 40
     status = AppStatus(

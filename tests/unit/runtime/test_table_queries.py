@@ -150,7 +150,7 @@ def test_a_task_that_restores_or_has_gone_says_so(tmp_path: Path, changes: hr.St
         (host,) = app.hosts
         tables = tables_of(host)
         assert scan(tables).rows.height == 1
-        host.state.begin(host._stores())
+        host.state.begin(host.attempt.stores())
         with pytest.raises(UnavailableError, match="being restored"):
             scan(tables)
         host.state.replayed()
