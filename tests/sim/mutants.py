@@ -3,6 +3,7 @@
 import mutants_apps
 import mutants_known
 import mutants_more
+import mutants_waiting
 from mutant_kit import MUTANTS
 
-__all__ = ["MUTANTS", "mutants_apps", "mutants_known", "mutants_more"]
+__all__ = ["MUTANTS", "mutants_apps", "mutants_known", "mutants_more", "mutants_waiting"]

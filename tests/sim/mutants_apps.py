@@ -109,8 +109,8 @@ mutant("operators survive", "a rollback keeps what the operators hold", Parts(ap
 
 
 class Forgetful(AppTask):
-    def load_bookkeeping(self, data):
-        pass
+    def times_in(self, record):
+        return None
 
 
 mutant(

@@ -56,12 +56,25 @@ def test_the_faults_happen():
     ],
 )
 def test_apps_meet_the_fault(what):
+    assert _told("app-outbox", what)
+
+
+@pytest.mark.parametrize("app", ["app-async", "app-ordered", "app-remote"])
+@pytest.mark.parametrize(
+    "what",
+    ["FlushOutputs() has to wait", "Finish() has to wait", "the service failed", "no answer within", "is full: "],
+)
+def test_calls_meet_the_fault(app, what):
+    assert _told(app, what)
+
+
+def _told(app: str, what: str) -> bool:
     for seed in range(1, 200):
         story: list[str] = []
-        simulate(seed, ("app-outbox",), story=story)
+        simulate(seed, (app,), story=story)
         if any(what in line for line in story):
-            return
-    pytest.fail(f"no seed says {what!r}")
+            return True
+    return False
 
 
 def test_a_failing_seed_is_named_and_told(monkeypatch, capsys):

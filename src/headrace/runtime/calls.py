@@ -59,8 +59,12 @@ class Tally:
 class Calls:
     """All lanes of a container. Made and closed on the run loop's thread."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
-        """``wake`` wakes the run loop; it may be called from any thread, until ``close`` returns."""
+    def __init__(self, wake: Callable[[], None], chance: Callable[[], float] = random.random) -> None:
+        """``wake`` wakes the run loop; it may be called from any thread, until ``close`` returns.
+
+        ``chance`` is drawn from [0, 1) for pauses between attempts.
+        """
+        self.chance = chance
         self._wake = wake
         self._waking = threading.Lock()
         self._closed = False
@@ -233,7 +237,7 @@ class Lane(Generic[Argument]):
             return None
         if not isinstance(error, Exception | asyncio.CancelledError):
             return None
-        return self.calling.retry.pause_ms(attempts, random.random())
+        return self.calling.retry.pause_ms(attempts, self._calls.chance())
 
     def _hand_over(self, done: Done) -> None:
         self._done.append(done)

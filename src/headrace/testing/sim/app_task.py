@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 import polars as pl
@@ -24,9 +26,8 @@ from headrace.core.errors import FencedError, SurroundingsError
 from headrace.core.frame import UNVERSIONED, ControlMessage, Header, Kind, Restore, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.announcing import Announcer
-from headrace.runtime.bootstrap import Bootstrap
-from headrace.runtime.chooser import Chooser
-from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, envelopes
+from headrace.runtime.attempt import Attempt
+from headrace.runtime.envelope import PartitionEnd, envelopes
 from headrace.runtime.intake import Intake
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.naming import changelog_ssp
@@ -35,15 +36,16 @@ from headrace.runtime.outlet import Outlet
 from headrace.runtime.publishing import Publishing
 from headrace.runtime.reception import Reception
 from headrace.runtime.task import Task
-from headrace.stores.base import StateStore
-from headrace.systems.base import Records
+from headrace.runtime.watermark import TimesCheckpoint
+from headrace.systems.base import Edge, Records
 from headrace.testing.sim.app_cluster import AppCluster
+from headrace.testing.sim.calls import VirtualCalls
 from headrace.testing.sim.edges import SimConnections
 from headrace.testing.sim.local import SimState
 from headrace.testing.sim.oracle import Account
 from headrace.testing.sim.shapes import TaskShape
 from headrace.testing.sim.storage import STEP
-from headrace.testing.sim.story import answer, frame
+from headrace.testing.sim.story import answer, brief, frame
 from headrace.testing.sim.task import Held, SimTask
 from headrace.testing.sim.world import Steps
 
@@ -54,11 +56,13 @@ _WAITING_BYTES_MAX = 4096
 class WatchedIntake(Intake):
     """Says which frames are decoded: each of them is consumed."""
 
-    host: AppTask
+    def __init__(self, host: AppTask, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._host = host
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
         """See ``Intake``."""
-        self.host.consume(ssp, offsets, payloads)
+        self._host.consume(ssp, offsets, payloads)
         return super().decode(ssp, offsets, payloads)
 
 
@@ -69,12 +73,14 @@ class AppTask(SimTask):
     state_class = SimState
     publishing_class = Publishing
     task_class = Task
+    attempt_class = Attempt
+    attempt: Attempt
 
     def __init__(self, cluster: AppCluster, shape: TaskShape, number: int, host: int) -> None:
         self.plan = cluster.shape.plan
         self.stage_plan, self.task_plan = cluster.shape.place_of(shape.name)
         self.polled: dict[SSP, Offset] = {}
-        self._untouched = False
+        self._untouched = self._begun = False
         super().__init__(cluster, shape, number, host)
 
     def make_node(self) -> Node:
@@ -86,7 +92,8 @@ class AppTask(SimTask):
         assert self.folder is not None
         plan, name = self.plan, self.shape.name
         self.metrics = TaskMetrics()
-        connections = SimConnections(self.send_frame, self.cluster.targets)
+        self.calls = VirtualCalls(self.world)
+        connections = SimConnections(self.send_frame, self.cluster.targets, self.calls)
         self.publishing = self.publishing_class(plan, self.stage_plan, name, connections, self.world.chance)
         self.outlet = Outlet(plan, name, connections, self.publishing, self.node.stamp, self.metrics)
         self.state = self.state_class(changelog_ssp(plan, name)[0], self.folder, self.cluster.snapshots[name])
@@ -99,28 +106,18 @@ class AppTask(SimTask):
         if self._untouched:
             return
         self._untouched = True
-        self.task = self.task_class(self.plan, self.stage_plan, self.task_plan, self.outlet, self.metrics)
+        if self._begun:
+            self.attempt.close()
+        self._begun = True
+        parts = self.outlet, self.metrics, self.calls
+        self.task = self.task_class(self.plan, self.stage_plan, self.task_plan, *parts)
         self.times = self.task.times
-        self.publishing.begin()
-        self.chooser = Chooser(self.task.specs, self.task.side_inputs)
-        self.bootstrap = Bootstrap(self.chooser)
-        self.reception.begin(self.task, self.chooser, self._intakes())
+        watched = partial(WatchedIntake, self)
+        self.attempt = self.attempt_class(self.task, self.outlet, self.publishing, self.reception, watched)
         self.announcer.reset()
         self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
         self.done.clear()
         self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
-
-    def _intakes(self) -> dict[SSP, Intake]:
-        intakes: dict[SSP, Intake] = {}
-        for ssp, spec in self.task.specs.items():
-            keys, partial = self.task.chain.tables.keys_of(spec.id), spec.id in self.plan.combined
-            intakes[ssp] = intake = WatchedIntake(spec, self.metrics, self.outlet.write, keys=keys, partial=partial)
-            intake.host = self
-        return intakes
-
-    def stores(self) -> dict[str, StateStore]:
-        """Everything that the changelog keeps."""
-        return {**self.task.chain.stores(), **self.publishing.stores()}
 
     @property
     def _clock_ms(self) -> int:
@@ -130,37 +127,29 @@ class AppTask(SimTask):
 
     def work(self) -> bool:
         """See ``Worker``: poll, process an envelope, do what is due."""
-        chain, now = self.task.chain, self.world.now
+        chain, attempt = self.task.chain, self.attempt
+        if self.node.phase is Phase.RUNNING:
+            chain.collect()
         self._publish()
-        if self.node.phase is not Phase.RUNNING:
-            return False
         polled = self._poll()
-        envelope = self.chooser.choose()
+        waits = attempt.settling or chain.full is not None
+        envelope = None if waits else attempt.chooser.choose()
+        if self.world.story is not None and chain.full is not None:
+            self.world.tell(self.name, f"is full: {chain.full}")
         if envelope is not None:
-            chain.tell_time(self._clock_ms)
-            ssp = envelope.ssp
-            match envelope:
-                case Frames():
-                    self.reception.frames(envelope)
-                case ControlFrame():
-                    self.reception.control(envelope)
-                case PartitionEnd():
-                    self.task.end(ssp)
-                    self.reception.positions[ssp] = envelope.next
-                case _:
-                    raise AssertionError(envelope)
-            self.bootstrap.note(ssp, self.reception.positions[ssp], ended=isinstance(envelope, PartitionEnd))
-        else:
+            attempt.take(envelope, self._clock_ms)
+        elif not attempt.settling:
             chain.on_time(self._clock_ms)
-        if self.node.phase is Phase.RUNNING and not self.node.due:
+        running = self.node.phase is Phase.RUNNING and not self.node.due
+        if running:
             self.task.advance()
-            if not self.task.finished:
-                self.announcer.tell(self.task.output_watermark, idle=self.task.times.idle, now_ms=now)
+        if (running or attempt.settling) and not self.task.finished:
+            self.announcer.tell(self.task.output_watermark, idle=attempt.idle, now_ms=self.world.now)
         return polled or envelope is not None
 
     def _poll(self) -> bool:
         """Take a few frames of one partition, as chance will have it."""
-        chance, waiting = self.world.chance, self.chooser.waiting_bytes
+        chance, waiting = self.world.chance, self.attempt.chooser.waiting_bytes
         ready = [s for s, at in self.polled.items() if at < self._end(s) and waiting(s) < _WAITING_BYTES_MAX]
         if not ready:
             return False
@@ -168,7 +157,7 @@ class AppTask(SimTask):
         offset = self.polled[ssp]
         log = self.cluster.source_logs.get(ssp)
         if log is not None and offset >= log.end:
-            self.chooser.offer(PartitionEnd(ssp, log.end))
+            self.attempt.chooser.offer(PartitionEnd(ssp, log.end))
             self.polled[ssp] = log.end + STEP
             return True
         most = 1 + int(chance.random() * 6)
@@ -182,7 +171,7 @@ class AppTask(SimTask):
         if offsets:
             records = Records(ssp, offsets, [read(at) for at in offsets], self.polled[ssp])
             for envelope in envelopes(records):
-                self.chooser.offer(envelope)
+                self.attempt.chooser.offer(envelope)
         return bool(offsets)
 
     def _end(self, ssp: SSP) -> Offset:
@@ -269,14 +258,14 @@ class AppTask(SimTask):
     def base(self) -> LocalCheckpoint | None:
         """See ``SimTask``: the real state chooses."""
         self._untouched = False
-        return self.state.begin(self.stores())
+        return self.state.begin(self.attempt.stores())
 
     def rebase(self) -> None:
         """See ``SimTask``."""
         self.world.tell(self.name, "finds that its local state doesn't fit the changelog")
         self.drop_uncommitted()
         self._untouched = False
-        base = self.state.misfit(self.stores())
+        base = self.state.misfit(self.attempt.stores())
         if base is None and self.changelog.oldest:
             self.cluster.oracle.fail(self.name, "the changelog is trimmed, and there is no snapshot")
         self.node.rebase(base)
@@ -297,29 +286,24 @@ class AppTask(SimTask):
 
     def resume(self, record: CommitRecord | None, inputs: tuple[tuple[SSP, Offset | None], ...]) -> None:
         """Take up bookkeeping and positions."""
-        self.publishing.resume(-1 if record is None else record.version)
-        positions = {ssp: log.start for ssp, log in self.cluster.source_logs.items() if ssp in self.task.specs}
-        positions |= {ssp: 0 if offset is None else offset for ssp, offset in inputs}
-        saved: dict[SSP, SourceEntry] = {}
-        if record is not None:
-            self.load_bookkeeping(bytes(record.bookkeeping))
-            self.task.finished = record.end_of_stream_sent
-            saved = {SSP.of(entry.stream, entry.partition): entry for entry in record.sources}
-            positions |= {ssp: entry.offset for ssp, entry in saved.items() if entry.offset is not None}
-        self.polled = dict(positions)
-        self.reception.resume(positions, saved)
-        if not self.task.finished:
-            self.task.chain.tell_time(self._clock_ms)
-            self.task.begin()
+        positions = self.attempt.restore(record, self.times_in(record), dict(inputs))
         logs = self.cluster.source_logs
+        for ssp, position in positions.items():
+            oldest = logs[ssp].start if ssp in logs else 0
+            self.polled[ssp] = oldest if isinstance(position, Edge) else position
         ends = {ssp: logs[ssp].end_at(self.world.now) for ssp in self.task.side_inputs}
-        self.bootstrap.begin(self.reception.positions, ends)
+        self.attempt.begin(dict(self.polled), ends, self._clock_ms)
 
-    def load_bookkeeping(self, data: bytes) -> None:
+    def times_in(self, record: CommitRecord | None) -> TimesCheckpoint | None:
         """Watermarks and ends, as the last commit left them."""
-        account = _ACCOUNT.decode(data)
-        if account.times is not None:
-            self.task.load(account.times)
+        return None if record is None else _ACCOUNT.decode(bytes(record.bookkeeping)).times
+
+    def prepared(self, step: do.Instruction) -> bool:
+        """See ``SimTask``."""
+        before, ready = self.attempt.settling, self.attempt.ready(step, self._clock_ms, self.world.now)
+        if not ready and not before:
+            self.world.tell(self.name, f"{brief(step)} has to wait for {self.task.chain.held_by}")
+        return ready
 
     def ended(self) -> bool:
         """See ``SimTask``."""
@@ -336,9 +320,6 @@ class AppTask(SimTask):
     def finish(self) -> None:
         """See ``SimTask``."""
         self.finished = True
-        self.task.chain.tell_time(self._clock_ms)
-        self.task.advance()
-        self.task.finish()
         self.announcer.end()
 
     def append_changes(self, version: int) -> None:
@@ -368,3 +349,9 @@ class AppTask(SimTask):
         while not self.publishing.idle:
             self._publish()
             yield 1 + self.world.chance.random() * 4
+
+    def release(self) -> None:
+        """See ``Incarnation``: nobody hears what calls come to."""
+        super().release()
+        self.attempt.close()
+        self.calls.close()

@@ -270,6 +270,11 @@ class Cluster:
 
         self.world.after(ms, back)
 
+    def close(self) -> None:
+        """The run is over: whoever still lives lets go what it holds."""
+        for incarnation in self.incarnations:
+            incarnation.release()
+
     # -- what tasks leave here ----------------------------------------------------------------------------
 
     def over(self, task: TaskName) -> None:

@@ -14,17 +14,21 @@ from functools import cache
 import polars as pl
 
 from headrace.api.aggregates import count, max, sum
+from headrace.api.calling import retry
 from headrace.api.descriptors import files
+from headrace.api.remote import cached, remote
 from headrace.api.steps import JoinHow
 from headrace.api.stream import Stream
 from headrace.api.tasks import Out, Store, Task, Timer
 from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, tumbling
 from headrace.app import App
+from headrace.core.errors import DataError
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
 from headrace.testing.sim import expected
+from headrace.testing.sim.calls import answer
 from headrace.testing.sim.expected import TICK_MS, Outputs, Sources
 
 INTERVAL_MS = 30
@@ -176,6 +180,74 @@ def _declare_outbox(app: App) -> None:
     )
 
 
+_PATIENT = retry(None, "2ms", longest="20ms")
+_PRICED: dict[str, pl.DataType] = {**COLUMNS, "price": pl.Int64()}
+
+
+async def _priced(row: dict[str, int]) -> dict[str, int]:
+    """Ask what a message costs; of some nobody knows."""
+    await answer()
+    if expected.unpriced(row["id"]):
+        raise DataError(f"message {row['id']} has no price")  # asking again is of no use
+    return {**row, "price": expected.price(row["id"])}
+
+
+async def _checked(row: dict[str, int]) -> dict[str, int]:
+    await answer()
+    return row
+
+
+def _declare_async(app: App, *, ordered: bool) -> None:
+    """Calls in a stage that commits by the clock, and others in one that commits on command and counts them itself."""
+    asked = read(app, "views").map_async(
+        _priced,
+        _PRICED,
+        concurrency=3,
+        ordered=ordered,
+        timeout="50ms",
+        retry=_PATIENT,
+        on_error="dead_letter",
+        dead_letter="unpriced",
+        id="priced",
+    )
+    (
+        asked.partition_by("k", id="by-k", partitions=2)
+        .map_async(_checked, _PRICED, concurrency=2, ordered=not ordered, timeout="50ms", retry=_PATIENT, id="checked")
+        .window(tumbling(ticks(20)), key="k", agg={"n": count(), "prices": sum("price")}, id="per-key")
+        .with_columns(g=pl.col("k") % 2)
+        .partition_by("g", id="by-g", partitions=2)
+        .window(tumbling(ticks(60)), key="g", agg={"n": sum("n"), "prices": sum("prices")}, id="per-group")
+        .send_to(app.output("prices", partitions=1))
+    )
+
+
+async def _fetch_names(keys: pl.DataFrame) -> list[dict[str, int]]:
+    await answer()
+    return [{"k": k, "name": expected.name_of(k)} for k in keys["k"] if expected.named(k)]
+
+
+async def _fetch_groups(keys: pl.DataFrame) -> pl.DataFrame:
+    await answer()
+    return keys.with_columns(group=pl.col("name") % 2)
+
+
+def _declare_remote(app: App) -> None:
+    """A remote table with a cache before a shuffle, one with a rate behind it; both before windows."""
+    columns = {"k": pl.Int64, "name": pl.Int64}
+    names = remote(_fetch_names, batch=2, concurrency=2, timeout="50ms", retry=_PATIENT)
+    table = app.table("names", key="k", schema=columns, remote=cached(names, rows=2, ttl="100ms"))
+    named = read(app, "views").join(table, how="left").partition_by("k", id="by-k", partitions=2)
+    asked = remote(_fetch_groups, batch=3, concurrency=1, timeout="50ms", retry=_PATIENT, reads_per_s=2000)
+    groups = app.table("groups", key="name", schema={"name": pl.Int64, "group": pl.Int64}, remote=asked)
+    (
+        named.join(groups, on="name", how="inner")
+        .window(tumbling(ticks(20)), key="group", agg={"n": count(), "ids": sum("id")}, id="by-task")
+        .partition_by("group", id="by-group", partitions=2)
+        .window(tumbling(ticks(20)), key="group", agg={"n": sum("n"), "ids": sum("ids")}, id="per-group")
+        .send_to(app.output("groups-out", partitions=1))
+    )
+
+
 _BY_HAND_MS = 30 * TICK_MS
 
 
@@ -247,6 +319,9 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-mixed", {"views": 1, "orders": 2}, _declare_mixed, expected.together),
         AppCase("app-distinct", {"views": 2}, _declare_distinct, expected.distinct, repeats=True),
         AppCase("app-task", {"views": 2, "orders": 1}, _declare_task, expected.by_hand),
+        AppCase("app-async", {"views": 2}, lambda app: _declare_async(app, ordered=False), expected.priced),
+        AppCase("app-ordered", {"views": 1}, lambda app: _declare_async(app, ordered=True), expected.priced),
+        AppCase("app-remote", {"views": 2}, _declare_remote, expected.grouped),
         AppCase("app-outbox", {"views": 2}, _declare_outbox, expected.reported),
     )
 }

@@ -8,6 +8,7 @@ import polars as pl
 
 from headrace.core.errors import UnavailableError
 from headrace.core.ids import Offset, StreamId
+from headrace.runtime.calls import Calls
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Producer, Target
 from headrace.systems.registry import SystemSpec
@@ -78,8 +79,9 @@ class SimProducer:
 class SimConnections(Connections):
     """What one simulated task reaches of the world."""
 
-    def __init__(self, send: Send, targets: dict[StreamId, RowTarget]) -> None:
+    def __init__(self, send: Send, targets: dict[StreamId, RowTarget], calls: Calls) -> None:
         super().__init__()
+        self.calls = calls
         self._send = send
         self._row_targets = targets
 

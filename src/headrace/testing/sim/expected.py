@@ -6,6 +6,7 @@ were read; a function answers what is wrong with the latter, None when nothing i
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -226,6 +227,48 @@ def distinct(sources: Sources, outputs: Outputs) -> str | None:
     if wrong := differ("ids", columns(outputs["ids"], "id"), [(id_,) for id_ in ids]):
         return wrong
     return differ("counts", columns(outputs["counts"], "k", "n"), Counter(ids.values()).items())
+
+
+def unpriced(id_: int) -> bool:
+    """The service knows no price of this message."""
+    return id_ % 7 == 3
+
+
+def price(id_: int) -> int:
+    """What the service says of all others."""
+    return 3 * id_ + 1
+
+
+def priced(sources: Sources, outputs: Outputs) -> str | None:
+    """Windows of 20 ticks a key over what has a price, of these windows of 60 ticks a group; letters about the rest."""
+    views = sources["views"]
+    letters = ((json.loads(text)["id"], step) for text, step in columns(outputs["unpriced"], "row", "step"))
+    if wrong := differ("unpriced", letters, ((view.id, "priced") for view in views if unpriced(view.id))):
+        return wrong
+    groups: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for (k, start), messages in tumbled((view for view in views if not unpriced(view.id)), 20).items():
+        groups[k % 2, start_of(start + 20 * TICK_MS - 1, 60)] += messages
+    wanted = [(g, start, len(ms), sum(price(m.id) for m in ms)) for (g, start), ms in groups.items()]
+    return differ("prices", columns(outputs["prices"], "g", "window_start", "n", "prices"), wanted)
+
+
+def named(k: int) -> bool:
+    """The first remote table has a row of this key."""
+    return k != 1
+
+
+def name_of(k: int) -> int:
+    """What it says then."""
+    return 10 + k
+
+
+def grouped(sources: Sources, outputs: Outputs) -> str | None:
+    """Windows of 20 ticks a group, over what two remote tables know."""
+    groups: dict[tuple[int, int], list[Message]] = defaultdict(list)
+    for (k, start), messages in tumbled((view for view in sources["views"] if named(view.k)), 20).items():
+        groups[name_of(k) % 2, start_of(start + 20 * TICK_MS - 1, 20)] += messages
+    wanted = [(group, start, len(messages), _ids(messages)) for (group, start), messages in groups.items()]
+    return differ("groups-out", columns(outputs["groups-out"], "group", "window_start", "n", "ids"), wanted)
 
 
 def reported(sources: Sources, outputs: Outputs) -> str | None:

@@ -65,6 +65,8 @@ def simulate(
         run.run()
     except (SimFailure, HeadraceError, AssertionError) as error:
         failure = f"{type(error).__name__}: {error}"
+    finally:
+        run.cluster.close()
     oracle = run.oracle
     return Outcome(
         seed,

@@ -89,6 +89,8 @@ class SimTask(Worker):
                     return
                 if isinstance(step, do.Stop):
                     raise step.error
+                if not self.prepared(step):
+                    break
                 if self.world.story is not None:
                     self.world.tell(self.name, brief(step))
                 yield from self.perform(step)
@@ -107,6 +109,11 @@ class SimTask(Worker):
         )
 
     # -- instructions ------------------------------------------------------------------------------------
+
+    def prepared(self, step: do.Instruction) -> bool:
+        """False when something has to happen before this instruction is performed."""
+        del step  # a task without operators never waits
+        return True
 
     def perform(self, step: do.Instruction) -> Steps:
         """Do what the protocol asks for."""

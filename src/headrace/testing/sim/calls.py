@@ -1,0 +1,155 @@
+"""Calls of the user's functions in virtual time: the real lanes, on an event loop that the world drives.
+
+Nothing runs beside anything else: what is due on the loop is an event of the world as any other. How long a service
+takes, and when it fails, is drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, TypeVarTuple, Unpack
+
+from headrace.runtime.calls import Calls
+from headrace.testing.sim.world import World
+
+_NEVER_S = 3600.0
+_LONGEST_S = 0.06
+"""Longer than the interval between checkpoints: commits have to wait."""
+_SILENT = 0.03
+_FAILING = 0.15
+_Taken = TypeVarTuple("_Taken")
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """As much of an event loop as coroutines need that wait for time, for futures and for each other."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._ready: deque[asyncio.Handle] = deque()
+        self._planned = False
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def run(self) -> None:
+        """Run what is ready, and what becomes ready by that."""
+        self._planned = False
+        asyncio._set_running_loop(self)
+        try:
+            while self._ready:
+                handle = self._ready.popleft()
+                if not handle.cancelled():
+                    handle._run()
+        finally:
+            asyncio._set_running_loop(None)
+
+    def end(self) -> None:
+        """Cancel all tasks, and let them end."""
+        for task in list(self._tasks):
+            task.cancel()
+        self.run()
+
+    # -- what asyncio asks for
+
+    def time(self) -> float:
+        """The world's time, in seconds."""
+        return self.world.now / 1000
+
+    def get_debug(self) -> bool:
+        """Never: it would look at the real clock."""
+        return False
+
+    def call_soon(
+        self, callback: Callable[[Unpack[_Taken]], object], *args: *_Taken, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Call in the world's next event of this loop."""
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        if not self._planned:
+            self._planned = True
+            self.world.after(0.0, self.run)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[_Taken]], object], *args: *_Taken, context: Context | None = None
+    ) -> asyncio.Handle:
+        """There is one thread."""
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[_Taken]], object],
+        *args: *_Taken,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call after so many seconds."""
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Taken]], object],
+        *args: *_Taken,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call then."""
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self.world.after(max(0.0, when * 1000 - self.world.now), lambda: self._due(handle))
+        return handle
+
+    def _due(self, handle: asyncio.TimerHandle) -> None:
+        if not handle.cancelled():
+            self._ready.append(handle)
+            self.run()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays in the world's heap, and is left out when its time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        """A future of this loop."""
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
+        """A task of this loop."""
+        task = asyncio.Task(coro, loop=self, **named)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A callback raised: so does the world. That a task was left behind when all is over is nobody's matter."""
+        if "exception" in context:
+            raise context["exception"]
+
+
+class VirtualCalls(Calls):
+    """The calls of one incarnation."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(lambda: None, world.chance.random)
+        self._world = world
+        self._virtual: VirtualLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """See ``Calls``."""
+        if self._virtual is None:
+            self._virtual = VirtualLoop(self._world)  # type: ignore[abstract]  # nobody asks for the rest
+        return self._virtual
+
+    def close(self) -> None:
+        """See ``Calls``."""
+        if self._virtual is not None:
+            self._virtual.end()
+
+
+async def answer() -> None:
+    """Wait as long as a service takes to answer. At times it fails, and at times it says nothing at all."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise TypeError("a simulated service is asked outside a simulation")
+    chance = loop.world.chance
+    await asyncio.sleep(_NEVER_S if chance.random() < _SILENT else chance.random() ** 3 * _LONGEST_S)
+    if chance.random() < _FAILING:
+        raise ConnectionError("the service failed")
