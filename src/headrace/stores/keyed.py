@@ -28,8 +28,8 @@ from headrace.serdes.hashing import Hashes
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
 from headrace.stores.conform import other_form
-from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces
-from headrace.stores.segment import Places, Segment, hashes_of, ranges
+from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces, Places
+from headrace.stores.segment import Segment, hashes_of, ranges
 
 _ADD = b"\x01"
 _REMOVE = b"\x02"

@@ -31,13 +31,12 @@ class Pairs:
 
 
 class RunIndex:
-    """What is worth remembering of a run while it is in memory."""
+    """Rows in the order of their hashes, ready to be searched."""
 
     def __init__(self, run: pl.DataFrame) -> None:
         self.run = run
         self._hashes: npt.NDArray[np.uint64] = run.get_column(HASH).to_numpy()
         self._times: npt.NDArray[np.int64] = run.get_column(TIME).to_numpy()
-        self._by_time: Indexes | None = None
 
     def pairs(self, batch: pl.DataFrame, keys: Sequence[str], low_ms: int, high_ms: int) -> Iterator[Pairs]:
         """All pairs with equal keys where ``low_ms <= run's time - batch's time <= high_ms``."""
@@ -58,14 +57,6 @@ class RunIndex:
                 continue
             same = _equal(batch, of_batch, self.run, of_run, keys)
             yield Pairs(of_batch[same], of_run[same])
-
-    def between(self, low: int, high: int) -> pl.DataFrame:
-        """The rows with ``low < time <= high``."""
-        if self._by_time is None:
-            self._by_time = np.argsort(self._times, kind="stable")
-        ordered = self._times[self._by_time]
-        start, stop = np.searchsorted(ordered, [low, high], "right")
-        return self.run[self._by_time[start:stop]]
 
 
 def _portions(rows: Indexes, counts: Indexes) -> Iterator[Indexes]:

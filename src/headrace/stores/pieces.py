@@ -14,8 +14,10 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
@@ -34,6 +36,8 @@ _BITS_MAX = 12
 _KEY = struct.Struct(">cQII")
 
 HashOf = Callable[[pl.DataFrame], Hashes]
+Places = npt.NDArray[np.int64]
+"""Rows of several pieces, by their number from the first piece's first row on."""
 Part = pl.DataFrame | None
 """The rows of a range of hashes; None: there are none."""
 
@@ -53,6 +57,9 @@ def deal(rows: pl.DataFrame, hash_of: HashOf | None, had: int, bits: int) -> lis
         parts[0] = rows
         return parts
     ids = (hash_of(rows) << np.uint64(had)) >> np.uint64(64 - (bits - had))
+    if (ids[1:] >= ids[:-1]).all():  # rows in the order of their hashes need not be moved
+        cuts = [0, *np.searchsorted(ids, np.arange(1, number, dtype=np.uint64)).tolist(), rows.height]
+        return [rows.slice(start, stop - start) if stop > start else None for start, stop in pairwise(cuts)]
     for part, dealt in split(rows, ids.astype(np.uint8) if number <= 1 << 8 else ids.astype(np.uint16), number):
         parts[part] = dealt
     return parts
@@ -159,6 +166,16 @@ class Pieces:
             rows = self.piece(piece)
             if rows is not None:
                 yield rows
+
+    def at(self, places: Places) -> Iterator[tuple[pl.DataFrame, Places]]:
+        """The pieces that have rows at ``places``, which ascend and may repeat, and the places of these in each."""
+        ends = np.cumsum(self.heights)
+        first = 0
+        for piece, last in enumerate(np.searchsorted(places, ends).tolist()):
+            rows = self.piece(piece) if last > first else None
+            if rows is not None:
+                yield rows, places[first:last] - (int(ends[piece]) - rows.height)
+            first = last
 
     def dealt(self, hash_of: HashOf | None, bits: int) -> Iterator[Part]:
         """The rows dealt by ``bits`` bits, at least as many as they are dealt by already; in the order of hashes."""

@@ -12,6 +12,9 @@ taken, read or merged: a range of hashes comes after the other, so that this nee
 
 On disk a manifest names the runs. A restart reads the manifest alone; a piece is read when it is asked for. Taking some
 rows of a large run notes up to which time they are gone; they are left out when it is read, and go when it is merged.
+
+Rows that are to be looked up have a column with the hash of their keys: runs are in its order, and each has an index in
+memory (``stores.hash_index``). So ``matching`` and ``between`` read only the pieces that have what is asked for.
 """
 
 from __future__ import annotations
@@ -24,10 +27,22 @@ import msgspec
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
-from headrace.serdes.hashing import hash_rows
+from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
-from headrace.stores.pieces import VALUE_ROWS_MAX, HashOf, Kept, Part, Pieces, bits_for, deal, together
+from headrace.stores.hash_index import HashIndex, places_of
+from headrace.stores.pieces import (
+    PIECE_ROWS,
+    VALUE_ROWS_MAX,
+    HashOf,
+    Kept,
+    Part,
+    Pieces,
+    Places,
+    bits_for,
+    deal,
+    together,
+)
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
@@ -40,7 +55,8 @@ _MERGED_ROWS_MAX = 1 << 21
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
 _MANIFEST = b"manifest"
-_MANIFEST_FORMAT = 2
+_MANIFEST_FORMAT = 3
+_FORMAT_WITHOUT_INDEXES = 2
 _PIECE_OF_FORMAT_1 = struct.Struct(">cQI")
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
@@ -87,6 +103,15 @@ class _Run:
     low: int
     high: int
     gone_to: int | None = None
+    index: HashIndex | None = None
+
+    def overlaps(self, low: int, high: int) -> bool:
+        """Whether it may hold rows with ``low <= time <= high``."""
+        return self.low <= high and self.high >= low
+
+    def from_(self, low: int) -> int:
+        """``low``, or where the times begin that aren't gone."""
+        return low if self.gone_to is None else max(low, self.gone_to + 1)
 
     def within(self, time: str, low: int | None, bound: int | None) -> pl.Expr | None:
         """Which rows are there and have ``low <= time <= bound``; None: all that the pieces have."""
@@ -105,20 +130,34 @@ class Runs:
 
     ``keys`` are the columns that rows meet by: without them nothing is dealt, and everything is merged as a whole.
     ``conform`` makes rows that an earlier version of the app added what this one does, or refuses them.
+
+    ``hashed``, instead of ``keys``, is a column that has a hash of these. Rows are added, and merged, in its order.
     """
 
     def __init__(
-        self, id_: str, time: str, merge: Merge, keys: Sequence[str] = (), conform: Merge | None = None
+        self,
+        id_: str,
+        time: str,
+        merge: Merge,
+        keys: Sequence[str] = (),
+        conform: Merge | None = None,
+        *,
+        hashed: str | None = None,
     ) -> None:
         self._id = id_
         self._time = time
         self._merge = merge
-        self._hash_of: HashOf | None = (lambda rows: hash_rows(rows, keys)) if keys else None
+        self._hashed = hashed
+        self._hash_of: HashOf | None = None
+        if hashed is not None:
+            self._hash_of = lambda rows: rows.get_column(hashed).to_numpy()
+        elif keys:
+            self._hash_of = lambda rows: hash_rows(rows, keys)
         self._conform = conform
         self._kept = Kept(id_, None, conform)
         self._runs: list[_Run] = []
         self._next_number = 0
-        self._gone: list[Pieces] = []
+        self._gone: list[_Run] = []
         self._keys_of_format_1: list[bytes] = []
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
@@ -183,11 +222,34 @@ class Runs:
     def frames(self, low: int, high: int) -> Iterator[pl.DataFrame]:
         """Everything that may hold rows with ``low <= time <= high``, as it is: other times are in it too."""
         for run in self._runs:
-            if run.low <= high and run.high >= low:
+            if run.overlaps(low, high):
                 there = run.within(self._time, None, None)
                 for piece in run.pieces.all():
                     yield piece if there is None else piece.filter(there)
         yield from self._fresh
+
+    def matching(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
+        """Everything with one of the hashes ``wanted`` and ``low <= time <= high``, as it is, older runs first.
+
+        ``wanted`` ascends and has nothing twice. Others may be among those found. A frame is in the order of hashes.
+        """
+        for run in self._runs:
+            if run.index is not None and run.overlaps(low, high):
+                yield from self._at(run, run.index.places(wanted, run.from_(low), high))
+        for frame in self._fresh:
+            places = places_of(frame.get_column(self._hashed or "").to_numpy(), wanted)
+            if len(places):
+                yield frame[places]
+
+    def between(self, low: int, high: int) -> Iterator[pl.DataFrame]:
+        """Everything with ``low <= time <= high``, as it is. Only of rows that are looked up."""
+        within = pl.col(self._time).is_between(low, high)
+        for run in self._runs:
+            if run.index is not None and run.overlaps(low, high):
+                for rows in self._at(run, run.index.between(run.from_(low), high)):
+                    yield rows.filter(within)
+        for frame in self._fresh:
+            yield frame.filter(within)
 
     def read_parts(self, low: int, bound: int, widening: int = 1) -> Iterator[pl.DataFrame]:
         """All rows with ``low <= time <= bound``, merged, in frames of different keys; they stay.
@@ -263,16 +325,16 @@ class Runs:
         if format_ == 1:
             self._attach_format_1(view, _DECODER_OF_FORMAT_1.decode(data))
             return
-        if format_ != _MANIFEST_FORMAT:
+        if format_ not in (_FORMAT_WITHOUT_INDEXES, _MANIFEST_FORMAT):
             raise CorruptLogError(
                 f"store {self._id!r}: local state of format {format_}; this Headrace reads 1 to {_MANIFEST_FORMAT}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )
         manifest = _MANIFEST_DECODER.decode(data)
-        self._runs = [
-            _Run(Pieces(self._kept, entry.number, entry.heights), entry.low, entry.high, entry.gone_to)
-            for entry in manifest.runs
-        ]
+        self._runs = []
+        for entry in manifest.runs:
+            pieces = Pieces(self._kept, entry.number, entry.heights)
+            self._runs.append(_Run(pieces, entry.low, entry.high, entry.gone_to, self._index(pieces)))
         self._next_number = max((entry.number + 1 for entry in manifest.runs), default=0)
         self._earliest = min((run.low for run in self._runs), default=None)
         self.taken = manifest.taken
@@ -297,9 +359,13 @@ class Runs:
             return
         for key in self._keys_of_format_1:
             writes.delete(key)
-        for pieces in self._gone:
-            pieces.erase(writes)
+        for run in self._gone:
+            if run.index is not None:
+                run.index.erase(writes)
+            run.pieces.erase(writes)
         for run in self._runs:
+            if run.index is not None:
+                run.index.write(writes)
             run.pieces.write(writes)
         entries = [
             _RunEntry(number=r.pieces.number, heights=r.pieces.heights, low=r.low, high=r.high, gone_to=r.gone_to)
@@ -373,14 +439,31 @@ class Runs:
 
     def _leave(self, run: _Run) -> None:
         if run.pieces.stored:
-            self._gone.append(run.pieces)
+            self._gone.append(run)
 
     def _run(self, parts: Sequence[Part]) -> _Run:
         bounds = [self._bounds(part) for part in parts if part is not None]
         pieces = Pieces.of(self._kept, self._next_number, parts)
         self._next_number += 1
         self._changed = True
-        return _Run(pieces, min(low for low, _ in bounds), max(high for _, high in bounds))
+        low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
+        return _Run(pieces, low, high, index=self._index(pieces))
+
+    def _index(self, pieces: Pieces) -> HashIndex | None:
+        return None if self._hashed is None else HashIndex(self._kept, pieces, self._hashed, self._time)
+
+    def _at(self, run: _Run, places: Places) -> Iterator[pl.DataFrame]:
+        """The rows at these places that are still there, perhaps with others; small lots together."""
+        there = run.within(self._time, None, None)
+        waiting: list[pl.DataFrame] = []
+        for piece, within in run.pieces.at(places):
+            rows = piece if 2 * len(within) > piece.height else piece[within]
+            waiting.append(rows if there is None else rows.filter(there))
+            if sum(rows.height for rows in waiting) >= PIECE_ROWS:
+                yield concat_rows(waiting)
+                waiting = []
+        if waiting:
+            yield concat_rows(waiting)
 
     def _remove(self, bound: int) -> list[_Run]:
         """Take rows with ``time <= bound`` out of all runs. Runs that begin later aren't touched, or even loaded."""
@@ -406,6 +489,6 @@ class Runs:
         if run.high <= bound:
             return None
         if run.pieces.bits:
-            return _Run(run.pieces, bound + 1, run.high, bound)
+            return _Run(run.pieces, bound + 1, run.high, bound, run.index)
         later = next(run.pieces.all()).filter(pl.col(self._time) > bound)
         return self._run([later]) if later.height else None

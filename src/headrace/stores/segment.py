@@ -19,10 +19,7 @@ from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import Writes
-from headrace.stores.pieces import Kept, Part, Pieces, bits_for, together
-
-Places = npt.NDArray[np.int64]
-"""Rows of a segment, by their number."""
+from headrace.stores.pieces import Kept, Part, Pieces, Places, bits_for, together
 
 NEVER_DUE = 2**63 - 1
 _HASH = "__hash of a row"
@@ -152,14 +149,7 @@ class Segment:
 
     def rows(self, places: Places) -> Iterator[pl.DataFrame]:
         """The rows at ascending places, which may repeat; those of a piece after the other."""
-        cuts = np.searchsorted(places, self._ends)
-        first = 0
-        for piece, last in enumerate(cuts.tolist()):
-            rows = self.pieces.piece(piece) if last > first else None
-            if rows is not None:
-                begin = int(self._ends[piece]) - rows.height
-                yield rows[places[first:last] - begin]
-            first = last
+        return (rows[within] for rows, within in self.pieces.at(places))
 
     def alive(self) -> Iterator[pl.DataFrame]:
         """The rows that are still there."""

@@ -62,7 +62,11 @@ class VersionedTable:
         keys = list(self.key)
         by_hash = [_HASH, SINCE]
         self._history = Runs(
-            f"{id_}.history", _UNTIL, lambda run: run.sort(by_hash, maintain_order=True), keys, self._conform
+            f"{id_}.history",
+            _UNTIL,
+            lambda run: run.sort(by_hash, maintain_order=True),
+            conform=self._conform,
+            hashed=_HASH,
         )
         self._gone = Runs(f"{id_}.gone", SINCE, lambda run: run, keys)
         self.bound = _NEVER
@@ -151,7 +155,7 @@ class VersionedTable:
         run_of = np.full(len(order), -1, np.int64)
         place_of = np.full(len(order), -1, np.int64)
         runs = []
-        for number, run in enumerate(self._history.frames(int(times.min()) + 1, _FOREVER)):
+        for number, run in enumerate(self._history.matching(np.unique(hashes), int(times.min()) + 1, _FOREVER)):
             runs.append(run)
             # Large runs come in ranges of hashes, which not all keys are in.
             low = int(np.searchsorted(hashes, run.item(0, _HASH), "left")) if run.height else 0

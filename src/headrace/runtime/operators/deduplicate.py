@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from headrace.api.specs import Node
@@ -31,8 +30,6 @@ from headrace.stores.runs import Runs
 
 _TIME, _HASH, _GROUP = "__time", "__hash", "__group"
 _SLACK_MIN_MS = 1000
-
-Hashes = npt.NDArray[np.uint64]
 
 
 class DropLateOperator(Operator):
@@ -86,7 +83,7 @@ class DeduplicateOperator(DropLateOperator):
         self._keys = list(spec.keys)
         self._within = spec.within_ms
         self._slack_ms = max(_SLACK_MIN_MS, spec.within_ms // 8)
-        self._known = Runs(node.id, _TIME, lambda run: run.sort(_HASH))
+        self._known = Runs(node.id, _TIME, lambda run: run.sort(_HASH), hashed=_HASH)
 
     def stores(self) -> Sequence[StateStore]:
         """See ``Operator``."""
@@ -131,24 +128,6 @@ class DeduplicateOperator(DropLateOperator):
             raise TypeError("times are integers")
         low, high = low - self._within + 1, high + self._within - 1
         wanted = np.unique(seen[_HASH].to_numpy())
-        found = []
-        for run in self._known.frames(low, high):
-            rows = run[_places(run[_HASH].to_numpy(), wanted)]
-            if rows.height:
-                found.append(rows.filter(pl.col(_TIME).is_between(low, high)))
+        near = pl.col(_TIME).is_between(low, high)
+        found = [rows.filter(near) for rows in self._known.matching(wanted, low, high)]
         return concat_rows(found).sort(_TIME) if found else None
-
-
-def _places(held: Hashes, wanted: Hashes) -> npt.NDArray[np.int64]:
-    """Where ``held`` has one of ``wanted``; both are sorted, and the shorter one is looked up in the longer."""
-    if len(held) < len(wanted):
-        near = np.minimum(np.searchsorted(wanted, held), len(wanted) - 1)
-        places: npt.NDArray[np.int64] = np.flatnonzero(wanted[near] == held)
-        return places
-    starts = np.searchsorted(held, wanted, "left")
-    starts = starts[held[np.minimum(starts, len(held) - 1)] == wanted[: len(starts)]] if len(held) else starts[:0]
-    stops = np.searchsorted(held, held[starts], "right")
-    counts = stops - starts
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    spread: npt.NDArray[np.int64] = np.repeat(starts, counts) + within
-    return spread

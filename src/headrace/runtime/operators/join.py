@@ -11,7 +11,7 @@ delays the watermark behind it by so much.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,7 @@ from headrace.core.errors import DataError
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.event_time import time_ms
 from headrace.runtime.watermark import FOREVER, NEVER
-from headrace.serdes.hashing import hash_rows
+from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
@@ -83,7 +83,9 @@ class JoinOperator(Operator):
         other = self.right if side is self.left else self.left
         # What the run's time may be, counted from the batch's.
         low, high = (-spec.before_ms, spec.after_ms) if side is self.left else (-spec.after_ms, spec.before_ms)
-        for index in other.indexes(side.lowest(batch) + low, side.highest(batch) + high):
+        wanted = np.unique(batch.get_column(HASH).to_numpy())
+        for run in other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high):
+            index = RunIndex(run)
             for pairs in index.pairs(batch, spec.keys, low, high):
                 mine, theirs = batch[pairs.batch], index.run[pairs.run]
                 side.matched(mine)
@@ -118,9 +120,8 @@ class JoinSide(Operator):
         self._reach_ms = reach_ms
         self._alone = alone
         self._slack_ms = max(_SLACK_MIN_MS, (join.spec.before_ms + join.spec.after_ms) // 8)
-        self._buffer = Runs(f"{join.node.id}.{name}", TIME, lambda run: run.sort(HASH))
-        self._matched = Runs(f"{join.node.id}.{name}-matched", TIME, lambda run: run.unique())
-        self._indexes: dict[int, RunIndex] = {}
+        self._buffer = Runs(f"{join.node.id}.{name}", TIME, lambda run: run.sort(HASH), hashed=HASH)
+        self._matched = Runs(f"{join.node.id}.{name}-matched", TIME, lambda run: run.unique(), keys=[_ID])
         self._watermark = NEVER
         self._passed = NEVER
         self._next_id = 0
@@ -173,11 +174,9 @@ class JoinSide(Operator):
             self._buffer.drop(bound)
             self._matched.drop(bound)
 
-    def indexes(self, low: int, high: int) -> list[RunIndex]:
-        """The runs that may hold messages of these times, indexed."""
-        runs = list(self._buffer.frames(low, high))
-        self._indexes = {id(run): self._indexes.get(id(run)) or RunIndex(run) for run in runs}
-        return list(self._indexes.values())
+    def buffered(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
+        """The messages with these hashes and times, perhaps with others; each frame in the order of hashes."""
+        return self._buffer.matching(wanted, low, high)
 
     def matched(self, rows: pl.DataFrame) -> None:
         """These messages have had a partner."""
@@ -203,10 +202,11 @@ class JoinSide(Operator):
         return max(NEVER, watermark - 1 - self._reach_ms)
 
     def _leave(self, low: int, high: int) -> None:
-        rows = [part for index in self.indexes(low, high) if (part := index.between(low, high)).height]
+        rows = [part for part in self._buffer.between(low + 1, high) if part.height]
         if not rows:
             return
-        matched = [frame.select(_ID) for frame in self._matched.frames(low, high)]
+        within = pl.col(TIME).is_between(low + 1, high)
+        matched = [frame.filter(within).select(_ID) for frame in self._matched.frames(low + 1, high)]
         leaving = concat_rows(rows)
         if matched:
             leaving = leaving.join(pl.concat(matched), on=_ID, how="anti")

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_pieces import small_pieces
 
 import headrace as hr
 
@@ -141,7 +142,10 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
     if ordered:  # then the watermark follows closely, and what was let through is forgotten soon
         orders = sorted(orders, key=lambda order: order[2])
     rows = [{"shop": shop, "order": order, "ts": ts, "n": n} for n, (shop, order, ts) in enumerate(orders)]
-    with once(["shop", "order"], within, lateness="0s" if ordered else "10s").test() as t:
+    with (
+        small_pieces(really=data.draw(st.booleans())),
+        once(["shop", "order"], within, lateness="0s" if ordered else "10s").test() as t,
+    ):
         while rows:
             size = data.draw(st.integers(1, 8))
             t.feed("orders", rows[:size])

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_pieces import small_pieces
 
 import headrace as hr
 
@@ -148,7 +149,10 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
     sizes = st.lists(st.integers(1, 5), max_size=6)
     turns = [("orders", b) for b in batches(orders, data.draw(sizes))]
     turns += [("pays", b) for b in batches(pays, data.draw(sizes))]
-    with joined(how, lateness="10s").test() as t:  # so late that nothing is
+    with (
+        small_pieces(really=data.draw(st.booleans())),
+        joined(how, lateness="10s").test() as t,  # so late that nothing is
+    ):
         for name, batch in data.draw(st.permutations(turns)):
             t.feed(name, batch)
             if data.draw(st.integers(0, 3)) == 0:
@@ -167,7 +171,7 @@ def test_in_the_order_of_time_nothing_is_forgotten_too_early(
     orders = [order(key, ts, number) for number, (key, ts) in enumerate(lefts)]
     pays = [pay(key, ts, number) for number, (key, ts) in enumerate(rights)]
     both = [(m["ts"], "orders", m) for m in orders] + [(m["ts"], "pays", m) for m in pays]
-    with joined("outer").test() as t:
+    with small_pieces(), joined("outer").test() as t:
         for _, name, message in sorted(both, key=lambda each: each[0]):
             t.feed(name, [message])
         t.end()
