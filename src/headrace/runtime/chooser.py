@@ -68,6 +68,10 @@ class Chooser:
         """How much of a partition waits; its host stops polling it above a limit."""
         return self._bytes[ssp]
 
+    def waits(self, ssp: SSP) -> bool:
+        """Something of this partition has come, and waits for its turn."""
+        return bool(self._queues[ssp])
+
     def clear(self) -> None:
         """Forget everything that waits (a rollback will read it again)."""
         for ssp, queue in self._queues.items():

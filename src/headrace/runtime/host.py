@@ -357,6 +357,7 @@ class TaskHost:
                 f"task {self.name} would have to read what was given up: {error.message}",
                 hint="this is a stale copy of the task; its replacement has read further",
             ) from error
+        self._heard_ms = dict.fromkeys(self.task.specs, self._clock.monotonic_ms())
         self.attempt.begin(begun, self.inputs.ends(self.task.side_inputs), self._clock.now_ms())
 
     def _append_changes(self, version: int) -> None:
@@ -385,7 +386,9 @@ class TaskHost:
         for ssp, timeout in self.task.timeouts.items():
             if self.task.times[ssp].idle or self.task.times[ssp].closed:
                 continue
-            if now_ms - self._heard_ms[ssp] >= timeout:
+            if self.attempt.chooser.waits(ssp):  # a step that is full, or readers that are behind, make nobody silent
+                self._heard_ms[ssp] = now_ms
+            elif now_ms - self._heard_ms[ssp] >= timeout:
                 self.task.idle(ssp)
 
     def _has_news(self) -> bool:

@@ -11,6 +11,7 @@ from driven_app import INTERVAL_MS, DrivenApp
 import headrace as hr
 from gated_calls import TIME_MAX_S, Gate
 from headrace.checkpoint.protocol import Phase
+from headrace.runtime.container import Container
 
 ROW = {"n": pl.Int64}
 
@@ -86,3 +87,48 @@ def test_what_is_due_by_the_clock_does_not_keep_a_commit_waiting_for_ever() -> N
                 t._container.turn()
             committed.append(host.node.version)
         assert len(set(committed)) > 3
+
+
+def test_messages_that_wait_while_a_step_is_full_are_not_silence() -> None:
+    """Their partition would be idle, time would go on without it, and they would be late."""
+    gate = Gate()
+    app = hr.App("full")
+    timed = {"n": pl.Int64, "ts": pl.Int64}
+    left, right = (app.input(name, timed, event_time="ts", idle_timeout="500ms") for name in ("left", "right"))
+    called = left.merge(right).map_async(gate, timed, concurrency=1)
+    called.window(hr.tumbling("20ms"), key=None, agg={"n": hr.sum("n")}, id="w").send_to(app.output("out"))
+    with app.test() as t:
+        (host,) = t._container.hosts
+        t.feed("left", [{"n": 1, "ts": 500}, {"n": 2, "ts": 600}], settle=False)
+        t._container.turn()
+        gate.until_asked(1)
+        assert host.blocked_by is not None
+        t.feed("right", [{"n": 4, "ts": 10}], settle=False)
+        for _ in range(40):
+            t.clock.advance(100)
+            t._container.turn()
+        for number in (1, 2, 4):
+            gate.answer(number)
+            t._container.wakeup.wait(5000)
+            t._container.turn()
+        t.end()
+        assert t.counter("late") == 0
+        assert t.read("out", committed=True)["n"].to_list() == [4, 1, 2]
+
+
+def test_the_time_that_restoring_takes_is_not_silence(tmp_path: Path) -> None:
+    app = hr.App("slow", home=str(tmp_path))
+    hr.create_stream("numbers", 1, ROW, home=tmp_path)
+    app.input("numbers", ROW, event_time="n", idle_timeout="1s").send_to(app.output("out"))
+    with DrivenApp(app) as driven:
+        tasks = [task.name for stage in driven.plan.stages for task in stage.tasks]
+        container = Container(driven.plan, tasks, driven.next_generation, driven.clock)
+        driven.living.append(container)
+        driven.clock.advance(5000)
+        (host,) = container.hosts
+        host.start()
+        container.turn()
+        assert not host.task.times.idle
+        driven.clock.advance(1000)
+        container.turn()
+        assert host.task.times.idle
