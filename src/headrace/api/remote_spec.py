@@ -48,5 +48,10 @@ def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], 
             raise DeclarationError(f"{name}= has no meaning for a remote table", hint="leave it out")
     if table.schema is None:
         raise DeclarationError(f"the remote table {table.id!r} needs a schema=", hint="name the columns that it has")
+    if remote.delete is not None and not set(table.schema.columns) - set(table.key):
+        raise DeclarationError(
+            f"the remote table {table.id!r} has no columns but its key, so no row of it can stand for a deletion",
+            hint="give it a column beside the key, or leave out delete=",
+        )
     place = None if remote.sql is None else system(replace(remote.sql, key=table.key), table.id)
     return replace(table, kind="remote", remote=remote, system=place)
