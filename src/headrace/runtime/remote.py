@@ -6,6 +6,7 @@ Reads go through lanes (``runtime.calls``); all steps of the task that join the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -16,11 +17,19 @@ from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError, PlanError
 from headrace.core.rate import TokenBucket
 from headrace.plan.model import Plan
-from headrace.runtime.cache import RowCache
+from headrace.runtime.cache import Key, RowCache
 from headrace.runtime.calls import Calls, Lane
 from headrace.runtime.lookups import Lookups
 from headrace.runtime.operators.base import Counters
 from headrace.serdes.schema import Schema
+
+
+@dataclass(slots=True, eq=False)
+class Question:
+    """Keys that are being asked for, and those that the task has written meanwhile."""
+
+    keys: pl.DataFrame
+    written: set[Key] = field(default_factory=set)
 
 
 class RemoteTable:
@@ -42,6 +51,7 @@ class RemoteTable:
         rate = self.remote.reads_per_s
         self._limit = None if rate is None else TokenBucket(rate / readers(plan, spec.id))
         self._lookups: list[Lookups] = []
+        self._open: list[Question] = []
 
     def lane(self) -> Lane[pl.DataFrame]:
         """A new lane: one step's."""
@@ -70,19 +80,33 @@ class RemoteTable:
         self._counters.count("cache_misses", len(unknown))
         return self._table(rows), keys[unknown] if len(unknown) < keys.height else keys
 
-    def learn(self, keys: pl.DataFrame, rows: pl.DataFrame, now_ms: int) -> None:
-        """These keys have been asked for, and the rows are what there is."""
+    def ask(self, keys: pl.DataFrame) -> Question:
+        """These keys are asked for from now on, until ``learn`` is told what came of it."""
+        question = Question(keys)
+        if self.cache is not None:
+            self._open.append(question)
+        return question
+
+    def learn(self, question: Question, rows: pl.DataFrame, now_ms: int) -> None:
+        """The keys have been asked for, and the rows are what there was.
+
+        What the task itself has written meanwhile isn't remembered: the answer may be older.
+        """
         if self.cache is None:
             return
+        self._open.remove(question)
         found = self._by_key(rows)
-        for key in keys.rows():
-            self.cache.put(key, found.get(key), now_ms)
+        for key in question.keys.rows():
+            if key not in question.written:
+                self.cache.put(key, found.get(key), now_ms)
 
     def written(self, rows: pl.DataFrame, gone: pl.DataFrame | None, now_ms: int) -> None:
         """The task has written rows, and deleted keys, and both are there now."""
         if self.cache is None or self.remote.cache is None:
             return
         deleted = [] if gone is None else gone.select(self.key).rows()
+        for question in self._open:
+            question.written.update(self._by_key(rows), deleted)
         if self.remote.cache.write == "around":
             self.cache.forget([*self._by_key(rows), *deleted])
             return

@@ -285,3 +285,45 @@ def test_rows_that_are_written_and_rows_that_are_deleted_may_be_of_one_version()
         t.feed("rows", [{"member": "a", "n": None}, {"member": "c", "n": 5}])
         t.end()
         assert place.rows == {"b": 1, "c": 5}
+
+
+def test_an_answer_that_was_asked_for_before_a_write_is_not_remembered_after_it() -> None:
+    reading, writing_ = Gate(), Gate()
+    place = {"a": 0}
+
+    async def read(keys: pl.DataFrame) -> list[dict[str, Any]]:
+        found = [{"member": member, "n": place[member]} for member in keys["member"]]
+        if not reading.asked:
+            await reading({"n": 0})
+        return found
+
+    async def write(batch: pl.DataFrame) -> None:
+        await writing_({"n": 0})
+        place.update(dict(batch.rows()))
+
+    app = hr.App("both")
+    table = app.table("places", key="member", schema=ROW, remote=hr.cached(hr.remote(read, write), ttl="1h"))
+    source = app.input("rows", ROW)
+    source.filter(pl.col("n") >= 100).join(table).send_to(app.output("out"))
+    source.filter(pl.col("n") < 100).send_to(table)
+    with app.test() as t:
+        (host,) = t._container.hosts
+        t.feed("rows", rows("a", start=1), settle=False)
+        t._container.turn()
+        t.clock.advance(1000)
+        turns(t, lambda: writing_.asked == [0])
+        t.feed("rows", rows("a", start=100), settle=False)
+        turns(t, lambda: reading.asked == [0])
+        writing_.answer(0)
+        turns(t, lambda: host.publishing.idle)
+        reading.answer(0)
+        t.settle()
+        t.feed("rows", rows("a", start=101))
+        assert t.read("out")["n_right"].to_list() == [0, 1]
+
+
+def test_a_table_of_keys_alone_has_no_way_to_say_that_a_row_is_deleted() -> None:
+    place = Place()
+    remote = hr.remote(write=place.write, delete=place.delete)
+    with pytest.raises(hr.DeclarationError, match="no columns but its key"):
+        hr.App("keys").table("members", key="member", schema={"member": pl.String}, remote=remote)

@@ -17,7 +17,7 @@ from headrace.runtime.calls import Done
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.users_code import users_line
 from headrace.runtime.operators.waiting import LaneCounts, WaitingOperator
-from headrace.runtime.remote import RemoteTable
+from headrace.runtime.remote import Question, RemoteTable
 from headrace.serdes.schema import Schema
 
 _FOUND = "__found"
@@ -46,7 +46,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
         self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
         values = [name for name in table.schema.columns if name not in table.key]
         self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in values}
-        self._asked: dict[int, tuple[_Batch, pl.DataFrame]] = {}
+        self._asked: dict[int, tuple[_Batch, Question]] = {}
         self._next = 0
 
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -60,7 +60,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
         batch = _Batch(place, rows, keys, [known])
         for piece in unknown.iter_slices(self._table.remote.batch):
             if piece.height:
-                self._asked[self._next] = batch, piece
+                self._asked[self._next] = batch, self._table.ask(piece)
                 batch.missing += 1
                 self._lane.put([(self._next, piece)])
                 self._next += 1
@@ -71,9 +71,9 @@ class RemoteLookup(WaitingOperator[_Batch]):
     def settle(self) -> None:
         """See ``WaitingOperator``."""
         for done in self._lane.take():
-            batch, keys = self._asked.pop(done.place)
-            rows = self._answer(done, keys)
-            self._table.learn(keys, rows, self.now_ms or 0)
+            batch, question = self._asked.pop(done.place)
+            rows = self._answer(done, question.keys)
+            self._table.learn(question, rows, self.now_ms or 0)
             batch.found.append(rows)
             batch.missing -= 1
             if not batch.missing:
