@@ -96,7 +96,7 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
             hint="the lines above are the JVM's own; a wrong spark.driver.* option or too little memory is usual",
         ) from error
     except BaseException:
-        relay.stop()
+        relay.let_go()
         raise
     relay.pass_on()
     SparkContext._ensure_initialized(gateway=gateway)
@@ -184,6 +184,10 @@ class _StderrRelay:
         with self._lock:
             kept, self._kept = bytes(self._kept or b""), None
             _write_stderr(_JVM_NOISE.sub(b"", kept))
+
+    def let_go(self) -> None:
+        """Nobody waits for the JVM any more; it ends when it finds that this process has ended."""
+        os.close(self.writing_end)
 
     def stop(self) -> str:
         """The JVM is gone: end the thread, and return what the JVM said."""

@@ -1,20 +1,17 @@
 """Run a plan in containers on Spark: open Spark, start the coordinator, host the containers, watch, end.
 
-The calling thread watches: it waits for the coordinator's news, shows progress and handles Ctrl-C (once: drain; twice:
-stop at once). The containers' Spark job has a daemon thread, the coordinator's server one of its own.
+The calling thread watches: it waits for the coordinator's news, shows progress and handles Ctrl-C (once: drain, or
+end before anything has begun; twice: stop at once). The containers' Spark job has a daemon thread, the coordinator's
+server one of its own.
 """
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from pyspark import SparkContext
 
@@ -27,6 +24,7 @@ from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.facts import gather_facts
+from headrace.runners.interrupts import Interrupts
 from headrace.runners.prepare import check_stages, prepare_streams
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.hosting import ContainerJob
@@ -37,6 +35,7 @@ from headrace.runners.spark.supervision import watch
 from headrace.runners.tables.catalogue import catalogue
 
 END_GRACE_S = 10.0
+SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
 
 Progress = Callable[[AppStatus], None]
 
@@ -57,15 +56,16 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
     facts = gather_facts(graph)
     check_stages(plan(graph, facts), options.stages)  # what can't be planned must not cost the start of Spark
     theirs = SparkContext._active_spark_context
-    context = open_context(f"headrace {graph.app}", options.master, options.conf)
-    try:
-        containers = _container_count(context, plan(graph, facts), options)
-        planned = plan(graph, facts, containers)
-        prepare_streams(planned)
-        return _Run(context, planned, metadata, options, containers).run()
-    finally:
-        if theirs is None:
-            close_context(context)
+    with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
+        context = open_context(f"headrace {graph.app}", options.master, options.conf)
+        try:
+            containers = _container_count(context, plan(graph, facts), options)
+            planned = plan(graph, facts, containers)
+            prepare_streams(planned)
+            return _Run(context, planned, metadata, options, containers, interrupts).run()
+        finally:
+            if theirs is None:
+                close_context(context)
 
 
 def _container_count(context: SparkContext, planned: Plan, options: SparkOptions) -> int:
@@ -80,7 +80,13 @@ class _Run:
     """One run of an app on an open Spark."""
 
     def __init__(
-        self, context: SparkContext, planned: Plan, metadata: MetadataStore, options: SparkOptions, containers: int
+        self,
+        context: SparkContext,
+        planned: Plan,
+        metadata: MetadataStore,
+        options: SparkOptions,
+        containers: int,
+        interrupts: Interrupts,
     ) -> None:
         self._options = options
         self._plan = planned
@@ -102,7 +108,7 @@ class _Run:
         self._stages = list(stages)
         self._context = context
         self._containers = containers
-        self._interrupts = 0
+        self._interrupts = interrupts
 
     def run(self) -> AppStatus:
         self._coordinator.start()
@@ -131,10 +137,13 @@ class _Run:
                     ship(payload),
                     f"headrace {self._plan.graph.app}: {self._containers} containers",
                 )
+                if self._interrupts.requested:  # nothing has begun that would have to end
+                    self._coordinator.drain()
+                    return self._coordinator.status()
                 job.start()
                 try:
-                    with self._draining():
-                        return self._watch(job)
+                    self._interrupts.drain_by(self._coordinator.drain)
+                    return self._watch(job)
                 finally:
                     if not job.wait(0):
                         job.cancel()
@@ -149,26 +158,6 @@ class _Run:
             raise status.error.as_error()
         job.wait(END_GRACE_S)
         return self._coordinator.status()
-
-    @contextmanager
-    def _draining(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            self._interrupts += 1
-            if self._interrupts == 1:
-                self._coordinator.drain()
-            else:
-                raise KeyboardInterrupt
-
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def _user_folders() -> tuple[str, ...]:
