@@ -26,6 +26,7 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.core.errors import DeclarationError
+from headrace.serdes.nulls import filled
 
 Hashes = npt.NDArray[np.uint64]
 PartitionIds = npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
@@ -140,11 +141,11 @@ def _words(series: pl.Series) -> Hashes:
     if dtype == pl.Null:
         return np.zeros(len(series), np.uint64)
     if dtype.is_float():
-        values = series.cast(pl.Float64).fill_null(0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
+        values = filled(series.cast(pl.Float64), 0.0).to_numpy() + 0.0  # -0.0 + 0.0 is 0.0
         values[np.isnan(values)] = np.nan
         return values.view(np.uint64)
     if dtype == pl.UInt64:
-        return series.fill_null(0).to_numpy().view(np.uint64)
+        return filled(series, 0).to_numpy().view(np.uint64)
     if dtype in (pl.Date, pl.Datetime):
         numbers = series.cast(pl.Datetime("us")).to_physical()
     elif dtype == pl.Duration:
@@ -166,7 +167,7 @@ def _words(series: pl.Series) -> Hashes:
             f"column {series.name!r} of type {dtype} can't be part of a key",
             hint="use a number, string, binary, bool, date, time, category or struct of them",
         )
-    return numbers.fill_null(0).to_numpy().view(np.uint64)
+    return filled(numbers, 0).to_numpy().view(np.uint64)
 
 
 def _plain_decimals(series: pl.Series) -> pl.Series:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.errors import CorruptLogError, DataError
+from headrace.serdes.nulls import filled
 
 Words = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -62,8 +63,8 @@ def to_words(series: pl.Series) -> list[Words]:
         return []
     if series.dtype == pl.Boolean:
         series = series.cast(pl.UInt8)
-    filled = series.to_physical().fill_null(0)
-    return [filled.to_numpy().astype(formats[0], copy=False)]
+    numbers = filled(series.to_physical(), 0)
+    return [numbers.to_numpy().astype(formats[0], copy=False)]
 
 
 def from_words(name: str, dtype: pl.DataType, words: Sequence[Words], valid: Mask | None) -> pl.Series:

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from headrace.serdes.nulls import filled
+
 HASH = "__hash"
 TIME = "__time"
 
@@ -76,5 +78,5 @@ def _equal(
     same = np.ones(len(of_batch), dtype=bool)
     for key in keys:
         equal = batch.get_column(key).gather(of_batch) == run.get_column(key).gather(of_run)
-        same &= equal.fill_null(False).to_numpy()
+        same &= filled(equal, False).to_numpy()
     return same

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
@@ -165,26 +166,33 @@ class Aggregation:
         self._partial: list[pl.Expr] = []
         self._merge: list[pl.Expr] = []
         self._final: list[pl.Expr] = []
+        self.parts: list[str] = []
+        """The columns that partial results are kept in."""
         self._folds: list[Fold] = []
         self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
         """Some result depends on the order in which partial results are put together."""
         for number, (name, aggregate) in enumerate(aggregates):
             parts, columns = self._parts(f"__{number}", name, aggregate, rows, failed)
+            self.parts += columns
             self._partial += [of.alias(column) for column, of in zip(columns, parts.of, strict=True)]
             self._merge += [merge.alias(column) for column, merge in zip(columns, parts.merge, strict=True)]
             self._final.append(parts.final.cast(wide[name]).alias(name))
-        empty = rows.empty().with_columns(pl.lit(0, pl.Int64).alias(name) for name in (TIME, "__group"))
-        schema = self.partial(empty, ["__group"]).drop("__group").schema
-        self.parts = list(schema)
-        """The columns that partial results are kept in."""
-        self.nothing = [_nothing(dtype).alias(name) for name, dtype in schema.items()]
+        self._rows = rows
+
+    @cached_property
+    def nothing(self) -> list[pl.Expr]:
         """The parts of no message at all."""
+        empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(name) for name in (TIME, "__group"))
+        schema = self.partial(empty, ["__group"]).drop("__group").schema
+        return [_nothing(dtype).alias(name) for name, dtype in schema.items()]
 
     def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
         """Partial results of a batch per ``keys``; ``more`` is computed beside them."""
         if not rows.height:  # of no rows at all, Polars 2.1 takes what it gathers for lists of nulls
-            return self.partial(rows.clear(1), keys, *more).clear()
-        return rows.with_columns(self._prepared).group_by(keys).agg(*self._partial, *more)
+            nothing = pl.DataFrame([pl.Series(name, [None], dtype) for name, dtype in rows.schema.items()])
+            return self.partial(nothing, keys, *more).clear()
+        prepared = rows.with_columns(self._prepared) if self._prepared else rows
+        return prepared.group_by(keys).agg(*self._partial, *more)
 
     def merge(self, partials: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
         """Partial results that may name a key more than once, as such that don't."""

@@ -43,6 +43,7 @@ class AlignedWindow(WindowOperator):
         self._every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
         self._shift = shape.offset_ms % self._every
         self._kept = [START, *self.keys]
+        self._parts = [*self._kept, *self.aggregation.parts]
         self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
         self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
         self._fired: int | None = None
@@ -80,7 +81,7 @@ class AlignedWindow(WindowOperator):
             late = pl.col(START) < self._fired + self._every
             self._counters.count("late", int(partial.filter(late).get_column(_ROWS).sum()))
             partial = partial.filter(~late)
-        self._runs.add(partial.drop(_ROWS))
+        self._runs.add(partial[self._parts])
 
     def take_in(self, rows: pl.DataFrame) -> None:
         """See ``WindowOperator``."""
