@@ -2,13 +2,16 @@
 
 It tells on its standard output, a JSON object a line, when the task was running, when it had processed its first
 batch, when all that it was to read was committed, and its end: the seconds since the start of the task, and what
-the process had in memory then and at most. It ends when its input does, at SIGTERM (cleanly), or by being killed.
+the process had in memory then and at most. It ends when its input does, at SIGTERM (cleanly), by being killed, or
+at once when the process that measures it has ended, however that did.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -27,6 +30,7 @@ from headrace.runtime.container import Container
 
 NEVER_BYTES = 1 << 62
 """So much changelog that no snapshot is ever taken."""
+_PR_SET_PDEATHSIG = 1
 
 
 class _Observed(Container):
@@ -89,6 +93,14 @@ def live(app: hr.App, home: Path, rows: int) -> None:
     tell("ended", began)
 
 
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent has ended: one that is killed has no time to."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        raise OSError(ctypes.get_errno(), "prctl")
+    if os.getppid() != parent:  # it had ended before
+        raise SystemExit(f"process {parent}, which was to measure this one, has ended")
+
+
 def _memory(field: str) -> float:
     status = Path("/proc/self/status").read_text()
     (kilobytes,) = (line.split()[1] for line in status.splitlines() if line.startswith(f"{field}:"))
@@ -101,8 +113,10 @@ def main() -> None:
     parser.add_argument("shape", choices=get_args(Shape))
     parser.add_argument("home", type=Path)
     parser.add_argument("rows", type=int, help="how many messages are to be committed")
+    parser.add_argument("--parent", type=int, required=True, metavar="PID", help="what it is not to outlive")
     parser.add_argument("--snapshot-after", type=int, default=NEVER_BYTES, metavar="BYTES")
     options = parser.parse_args()
+    end_with(options.parent)
     state.SNAPSHOT_AFTER_BYTES = options.snapshot_after
     live(state_app(options.shape, options.home), options.home, options.rows)
 

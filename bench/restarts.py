@@ -10,6 +10,7 @@ Python and its imports, which don't depend on the state, aren't in it. The opera
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -119,7 +120,8 @@ def life(
     shape: Shape, home: Path, rows: int, snapshot_after: int = NEVER_BYTES, *, clean: bool = False
 ) -> Iterator[Callable[[str], dict[str, Any]]]:
     """A process that runs the task: yields what waits for an event. At the end it is killed, or ended cleanly."""
-    command = [sys.executable, "-m", "bench.life", shape, str(home), str(rows), "--snapshot-after", str(snapshot_after)]
+    command = [sys.executable, "-m", "bench.life", shape, str(home), str(rows)]
+    command += ["--parent", str(os.getpid()), "--snapshot-after", str(snapshot_after)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def told(event: str) -> dict[str, Any]:
