@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError
+from headrace.stores import pieces
 from headrace.stores.base import StateStore
 from headrace.stores.conform import GONE, SINCE
 from headrace.stores.database import Batch, Database, Part, PartOfBatch
@@ -298,9 +299,14 @@ class Life:
 
 @pytest.mark.parametrize("storage", ["disk", "memory"])
 @settings(deadline=None, max_examples=60)
-@given(history=st.lists(STEPS, max_size=25))
-def test_any_history_gives_what_a_list_of_all_versions_gives(storage: str, history: list[tuple[str, Any]]) -> None:
-    with TemporaryDirectory() as folder:
+@given(history=st.lists(STEPS, max_size=25), in_pieces=st.booleans())
+def test_any_history_gives_what_a_list_of_all_versions_gives(
+    storage: str, history: list[tuple[str, Any]], in_pieces: bool
+) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        if in_pieces:  # of a row or two, of which hardly one stays in memory
+            patch.setattr(pieces, "PIECE_ROWS", 2)
+            patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
         life = Life(storage, Path(folder) / "state")
         try:
             for kind, what in history:
