@@ -7,6 +7,8 @@ from mutant_kit import app, mutant
 from headrace.checkpoint.instructions import Finish, FlushOutputs
 from headrace.runtime.attempt import Attempt
 from headrace.runtime.operators.waiting import WaitingOperator
+from headrace.runtime.publishing import Publishing
+from headrace.runtime.publishing_calls import CallingOutput
 from headrace.runtime.task import Task
 from headrace.testing.sim.app_task import AppTask
 from headrace.testing.sim.run import Parts
@@ -72,3 +74,26 @@ class Hanging(AppTask):
 
 
 mutant("held rows survive", "a rollback keeps what steps wait for", Parts(app_task=Hanging), *APPS)
+
+
+class Unasked(CallingOutput):
+    """Takes what it is about to write for written."""
+
+    def _split(self, rows):
+        super()._split(rows)
+        self.outbox.published(self._version)
+
+
+class Trusting(Publishing):
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        for output in self._outputs.values():
+            output.__class__ = Unasked
+
+
+mutant(
+    "writes aren't waited for",
+    "an outbox lets go what a call is about to write",
+    app(publishing_class=Trusting),
+    "app-written",
+)

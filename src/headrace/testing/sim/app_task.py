@@ -354,4 +354,5 @@ class AppTask(SimTask):
         """See ``Incarnation``: nobody hears what calls come to."""
         super().release()
         self.attempt.close()
+        self.publishing.close()
         self.calls.close()

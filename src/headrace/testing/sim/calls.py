@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context
 from typing import Any, TypeVarTuple, Unpack
 
 from headrace.runtime.calls import Calls
+from headrace.testing.sim.expected import Row
 from headrace.testing.sim.world import World
 
 _NEVER_S = 3600.0
@@ -21,6 +22,7 @@ _LONGEST_S = 0.06
 _SILENT = 0.03
 _FAILING = 0.15
 _Taken = TypeVarTuple("_Taken")
+Key = tuple[int, ...]
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -144,12 +146,21 @@ class VirtualCalls(Calls):
             self._virtual.end()
 
 
-async def answer() -> None:
-    """Wait as long as a service takes to answer. At times it fails, and at times it says nothing at all."""
+def _world() -> World:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
         raise TypeError("a simulated service is asked outside a simulation")
-    chance = loop.world.chance
+    return loop.world
+
+
+def write(table: str, rows: Iterable[tuple[Key, Row]]) -> None:
+    """Have a simulated service keep rows by their keys."""
+    _world().services.setdefault(table, {}).update(rows)
+
+
+async def answer() -> None:
+    """Wait as long as a service takes to answer. At times it fails, and at times it says nothing at all."""
+    chance = _world().chance
     await asyncio.sleep(_NEVER_S if chance.random() < _SILENT else chance.random() ** 3 * _LONGEST_S)
     if chance.random() < _FAILING:
         raise ConnectionError("the service failed")

@@ -28,7 +28,7 @@ from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
 from headrace.testing.sim import expected
-from headrace.testing.sim.calls import answer
+from headrace.testing.sim.calls import answer, write
 from headrace.testing.sim.expected import TICK_MS, Outputs, Sources
 
 INTERVAL_MS = 30
@@ -248,6 +248,27 @@ def _declare_remote(app: App) -> None:
     )
 
 
+async def _write_counts(rows: pl.DataFrame) -> None:
+    """The answer gets lost at times, when the rows are there already."""
+    await answer()
+    write("per-key", (((row["k"], row["start"]), row) for row in rows.to_dicts()))
+    await answer()
+
+
+def _declare_written(app: App) -> None:
+    """Results into a remote table, by calls that may be made more than once."""
+    columns = {"k": pl.Int64, "start": pl.Int64, "n": pl.Int64, "ids": pl.Int64}
+    kept = remote(write=_write_counts, batch=2, timeout="50ms", retry=_PATIENT)
+    table = app.table("counts", key=("k", "start"), schema=columns, remote=kept)
+    (
+        read(app, "views")
+        .partition_by("k", id="by-k", partitions=2)
+        .window(tumbling(ticks(20)), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key")
+        .select("k", "n", "ids", start="window_start")
+        .send_to(table)
+    )
+
+
 _BY_HAND_MS = 30 * TICK_MS
 
 
@@ -322,6 +343,7 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-async", {"views": 2}, lambda app: _declare_async(app, ordered=False), expected.priced),
         AppCase("app-ordered", {"views": 1}, lambda app: _declare_async(app, ordered=True), expected.priced),
         AppCase("app-remote", {"views": 2}, _declare_remote, expected.grouped),
+        AppCase("app-written", {"views": 2}, _declare_written, expected.written),
         AppCase("app-outbox", {"views": 2}, _declare_outbox, expected.reported),
     )
 }

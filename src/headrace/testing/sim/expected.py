@@ -271,6 +271,13 @@ def grouped(sources: Sources, outputs: Outputs) -> str | None:
     return differ("groups-out", columns(outputs["groups-out"], "group", "window_start", "n", "ids"), wanted)
 
 
+def written(sources: Sources, outputs: Outputs) -> str | None:
+    """Windows of 20 ticks a key, in a remote table."""
+    windows = tumbled(sources["views"], 20)
+    wanted = [(k, start, len(messages), _ids(messages)) for (k, start), messages in windows.items()]
+    return differ("per-key", columns(outputs["per-key"], "k", "start", "n", "ids"), wanted)
+
+
 def reported(sources: Sources, outputs: Outputs) -> str | None:
     """All messages, and their windows of 20 ticks, in the foreign system."""
     views = sources["views"]

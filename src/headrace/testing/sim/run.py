@@ -166,7 +166,9 @@ class Run:
         published: dict[str, list[int]] = {name: [] for name in self.shape.outputs}
         for publisher in self.publishers[: len(self._output_partitions())]:
             published[publisher.ssp.stream.name] += publisher.target.rows
-        cluster.oracle.judge_results(published, {stream.name: t.rows for stream, t in cluster.targets.items()})
+        targets = {stream.name: target.rows for stream, target in cluster.targets.items()}
+        targets |= {name: list(rows.values()) for name, rows in self.world.services.items()}
+        cluster.oracle.judge_results(published, targets)
 
 
 def _draw_settings(world: World, shape: Shape) -> Settings:

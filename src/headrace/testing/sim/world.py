@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Generator
+from typing import Any
 
 Steps = Generator[float, None, None]
 """What an actor does: it yields how many virtual milliseconds go by before its next step."""
@@ -25,6 +26,8 @@ class World:
         self.now = 0.0
         self.steps = 0
         self.story = story
+        self.services: dict[str, dict[Any, Any]] = {}
+        """What services outside hold, by name and key."""
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
 
