@@ -75,10 +75,8 @@ class App(Declarations):
                 hint='put app.run() under `if __name__ == "__main__":`',
             )
         graph = at_home(self.graph())
-        home = Path(graph.settings.home)
-        home.mkdir(parents=True, exist_ok=True)
+        metadata = SqliteMetadata(Path(graph.settings.home) / "metadata.db")  # makes the home folder
         line = ProgressLine() if progress else None
-        metadata = SqliteMetadata(home / "metadata.db")
         began = time.monotonic()
         try:
             if local:
@@ -97,6 +95,6 @@ class App(Declarations):
                 line.close()
             metadata.close()
         if progress:
-            how = "drained" if status.state == "draining" else "ended"
+            how = "drained" if status.drained else "ended"
             seconds = time.monotonic() - began
             print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201

@@ -72,6 +72,8 @@ class ProgressLine:
 
 def describe(status: AppStatus) -> str:
     """``page-views running  52,310 msg/s  views 12:00:07 lag 1,024  per-10s 12:00:05 lag 0``."""
+    if status.drained and status.state == "finished":  # its tasks are over, its streams needn't be
+        return f"{status.app} drained"
     total = sum(stage.rows_per_second for stage in status.stages)
     return "  ".join([f"{status.app} {status.state}", f"{total:,.0f} msg/s", *map(_stage, status.stages)])
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 
 from headrace.runners.coordination.messages import AppState, AppStatus, StageStatus
@@ -55,6 +56,11 @@ class Seconds:
 def test_the_line_says_rate_watermark_and_lag_of_each_stage() -> None:
     line = describe(status(stage(), stage("per-10s", watermark=NOON - 2000, rows_per_second=51310, lag=0)))
     assert line == "page-views running  52,310 msg/s  views 12:00:00 lag 1,024  per-10s 11:59:58 lag 0"
+
+
+def test_of_a_drained_app_nothing_is_said_to_be_done() -> None:
+    over = msgspec.structs.replace(status(stage(finished=2, watermark=None), state="finished"), drained=True)
+    assert describe(over) == "page-views drained"
 
 
 @pytest.mark.parametrize(

@@ -269,6 +269,7 @@ class Ledger:
         return AppStatus(
             app=self.app,
             state=self.state,
+            drained=self._drain,
             started_at=self._started_at,
             guarantee=self._guarantee,
             stages=[

@@ -270,10 +270,14 @@ class HeldUp(Part, frozen=True, kw_only=True):
 
 
 class AppStatus(Message, frozen=True, kw_only=True):
-    """Everything that ``headrace status`` and the dashboard show. Stages come upstream first."""
+    """Everything that ``headrace status`` and the dashboard show. Stages come upstream first.
+
+    ``drained``: it was asked to finish what is there and end, so its inputs may go on.
+    """
 
     app: str
     state: AppState
+    drained: bool = False
     started_at: int
     guarantee: str
     stages: list[StageStatus]

@@ -191,8 +191,10 @@ def test_a_restarted_container_doesnt_run_finished_tasks_again():
 
 def test_draining_is_ordered_in_every_answer():
     ledger, zero, _ = started()
+    assert not ledger.status(0).drained
     ledger.drain()
     assert ledger.state == "draining"
+    assert ledger.status(0).drained
     assert ledger.heartbeat(zero.heartbeat(1), 1) == m.Orders(drain=True)
     assert ledger.orders == m.Orders(drain=True)
     assert ledger.register(Process(1, "u1b", attempt=1).register(), 2).tasks == (A1,), "it must drain too"
