@@ -53,8 +53,11 @@ class SqliteMetadata:
         self._connection: sqlite3.Connection | None = None
         try:
             _create(path)
-        except OSError as error:
-            raise StorageError(f"can't create the metadata store {path}: {error}") from error
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(
+                f"can't create the metadata store {path}: {error}",
+                hint="check that the home folder is one, is writable, and that its disk isn't full",
+            ) from error
         with self._told("open"):
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False

@@ -29,6 +29,15 @@ def test_survives_reopening(path):
     again.close()
 
 
+@pytest.mark.parametrize("name", ["a-file/metadata.db", f"{'long' * 60}.db"])  # one fails in the system, one in SQLite
+def test_where_no_file_can_be_made_the_error_says_so(tmp_path, name):
+    (tmp_path / "a-file").write_text("")
+    with pytest.raises(StorageError, match="can't create the metadata store") as caught:
+        SqliteMetadata(tmp_path / name)
+    assert caught.value.hint == "check that the home folder is one, is writable, and that its disk isn't full"
+    assert [file.name for file in tmp_path.iterdir()] == ["a-file"]
+
+
 def test_threads_that_open_at_once_all_get_in(tmp_path):
     # Switching a file to write-ahead mode can't wait for another that does: it must not be seen half-made.
     failed = []
