@@ -65,7 +65,7 @@ class Declarations:
         """
         with Declaring("App") as here:
             check_id("app name", name)
-            check_partitions(intermediate_partitions)
+            check_partitions(intermediate_partitions, "intermediate_partitions")
             if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             settings = Settings(
@@ -212,7 +212,7 @@ class Declarations:
             spec = declared_table(
                 TableSpec(
                     id=id,
-                    key=(key,) if isinstance(key, str) else tuple(key),
+                    key=(key,) if isinstance(key, str) else tuple(key or ()),
                     location=here,
                     schema=None if schema is None else Schema.of(schema),
                     kind=kind,

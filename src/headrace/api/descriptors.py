@@ -143,11 +143,11 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
         return Sql(secret, table, keys, bool(create_table))
 
 
-def check_partitions(partitions: int | None) -> int | None:
+def check_partitions(partitions: int | None, name: str = "partitions") -> int | None:
     """Return ``partitions`` if that many can be: None, or a whole number from 1 on."""
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise DeclarationError(
-            f"partitions={partitions!r} is not a number of partitions",
+            f"{name}={partitions!r} is not a number of partitions",
             hint="write a whole number from 1 on, or leave it out: the planner decides",
         )
     return partitions

@@ -179,10 +179,16 @@ class TestApp:
     def _planned(self, graph: Graph, partitions: int | Mapping[str, int]) -> Plan:
         admin = self._connections.admin(self._memory)
         facts = {}
-        for spec in graph.streams.values():
-            if spec.role in (Role.SOURCE, Role.SIDE_INPUT):
-                count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
-                facts[spec.id] = admin.create(spec.stream.name, count)
+        inputs = [spec for spec in graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+        named = {} if isinstance(partitions, int) else partitions
+        if unknown := sorted(named.keys() - {spec.id for spec in inputs}):
+            raise UsageError(
+                f"partitions= names {unknown[0]!r}, which is no input of the app",
+                hint=f"there are {', '.join(sorted(spec.id for spec in inputs))}",
+            )
+        for spec in inputs:
+            count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
+            facts[spec.id] = admin.create(spec.stream.name, count)
         return plan(graph, facts)
 
     def _waiting_for(self) -> str | None:

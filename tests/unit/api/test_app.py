@@ -97,6 +97,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", system=hr.log("/x", name="log")), "two systems are called 'log'"),
     (lambda a, v: a.output("o", partitions=-1), "partitions=-1 is not a number of partitions"),
     (lambda a, v: a.table("t", key=()), "a table needs a key"),
+    (lambda a, v: a.table("t", key=None), "a table needs a key"),
     (lambda a, v: a.table("t", key="x", schema={"y": pl.Int64}), "there is no column 'x'"),
     (lambda a, v: a.table("views", key="x"), "the id 'views' is already that of an input"),
     (lambda a, v: a.table("t", key="x", kind="remote"), "kind='remote' is not a choice there is"),  # type: ignore[arg-type]

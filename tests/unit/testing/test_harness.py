@@ -56,6 +56,12 @@ def test_inputs_may_have_different_partition_counts() -> None:
             t.feed("two", [{"member": "b", "ts": 1}], partition=1)
 
 
+def test_partitions_of_what_is_no_input_are_refused() -> None:
+    with pytest.raises(hr.UsageError, match="names 'vews', which is no input of the app") as info:
+        counting().test({"vews": 3})
+    assert info.value.hint == "there are views"
+
+
 def test_a_stream_that_is_not_the_apps_is_refused_with_those_that_are() -> None:
     with counting().test() as t:
         with pytest.raises(hr.UsageError, match="no such stream: 'view'") as info:
