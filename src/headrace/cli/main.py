@@ -39,7 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    epilog="Exit codes: 0 well, 1 the app or the command failed, 2 wrong usage.",
+    epilog="Exit codes: 0 well, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
 )
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
 tables = typer.Typer(no_args_is_help=True, help="Look at what the tables of a running app hold.")

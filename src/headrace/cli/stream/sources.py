@@ -30,7 +30,10 @@ PIECE_ROWS = 1 << 16
 LINE_BYTES_MAX = 64 << 20
 
 _INFER_ROWS = 10_000
-_ONE_OBJECT_A_LINE = "each line is one JSON object; --on-error skip leaves such lines out and counts them"
+_ONE_OBJECT_A_LINE = (
+    "each line is one JSON object with fields as the columns; --on-error skip leaves such lines out and counts them,"
+    " --drop-unknown leaves out fields that are no columns"
+)
 _MEND_ROWS = "mend the row; --on-error skip leaves such rows out and counts them"
 
 

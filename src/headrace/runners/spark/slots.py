@@ -32,7 +32,7 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
     if slots == 0:
         raise SurroundingsError(
             f"no executor of {master} registered within {wait_seconds_max:g} s",
-            hint="see in the cluster's own page whether it has free cores and memory for this app",
+            hint="look whether its master answers, and in its page whether it has free cores and memory",
         )
     raise SurroundingsError(
         f"app needs {needed} container slots, {master} has {slots}",

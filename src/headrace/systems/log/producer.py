@@ -115,7 +115,9 @@ class _Appender:
             raise self._sealed()
 
     def _sealed(self) -> StreamSealedError:
-        return StreamSealedError(f"{self.what} was sealed: it takes no more records")
+        return StreamSealedError(
+            f"{self.what} was sealed: it takes no more records", hint="a seal is for good: write to another stream"
+        )
 
     def discard(self) -> None:
         """Forget what is buffered."""
