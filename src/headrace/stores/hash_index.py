@@ -7,7 +7,7 @@ of a piece; but of times only the 65,536th part of the time that the run covers.
 what is wanted may be found too.
 
 In the database the index is one value beside the run's pieces. It is read when it is first asked for; where there is
-none, the rows tell it.
+none, or one of a format that isn't known here, the rows tell it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from headrace.stores.pieces import Kept, Pieces, Places
 Times = npt.NDArray[np.int64]
 
 _KEY = struct.Struct(">cQ")
-_HEAD = struct.Struct("<qB7x")
+_HEAD = struct.Struct("<qBB6x")
+_FORMAT = 1
 _ROW_BYTES = 10
 _AGE_BITS = 16
 _AGE_MAX = (1 << _AGE_BITS) - 1
@@ -52,14 +53,16 @@ class _Columns:
     def read(cls, value: bytes, rows: int) -> _Columns | None:
         if len(value) != _HEAD.size + _ROW_BYTES * rows:
             return None
-        first, shift = _HEAD.unpack_from(value)
+        first, shift, format_ = _HEAD.unpack_from(value)
+        if format_ != _FORMAT:
+            return None
         hashes = np.frombuffer(value, "<u8", rows, _HEAD.size)
         ages = np.frombuffer(value, "<u2", rows, _HEAD.size + 8 * rows)
         return cls(hashes.astype(np.uint64, copy=False), ages.astype(np.uint16, copy=False), first, shift)
 
     def written(self) -> bytes:
         hashes, ages = self.hashes.astype("<u8", copy=False), self.ages.astype("<u2", copy=False)
-        return _HEAD.pack(self.first, self.shift) + hashes.tobytes() + ages.tobytes()
+        return _HEAD.pack(self.first, self.shift, _FORMAT) + hashes.tobytes() + ages.tobytes()
 
     def age(self, time: int) -> int:
         """May be less than 0, or more than any row's."""

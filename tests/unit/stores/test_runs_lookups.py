@@ -119,7 +119,7 @@ def test_an_index_is_hashes_and_times_since_the_first_in_steps() -> None:
     assert disk.values == {
         b"i" + (5).to_bytes(8): bytes.fromhex(
             "e803000000000000"  # the first time
-            "0200000000000000"  # steps of 2^2 ms
+            "0201000000000000"  # steps of 2^2 ms; format 1
             "01000000000000000000000000000080"  # hashes
             "000000c0"  # steps since the first time
         )
@@ -146,10 +146,14 @@ def test_local_state_of_version_2_has_no_indexes_and_is_looked_up_in() -> None:
     assert list(disk.values) == [b"manifest"]
 
 
-def test_an_index_that_is_missing_is_told_by_the_rows() -> None:
+@pytest.mark.parametrize("found", ["nothing", "another format"])
+def test_an_index_that_is_missing_is_told_by_the_rows(found: str) -> None:
     disk = Disk()
     stored(disk, [(1, 1, 1), (2, 2, 2)])
-    del disk.values[next(key for key in disk.values if key.startswith(b"i"))]
+    key = next(key for key in disk.values if key.startswith(b"i"))
+    value = disk.values.pop(key)
+    if found == "another format":
+        disk.values[key] = value[:9] + b"\x02" + bytes(len(value) - 10)
     runs = store()
     runs.attach(disk)
     assert listed(runs.matching(hashes([2]), FIRST, LAST)) == [(2, 2, 2)]
