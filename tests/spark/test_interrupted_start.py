@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from watched_container import alive_in_session, until
 
 from headrace.streams.writer import create_stream
 
+RUN = ["-m", "headrace.cli.main", "run", "--master", "local[1]"]
 PIPELINE = """
 import polars as pl
 
@@ -27,20 +29,41 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("command", [["-m", "headrace.cli.main", "run", "--master", "local[1]"], []])
-def test_an_interrupt_while_spark_starts_ends_the_run_well(tmp_path: Path, command: list[str]) -> None:
-    (tmp_path / "pipeline.py").write_text(PIPELINE)
-    create_stream("views", partitions=1, home=tmp_path / ".headrace")
+def is_jvm(pid: int) -> bool:
+    try:
+        return b"org.apache.spark.deploy.SparkSubmit" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@contextmanager
+def starting(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A run in a session of its own, whose JVM is there, but doesn't listen yet."""
+    (folder / "pipeline.py").write_text(PIPELINE)
+    create_stream("views", partitions=1, home=folder / ".headrace")
     process = subprocess.Popen(
         [sys.executable, *command, "pipeline.py"],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        until(lambda: len(alive_in_session(process.pid)) > 1, seconds_max=30)  # the JVM, or what starts it
+        until(lambda: any(is_jvm(pid) for pid in alive_in_session(process.pid)), seconds_max=30)
+        yield process
+    finally:
+        for pid in alive_in_session(process.pid):
+            with suppress(ProcessLookupError):  # it may end at this moment
+                os.kill(pid, signal.SIGKILL)
+        process.wait(20)
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+@pytest.mark.parametrize("command", [RUN, []])
+def test_an_interrupt_while_spark_starts_ends_the_run_well(tmp_path: Path, command: list[str]) -> None:
+    with starting(tmp_path, command) as process:
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert process.returncode == 0, said
@@ -48,8 +71,13 @@ def test_an_interrupt_while_spark_starts_ends_the_run_well(tmp_path: Path, comma
         assert "interrupted drained after" in said
         assert "Traceback" not in said
         until(lambda: not alive_in_session(process.pid), seconds_max=10)
-    finally:
-        for pid in alive_in_session(process.pid):
-            with suppress(ProcessLookupError):  # it may end at this moment
-                os.kill(pid, signal.SIGKILL)
-        process.wait(20)
+
+
+def test_a_second_interrupt_ends_it_at_once_and_takes_the_jvm_along(tmp_path: Path) -> None:
+    with starting(tmp_path, RUN) as process:
+        assert process.stderr is not None
+        os.killpg(process.pid, signal.SIGINT)
+        assert "once Spark has started" in process.stderr.readline()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(10) == 130
+        until(lambda: not alive_in_session(process.pid), seconds_max=10)

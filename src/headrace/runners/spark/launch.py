@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -86,6 +87,7 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
     for key, value in launch_conf.items():
         conf.set(key, value)
     relay = _StderrRelay()
+    others = _children()
     try:
         with _logging_file() as log_conf, _environment(_launch_environment(launch_conf, log_conf)):
             gateway = launch_gateway(conf, {"stderr": relay.writing_end})  # type: ignore[no-untyped-call]
@@ -97,9 +99,22 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
         ) from error
     except BaseException:
         relay.let_go()
+        # PySpark forgets what it started, and a JVM that can't say where it listens would stay for ever.
+        for pid in _children() - others:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
         raise
     relay.pass_on()
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _children() -> set[int]:
+    """The processes that this thread has started, and that are still there."""
+    try:
+        listed = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
+    except FileNotFoundError:  # a kernel that doesn't list them
+        return set()
+    return {int(pid) for pid in listed.split()}
 
 
 def _launch_environment(launch_conf: Mapping[str, str], log_conf: Path) -> dict[str, str]:
@@ -186,7 +201,7 @@ class _StderrRelay:
             _write_stderr(_JVM_NOISE.sub(b"", kept))
 
     def let_go(self) -> None:
-        """Nobody waits for the JVM any more; it ends when it finds that this process has ended."""
+        """Nobody waits for the JVM any more: read on, so that it can end, and keep nothing from it."""
         os.close(self.writing_end)
 
     def stop(self) -> str:
