@@ -22,6 +22,10 @@ def tumbling(size: Duration, offset: Duration = 0) -> Tumbling:
         return Tumbling(to_ms(size, "size", minimum=1), to_ms(offset, "offset", minimum=None))
 
 
+HOPPING_WINDOWS_MAX = 10_000
+"""How many windows of one step a message may be in: each is a row of the state."""
+
+
 def hopping(size: Duration, every: Duration, offset: Duration = 0) -> Hopping:
     """Windows of one size, a new one ``every`` so often: they overlap, and a message is in several.
 
@@ -36,6 +40,12 @@ def hopping(size: Duration, every: Duration, offset: Duration = 0) -> Hopping:
             raise DeclarationError(
                 f"a window of {format_ms(size_ms)} every {format_ms(every_ms)} would leave out what comes between two",
                 hint="every= is at most the size; to look at samples only, filter() by the time first",
+            )
+        if size_ms > every_ms * HOPPING_WINDOWS_MAX:
+            raise DeclarationError(
+                f"with a window of {format_ms(size_ms)} every {format_ms(every_ms)} each message would be in "
+                f"{-(-size_ms // every_ms):,} windows",
+                hint=f"at most {HOPPING_WINDOWS_MAX:,} are allowed: choose a longer every=, or sliding()",
             )
         return Hopping(size_ms, every_ms, to_ms(offset, "offset", minimum=None))
 

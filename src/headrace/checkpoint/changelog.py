@@ -22,6 +22,9 @@ from headrace.core.errors import FencedError, HeadraceError, ProtocolError
 from headrace.core.frame import Bytes, Header, Kind
 from headrace.core.ids import Offset, TaskName
 
+ABORT_SEQ = 1
+"""A generation's first record is its abort."""
+
 
 class Entry(Enum):
     """What to do with a changelog record while state is being restored."""
@@ -122,7 +125,7 @@ class Changelog:
         if (header.generation, header.seq) <= (self.generation, self.seq):
             return False
         begins = header.generation > self.generation
-        expected = 1 if begins else self.seq + 1
+        expected = ABORT_SEQ if begins else self.seq + 1
         if header.seq == expected and (not begins or header.kind is Kind.ABORT):
             return True
         if self.generation == 0:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from headrace.checkpoint.changelog import Changelog, Entry
+from headrace.checkpoint.changelog import ABORT_SEQ, Changelog, Entry
 from headrace.checkpoint.instructions import (
     AppendAbort,
     AppendChanges,
@@ -403,6 +403,12 @@ class Node:
             raise ProtocolError(
                 f"task {self.config.task}: the changelog was not read through the own abort",
                 hint="local state from behind the changelog's end is of another changelog; throw it away, rebase",
+            )
+        if self._changelog.seq != ABORT_SEQ:
+            raise ProtocolError(
+                f"task {self.config.task}: generation {self.generation}, which it was given, has been used before",
+                hint="the app's metadata (metadata.db in its home) was lost, or is older than its streams: restore it "
+                "from a backup, or begin anew with another home",
             )
         record = self._changelog.record
         self.version = record.version if record else -1

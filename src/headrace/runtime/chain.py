@@ -272,7 +272,8 @@ class Chain:
         return not self._unended and not self.holding
 
     def begin(self, task: TaskName) -> None:
-        """The state is there: let operators prepare themselves, before anything else."""
+        """The state is there: let tables and operators prepare themselves, before anything else."""
+        self.tables.begin()
         for id_, operator in self._operators.items():
             operator.begin(task, self._times.heard[id_])
 

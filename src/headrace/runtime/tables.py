@@ -64,6 +64,12 @@ class TaskTables:
         if id_ in self.remote:
             self.remote[id_].written(rows, gone, self._now_ms)
 
+    def begin(self) -> None:
+        """The state is there: raise if it was kept with another key, or other types, than are declared now."""
+        for table in self._tables.values():
+            if isinstance(table, TableStore):
+                table.check()
+
     def close(self) -> None:
         """Let go what is held of remote tables."""
         for table in self.remote.values():

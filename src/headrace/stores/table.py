@@ -232,6 +232,10 @@ class TableStore(TableReader):
         """Remove what has expired among the next ``budget`` rows; how many it was."""
         return self.store.sweep(now_ms, budget)
 
+    def check(self) -> None:
+        """Raise unless rows that were kept before have this key, and these types of columns."""
+        self._read_layouts()
+
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are passed over."""
         check_types(self._id, rows, {**self.key, **self.values})

@@ -87,6 +87,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: hr.sliding(0), "sliding: size: 0 is below 1 ms"),
     (lambda app: hr.count_window(0), "count_window: size: a window of 0 messages holds nothing"),
     (lambda app: hr.count_window(10, 0), "every: a window of 0 messages holds nothing"),
+    (lambda app: hr.hopping("10h", "1ms"), "each message would be in 36,000,000 windows"),
     (lambda app: hr.count_window(2, 3), "the last 2 of every 3 messages would leave out the others"),
     (lambda app: hr.count_window("10"), "size: '10' is no number of messages"),  # type: ignore[arg-type]
     (lambda app: hr.after(0), "after: 0 messages can't be waited for"),

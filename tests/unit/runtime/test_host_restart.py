@@ -7,9 +7,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app, stateful
 
+import headrace as hr
+from headrace.core.errors import ProtocolError
 from headrace.stores.database import StateCorruptError
 
 STATE = "state/orders"
@@ -229,3 +232,37 @@ def test_killed_at_any_moment(tmp_path: Path, orders: Orders, seed: int) -> None
                 app.run(chance.randrange(0, INTERVAL_MS))
         app.start()
         finished(app, orders)
+
+
+def test_metadata_that_was_lost_is_noticed_at_the_start(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        orders.write(20)
+        app.run(800)
+        app.drain(container)
+    for path in tmp_path.glob("metadata.db*"):
+        path.unlink()
+    with (
+        DrivenApp(orders_app(tmp_path)) as app,
+        pytest.raises(ProtocolError, match="generation 1, which it was given, has been used before") as caught,
+    ):
+        app.start()
+    assert "restore it from a backup" in (caught.value.hint or "")
+
+
+def test_a_table_that_was_kept_by_another_key_is_refused_at_the_start(tmp_path: Path) -> None:
+    def app(key: str) -> hr.App:
+        app = hr.App("prices", home=str(tmp_path))
+        table = app.table("prices", key=key, schema={"article": pl.String, "shop": pl.String})
+        app.input("changes", {"article": pl.String, "shop": pl.String}).send_to(table)
+        return app
+
+    hr.create_stream("changes", 1, {"article": pl.String, "shop": pl.String}, home=tmp_path)
+    with hr.StreamWriter("changes", home=tmp_path) as writer:
+        writer.write(pl.DataFrame({"article": ["lamp"], "shop": ["x"]}))
+    with DrivenApp(app("article")) as driven:
+        container = driven.start()
+        driven.run(800)
+        driven.drain(container)
+    with DrivenApp(app("shop")) as driven, pytest.raises(hr.DeclarationError, match="is kept by the key article"):
+        driven.start()
