@@ -156,21 +156,24 @@ def test_what_is_read_never_goes_back_and_is_whole_within_a_task(in_session: Rou
     """A round comes to a task as one batch: one whose members were in different rounds would be between two commits."""
     rounds = in_session
     with Running(rounds), hr.open_table("rounds", "last", home=rounds.home, timeout=20) as reader:
-        last: dict[str, tuple[int, int]] = {}
-        for _ in range(40):
+        seen: dict[str, list[tuple[int, int]]] = {}
+
+        def look() -> bool:
             rounds.feed()
             for number in range(reader.partitions):
                 rows = reader.scan(limit=MEMBERS, partition=number)
                 if not rows.height:
                     continue
-                (found,) = reader.versions.items()
-                (seen,) = rows.get_column("round").unique()
-                before = last.get(found[0], (0, 0))
-                assert (found[1] or 0) >= before[0]
-                assert seen >= before[1]
-                last[found[0]] = found[1] or 0, seen
+                ((task, version),) = reader.versions.items()
+                (round_,) = rows.get_column("round").unique()
+                seen.setdefault(task, []).append((version or 0, round_))
+            return len(seen) == 2 and all(len({version for version, _ in looks}) >= 3 for looks in seen.values())
+
+        until(look, "three versions of each task have been seen", 60)
         rounds.until_committed(reader)
-    assert len(last) == 2
+    for looks in seen.values():
+        assert looks == sorted(looks)
+        assert [round_ for _, round_ in looks] == sorted(round_ for _, round_ in looks)
 
 
 def test_uncommitted_rows_do_not_show(in_session: Rounds) -> None:
