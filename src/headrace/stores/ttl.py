@@ -33,8 +33,8 @@ class Stamps:
         self._now: int | None = None
 
     def advance(self, now_ms: int) -> None:
-        """Say what time it is; a time that lies before an earlier one changes nothing."""
-        self._now = now_ms if self._now is None else max(self._now, now_ms)
+        """Say what time it is. One before an earlier one changes nothing; one before 1970 is taken for 1970."""
+        self._now = max(0, now_ms) if self._now is None else max(self._now, now_ms)
 
     @property
     def now(self) -> int:

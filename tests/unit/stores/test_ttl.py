@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.stores.database import Batch, Database, Part, PartOfBatch
 from headrace.stores.keyvalue import Committed, KeyValueStore
+from headrace.stores.ttl import Stamps
 from headrace.testing.store_contract import StoreLife
 
 TTL = 10
@@ -218,3 +219,12 @@ class ExpiringMachine(RuleBasedStateMachine):
 
 ExpiringMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
 TestExpiring = ExpiringMachine.TestCase
+
+
+def test_a_clock_that_shows_a_time_before_1970_breaks_nothing() -> None:
+    stamps = Stamps(1000)
+    stamps.advance(-86_400_000)
+    (stored,) = stamps.put_on([b"x"])
+    assert stamps.take_off([stored]) == [b"x"]
+    stamps.advance(1000)
+    assert stamps.take_off([stored]) == [None]

@@ -21,7 +21,7 @@ from headrace.api.steps import JoinHow
 from headrace.api.stream import Stream
 from headrace.api.tasks import Out, Store, Task, Timer
 from headrace.api.triggers import every
-from headrace.api.windows import hopping, session, tumbling
+from headrace.api.windows import hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
 from headrace.plan.model import Plan
@@ -109,6 +109,32 @@ def _declare_sessions(app: App) -> None:
         .window(tumbling(ticks(80)), key="n", agg={"sessions": count(), "ids": sum("ids")}, id="per-length")
         .send_to(app.output("lengths", partitions=2))
     )
+
+
+def _declare_sliding(app: App) -> None:
+    """What a key had in the last ticks, at each message."""
+    (
+        read(app, "views")
+        .partition_by("k", id="by-k", partitions=2)
+        .window(sliding(ticks(12)), key="k", agg={"n": count(), "ids": sum("id")}, id="near")
+        .send_to(app.output("lately", partitions=2))
+    )
+
+
+def _declare_latest(app: App) -> None:
+    """The last message of each key on the other side, whichever it is by then."""
+    left = read(app, "views").partition_by("k", id="left", partitions=2)
+    right = read(app, "orders").partition_by("k", id="right", partitions=2)
+    left.join_latest(right, "k", ttl="1h", id="latest").send_to(app.output("pairs", partitions=1))
+
+
+def _declare_versions(app: App) -> None:
+    """What a table said at the time of a message; messages wait for those who fill it."""
+    rates = app.table("rates", key="k", schema={"k": pl.Int64, "rate": pl.Int64, "ts": pl.Int64}, versions="1h")
+    filling = read(app, "orders").partition_by("k", id="orders-by-k", partitions=2)
+    filling.select("k", "ts", rate="id").select("k", "rate", "ts").send_to(rates)
+    looking = read(app, "views").partition_by("k", id="views-by-k", partitions=2)
+    looking.join(rates, how="left", id="as-of").select("id", "rate").send_to(app.output("rated", partitions=1))
 
 
 def _declare_join(app: App, how: JoinHow) -> None:
@@ -327,6 +353,9 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-counts", {"views": 2}, _declare_counts, expected.counts),
         AppCase("app-panes", {"views": 2}, _declare_panes, expected.panes),
         AppCase("app-sessions", {"views": 2}, _declare_sessions, expected.sessions),
+        AppCase("app-sliding", {"views": 2}, _declare_sliding, expected.lately),
+        AppCase("app-latest", {"views": 1, "orders": 1}, _declare_latest, expected.latest),
+        AppCase("app-versions", {"views": 2, "orders": 2}, _declare_versions, expected.rated),
         AppCase(
             "app-inner", {"views": 2, "orders": 1}, lambda app: _declare_join(app, "inner"), expected.pairs("inner")
         ),

@@ -120,6 +120,57 @@ def sessions(sources: Sources, outputs: Outputs) -> str | None:
     return differ("lengths", columns(outputs["lengths"], "n", "window_start", "sessions", "ids"), wanted)
 
 
+def lately(sources: Sources, outputs: Outputs) -> str | None:
+    """At the time of each message what its key had in the last 12 ticks."""
+    by_key: dict[int, list[Message]] = defaultdict(list)
+    for message in sources["views"]:
+        by_key[message.k].append(message)
+    wanted = []
+    for k, messages in by_key.items():
+        for ts in {message.ts for message in messages}:
+            near = [message for message in messages if ts - 12 * TICK_MS < message.ts <= ts]
+            wanted.append((k, ts + 1, len(near), _ids(near)))
+    return differ("lately", columns(outputs["lately"], "k", "window_end", "n", "ids"), wanted)
+
+
+def latest(sources: Sources, outputs: Outputs) -> str | None:
+    """Pairs of one key, none of them twice, as many as some order of the messages gives."""
+    pairs = [(row["k"], row["id"], row["id_right"]) for row in outputs["pairs"]]
+    key_of = [{message.id: message.k for message in sources[name]} for name in ("views", "orders")]
+    wrong = [pair for pair in pairs if not key_of[0][pair[1]] == key_of[1][pair[2]] == pair[0]]
+    twice = [pair for pair, times in Counter(pair[1:] for pair in pairs).items() if times > 1]
+    if wrong or twice:
+        return f"output pairs: of other keys {wrong}, twice {twice}"
+    found = Counter(pair[0] for pair in pairs)
+    sizes = [Counter(message.k for message in sources[name]) for name in ("views", "orders")]
+    for k in sizes[0] | sizes[1]:
+        views, orders = sizes[0][k], sizes[1][k]
+        # The first of one side meet nobody; from then on each message meets one.
+        least, most = (min(views, orders), views + orders - 1) if views and orders else (0, 0)
+        if not least <= found[k] <= most:
+            return f"output pairs: {found[k]} of key {k}, which has {views} views and {orders} orders"
+    return None
+
+
+def rated(sources: Sources, outputs: Outputs) -> str | None:
+    """Each view once, with the last order of its key by then; any of those with one time."""
+    orders: dict[int, list[Message]] = defaultdict(list)
+    for order in sources["orders"]:
+        orders[order.k].append(order)
+    found = columns(outputs["rated"], "id", "rate")
+    if (wrong := differ("rated", [(id_,) for id_, _ in found], [(view.id,) for view in sources["views"]])) is not None:
+        return wrong
+    rates = dict(found)
+    for view in sources["views"]:
+        before = [order for order in orders[view.k] if order.ts <= view.ts]
+        last = max((order.ts for order in before), default=None)
+        allowed: set[int | None] = {order.id for order in before if order.ts == last}
+        allowed = allowed or {None}
+        if rates[view.id] not in allowed:
+            return f"output rated: {view} has {rates[view.id]}, and not one of {allowed}"
+    return None
+
+
 def _pairs(sources: Sources, before: int, after: int) -> list[tuple[Message, Message]]:
     orders: dict[int, list[Message]] = defaultdict(list)
     for order in sources["orders"]:
