@@ -48,8 +48,7 @@ class LogConsumer:
         self._root = root
         self._readings: dict[SSP, _Reading] = {}
         self._by_watch: dict[int, _Reading] = {}
-        self._wakeup: Wakeup | None = None
-        self._wakeup_asked = False
+        self._wakeup = Wakeup.open()
         self._looked_at_all = time.monotonic()
         self._failure: HeadraceError | None = None
         self._torn_before = 0
@@ -77,15 +76,12 @@ class LogConsumer:
         folder = StreamFolder(self._root, ssp.stream.name)
         folder.require_partition(ssp.partition)
         file = PartitionFile(folder.log(ssp.partition), str(ssp))
-        reading = _Reading(ssp, folder, file, None)
-        self._watch(reading)
+        watch = self._wakeup.watch(file.path) if self._wakeup else None
+        reading = _Reading(ssp, folder, file, watch)
         self._readings[ssp] = reading
+        if watch is not None:
+            self._by_watch[watch] = reading
         return reading
-
-    def _watch(self, reading: _Reading) -> None:
-        if self._wakeup is not None:
-            reading.watch = self._wakeup.watch(reading.file.path)
-            self._by_watch[reading.watch] = reading
 
     def _resolve(self, reading: _Reading, position: Position) -> Offset:
         oldest = self._oldest(reading)
@@ -194,13 +190,7 @@ class LogConsumer:
         return self._reading(ssp).position
 
     def fileno(self) -> int | None:
-        """See ``Consumer``. Files are watched from the first call on: to stop that takes the kernel some 20 ms."""
-        if not self._wakeup_asked:
-            self._wakeup_asked = True
-            self._wakeup = Wakeup.open()
-            for reading in self._readings.values():
-                self._watch(reading)
-                reading.look = True  # it may have grown before it was watched
+        """See ``Consumer``."""
         return self._wakeup.fd if self._wakeup else None
 
     def lag(self, ssp: SSP) -> int | None:
