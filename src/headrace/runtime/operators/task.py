@@ -33,14 +33,13 @@ from headrace.runtime.operators.failing import Failure, FailurePolicy
 from headrace.runtime.operators.task_context import Sent, TaskPort
 from headrace.runtime.operators.timers import TIME_MAX, Timers, named
 from headrace.runtime.operators.users_code import users_line
+from headrace.runtime.sweeping import Sweeper
 from headrace.runtime.watermark import NEVER
 from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.records import RecordStore
 
 ROWS_AT_ONCE = 8192
-SWEEP_INTERVAL_MS = 250
-SWEEP_ROWS = 4096
 
 
 class TaskOperator(Operator):
@@ -57,8 +56,7 @@ class TaskOperator(Operator):
             store.attribute: RecordStore(KeyValueStore(store.id, ttl_ms=store.ttl_ms), store.key.columns, store.value)
             for store in spec.stores
         }
-        self._expiring = [self._records[s.attribute].store for s in spec.stores if s.ttl_ms is not None]
-        self._sweep_at = 0
+        self._sweeper = Sweeper(self._records[s.attribute].store for s in spec.stores if s.ttl_ms is not None)
         # No store of the user's has such an id: theirs begin with a letter or a digit.
         self.timers = Timers(f"{node.id}.__timers")
         self.event_time = NEVER
@@ -162,20 +160,15 @@ class TaskOperator(Operator):
 
     def due_ms(self) -> int | None:
         """See ``Operator``."""
-        due = self.timers.earliest("processing")
-        if self._expiring:
-            return self._sweep_at if due is None else min(due, self._sweep_at)
-        return due
+        moments = (self.timers.earliest("processing"), self._sweeper.due_ms())
+        return min((due for due in moments if due is not None), default=None)
 
     def on_time(self, now_ms: int) -> None:
         """See ``Operator``."""
         self._fire("processing", now_ms)
         self._fire("event", self.event_time)
         self._hand_out()
-        if self._expiring and not now_ms < self._sweep_at <= now_ms + SWEEP_INTERVAL_MS:
-            self._sweep_at = now_ms + SWEEP_INTERVAL_MS
-            for store in self._expiring:
-                store.sweep(now_ms, SWEEP_ROWS)
+        self._sweeper.on_time(now_ms)
 
     def on_end(self) -> None:
         """See ``Operator``."""
@@ -241,10 +234,8 @@ class TaskOperator(Operator):
     @contextmanager
     def _calling(self, method: str, input_: str = "") -> Iterator[None]:
         """Around a call of the user's code."""
-        now = self.now_ms
-        if now is not None:
-            for store in self._expiring:
-                store.advance(now)
+        if self.now_ms is not None:
+            self._sweeper.tell_time(self.now_ms)
         self._port.open(input_, may_send=method not in ("init", "close"))
         try:
             yield
