@@ -7,39 +7,36 @@ commands that write or follow ask ``Interrupt`` at safe places instead. A second
 from __future__ import annotations
 
 import os
-import signal
-from types import FrameType, TracebackType
+from types import TracebackType
+from typing import Self
+
+from headrace.runners.interrupts import Interrupts
 
 
-class Interrupt:
+class Interrupt(Interrupts):
     """While entered, the first SIGINT or SIGTERM only sets a flag and makes ``fd`` readable. Main thread only."""
 
     def __init__(self) -> None:
-        self.requested = False
+        super().__init__()
         self._read, self._write = -1, -1
-        self._before: dict[signal.Signals, object] = {}
 
     @property
     def fd(self) -> int:
         """Turns readable when the signal comes; for ``select``."""
         return self._read
 
-    def __enter__(self) -> Interrupt:
+    def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._note)
+        self.drain_by(self._ring)
+        super().__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() itself returned
+        super().__exit__(kind, error, trace)
         os.close(self._read)
         os.close(self._write)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+    def _ring(self) -> None:
         os.write(self._write, b"!")

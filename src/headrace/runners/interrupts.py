@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 
 class Interrupts:
@@ -28,7 +28,7 @@ class Interrupts:
         self._drain: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def __enter__(self) -> Interrupts:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._note)
