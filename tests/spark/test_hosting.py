@@ -64,6 +64,9 @@ def test_cancel_kills_containers_that_do_not_listen(spark_context: SparkContext,
     assert job.wait(20)
     assert job.error() is None
     until(lambda: not any(is_alive(pid) for pid in pids), seconds_max=15)
+    (number,) = spark_context.statusTracker().getJobIdsForGroup(job.group)
+    until(lambda: spark_context._jsc.sc().statusStore().job(number).numKilledTasks() == 2, seconds_max=15)
+    assert job.failures() == []  # nothing is broken where somebody cancelled
 
 
 def test_a_container_that_raises_tells_its_own_line(spark_context: SparkContext) -> None:

@@ -122,8 +122,8 @@ class ContainerJob:
         return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
     def failures(self) -> list[AttemptFailure]:
-        """The attempts that have failed, in the order in which they were begun."""
-        failed = [task for task in self._tasks() if task.errorMessage().isDefined()]
+        """The attempts that have failed, in the order they were begun in; none that was killed on purpose."""
+        failed = [task for task in self._tasks() if task.status() == "FAILED"]
         failed.sort(key=lambda task: int(task.taskId()))
         return [AttemptFailure(t.index(), t.attempt(), _readable(t.errorMessage().get())) for t in failed]
 
