@@ -123,6 +123,10 @@ class Alerts(hr.Task):
 assert_type(Alerts.last, hr.Store)
 flows = app.task(Alerts(limit=3), inputs={"views": views}, outputs={"alerts": View}, event_time="ts", id="alerts")
 assert_type(flows["alerts"], hr.Stream)
+views.process(Alerts(limit=3), {"alerts": View}, event_time="ts", id="of-a-flow")["alerts"].send_to(
+    app.output("of-a-flow-out")
+)
+views.process(Alerts, id="class-of-a-flow")  # type: ignore[arg-type]
 app.task(Alerts, inputs={"views": views}, id="class")  # type: ignore[arg-type]
 app.task(Alerts(3), inputs=views, id="one")  # type: ignore[arg-type]
 

@@ -265,7 +265,7 @@ class Declarations:
         >>> flows["keen"].send_to(app.output("keen-members"))
         """
         with Declaring("task") as here:
-            return add_task(self._draft, task, inputs, outputs, id, event_time, on_error, dead_letter, here)
+            return add_task(self._draft, Stream, task, inputs, outputs, id, event_time, on_error, dead_letter, here)
 
     def graph(self) -> Graph:
         """The app as one immutable graph; raises when a flow has no end, or there is none.

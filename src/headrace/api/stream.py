@@ -44,6 +44,8 @@ from headrace.api.steps import (
     SideOutput,
     Sink,
 )
+from headrace.api.tasking import add_task
+from headrace.api.tasks import Task
 from headrace.api.windowing import Timing, late_target, result_time, window_columns, window_step
 from headrace.core.duration import Duration
 from headrace.core.errors import DeclarationError
@@ -412,6 +414,37 @@ class Stream(Flow):
             if late_to is not None:
                 result._then("late", SideOutput(LATE), here, self._schema, self._time)._send(late_to, None, here)
             return result
+
+    def process(
+        self,
+        task: Task,
+        outputs: Mapping[str, SchemaLike] | None = None,
+        *,
+        event_time: str | Mapping[str, str] | None = None,
+        on_error: OnError = "fail",
+        dead_letter: Output | str | None = None,
+        id: str | None = None,
+    ) -> dict[str, Stream]:
+        """Run a low-level task of your own on these messages; returns a flow for each of ``outputs``, by name.
+
+        It is ``app.task`` with one input, which is called ``"messages"`` (``out.input``); the rest is as there.
+
+        >>> class First(hr.Task):
+        ...     seen = hr.Store(key={"member": pl.String}, value={"ts": pl.Int64})
+        ...
+        ...     def process(self, message, out):
+        ...         if message["member"] not in self.seen:
+        ...             self.seen.put(message["member"], {"ts": message["ts"]})
+        ...             out.send("first", {"member": message["member"], "ts": message["ts"]})
+        >>> flows = views.partition_by("member", id="by-member-for-first").process(
+        ...     First(), {"first": {"member": pl.String, "ts": pl.Int64}}, id="first-views"
+        ... )
+        >>> flows["first"].send_to(app.output("first-views-out"))
+        """
+        with Declaring("process") as here:
+            one = {"messages": self}
+            how = event_time, on_error, dead_letter
+            return add_task(self.draft, Stream, task, one, outputs, id, *how, here, 'process(..., id="alerts")')
 
     # -- where flows end -----------------------------------------------------------------------------
 

@@ -1,23 +1,29 @@
-"""What ``app.task`` is declared with, checked, and the nodes that it becomes: the task, and one for each output."""
+"""What a low-level task is declared with, checked, and the nodes that it becomes: the task, and one for each output.
+
+``app.task`` and ``Stream.process`` both come here.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Mapping
+from typing import TypeVar
 
 from headrace.api.draft import Draft
 from headrace.api.event_time import LostTime, Time, check_time_column, is_time
+from headrace.api.flow import Flow
 from headrace.api.handles import Output
 from headrace.api.location import Location
 from headrace.api.rows import SchemaLike
 from headrace.api.steps import TASK_OUTPUT, EventTime, OnError, SideOutput, TaskStep
-from headrace.api.stream import Stream
 from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 from headrace.serdes.schema import Schema
 from headrace.stores.ordered_keys import KeyEncoding
+
+F = TypeVar("F", bound=Flow)
 
 _METHODS = (
     Task.init,
@@ -32,6 +38,7 @@ _METHODS = (
 
 def add_task(
     draft: Draft,
+    made: type[F],
     task: object,
     inputs: object,
     outputs: Mapping[str, SchemaLike] | None,
@@ -40,15 +47,16 @@ def add_task(
     on_error: OnError,
     dead_letter: Output | str | None,
     here: Location,
-) -> dict[str, Stream]:
-    """Add a low-level task to the draft; returns the flow behind each output."""
+    example: str = 'app.task(..., id="alerts")',
+) -> dict[str, F]:
+    """Add a low-level task to the draft; returns the flow behind each output, ``made`` so."""
     own = _checked_task(task)
     flows = _checked_inputs(draft, inputs)
     schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
     times = _output_times(flows, schemas, event_time, here)
     first = next(iter(flows.values()))
     letters = first._letters_to(on_error, dead_letter)
-    name = draft.claim("a task", id_, here, 'app.task(..., id="alerts")')
+    name = draft.claim("a task", id_, here, example)
     step = TaskStep(
         task=_copied(own),
         inputs=tuple((input_, flow.schema) for input_, flow in flows.items()),
@@ -66,7 +74,7 @@ def add_task(
         node = draft.add(
             f"{name}-{output}", SideOutput(f"{TASK_OUTPUT}{output}"), (name,), here, schema=schema, event_time=known
         )
-        found[output] = Stream(draft, node.id, schema, time)
+        found[output] = made(draft, node.id, schema, time)
     return found
 
 
@@ -110,16 +118,16 @@ def _copied(task: Task) -> Task:
         ) from error
 
 
-def _checked_inputs(draft: Draft, inputs: object) -> dict[str, Stream]:
+def _checked_inputs(draft: Draft, inputs: object) -> dict[str, Flow]:
     if not isinstance(inputs, Mapping) or not inputs:
         raise DeclarationError(
             f"inputs= names the streams that the task takes, and is {type(inputs).__name__} {inputs!s:.80}",
             hint='write inputs={"views": views}',
         )
-    flows: dict[str, Stream] = {}
+    flows: dict[str, Flow] = {}
     for name, flow in inputs.items():
         check_id("the input", name)
-        if not isinstance(flow, Stream):
+        if not isinstance(flow, Flow):
             raise DeclarationError(
                 f"the input {name!r} must be a stream, and is {type(flow).__name__} {flow!s:.80}",
                 hint='streams come from app.input("...") and its methods',
@@ -158,7 +166,7 @@ def _check_store(name: str, store: Store) -> None:
 
 
 def _output_times(
-    flows: Mapping[str, Stream],
+    flows: Mapping[str, Flow],
     schemas: Mapping[str, Schema],
     event_time: str | Mapping[str, str] | None,
     here: Location,
@@ -183,7 +191,7 @@ def _output_times(
     }
 
 
-def _kept_time(flows: Mapping[str, Stream], schema: Schema, here: Location) -> Time:
+def _kept_time(flows: Mapping[str, Flow], schema: Schema, here: Location) -> Time:
     known = [flow._time for flow in flows.values() if isinstance(flow._time, EventTime)]
     for time in known:
         dtype = schema.columns.get(time.column)
