@@ -67,8 +67,7 @@ class TaskTables:
     def begin(self) -> None:
         """The state is there: raise if it was kept with another key, or other types, than are declared now."""
         for table in self._tables.values():
-            if isinstance(table, TableStore):
-                table.check()
+            table.check()
 
     def close(self) -> None:
         """Let go what is held of remote tables."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import polars as pl
 
 from headrace.core.errors import DeclarationError
+from headrace.serdes.dtypes import columns_to_json
 
 SINCE = "__since"
 """The column of a version's time (ms): from then on it counts."""
@@ -42,9 +44,27 @@ def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -
         raise DeclarationError(f"store {id_!r} was kept with versions, and is now declared without", hint=TAKE_BACK)
 
 
+def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
+    """Raise ``DeclarationError`` where rows were kept by other columns, or in another order of them."""
+    if list(kept.items()) != list(declared.items()):
+        raise DeclarationError(
+            f"store {id_!r} is kept by the key {_shown(kept)}, and is now declared with {_shown(declared)}",
+            hint=TAKE_BACK,
+        )
+
+
 def other_form(id_: str) -> DeclarationError:
     """The state of a store is that of another kind of store."""
     return DeclarationError(
         f"store {id_!r} was kept in another form: a table on disk that is now in memory, or the other way about?",
         hint=TAKE_BACK,
     )
+
+
+def in_order(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
+    """Columns in a durable form that keeps their order."""
+    return list(columns_to_json(columns).items())
+
+
+def _shown(columns: Mapping[str, pl.DataType]) -> str:
+    return ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())

@@ -35,6 +35,7 @@ _ADD = b"\x01"
 _REMOVE = b"\x02"
 _REMOVE_DUE = b"\x03"
 _REMOVE_ALL = b"\x04"
+_FORM = b"\x05"
 _DUE = struct.Struct(">Bq")
 _FRESH_SEGMENTS_MAX = 8
 _TAKEN_ROWS = 1 << 16
@@ -58,6 +59,7 @@ class _SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
 class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = _MANIFEST_FORMAT
     segments: list[_SegmentEntry]
+    form: str = ""
 
 
 class _EntryOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,9 @@ class KeyedRows:
     ``keys`` are the columns that rows are looked up by, ``row`` those beside them that tell the rows of one key apart.
     ``due`` are Int64 columns without nulls: each row can be asked for from that moment on. ``conform`` makes rows that
     an earlier version of the app put what this one declares, or refuses them. ``in_memory``: rows stay there once read.
+
+    ``form`` says how the rows are kept, where they don't say so themselves. It is kept before them, and ``check`` is
+    told what was kept before any of them is read.
     """
 
     def __init__(
@@ -97,10 +102,15 @@ class KeyedRows:
         conform: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
         *,
         in_memory: bool = False,
+        form: str = "",
+        check: Callable[[str], None] | None = None,
     ) -> None:
         self._id = id_
         self._conform = conform
         self._in_memory = in_memory
+        self._form = form
+        self._check = check
+        self._kept_form = ""
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
@@ -204,6 +214,9 @@ class KeyedRows:
             changes += [_ADD + encode_rows(part) for rows in segment.alive() for part in _portions(rows)]
             self._push(segment)
         self._fresh = []
+        if changes and self._kept_form != self._form:
+            changes.insert(0, _FORM + self._form.encode())
+            self._kept_form = self._form
         return changes
 
     def apply(self, change: bytes) -> None:
@@ -226,6 +239,9 @@ class KeyedRows:
             self._changed = True
         elif operation == _REMOVE_ALL:
             self.clear()
+        elif operation == _FORM:
+            self._take_form(body.decode())
+            self._changed = True
         else:
             raise CorruptLogError(
                 f"store {self._id!r}: unknown change format {operation!r} in the changelog",
@@ -252,6 +268,7 @@ class KeyedRows:
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )
         manifest = _MANIFEST_DECODER.decode(data)
+        self._take_form(manifest.form)
         for e in manifest.segments:
             pieces = Pieces(self._kept, e.number, e.heights)
             if self._conform is not None:  # rows that don't fit are to be found out at once
@@ -304,7 +321,7 @@ class KeyedRows:
                     masked=segment.masked,
                 )
             )
-        writes.put(_MANIFEST, msgspec.json.encode(_Manifest(segments=entries)))
+        writes.put(_MANIFEST, msgspec.json.encode(_Manifest(segments=entries, form=self._kept_form)))
         self._gone, self._keys_of_format_1 = [], []
         self._changed = False
 
@@ -314,6 +331,7 @@ class KeyedRows:
             self._leave(segment)
         self._segments, self._fresh, self._removed, self._removed_due = [], [], [], {}
         self._removed_all = False
+        self._kept_form = ""
         self._changed = True
 
     def entries(self) -> int:
@@ -321,6 +339,11 @@ class KeyedRows:
         return sum(segment.living for _, segment in self._all())
 
     # -- inside
+
+    def _take_form(self, form: str) -> None:
+        if form and self._check is not None:
+            self._check(form)
+        self._kept_form = form
 
     def _all(self) -> Iterator[tuple[bool, Segment]]:
         """All segments, oldest first, and whether the changelog has been told of them."""

@@ -11,12 +11,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from headrace.core.errors import DeclarationError, UsageError
+from headrace.serdes.dtypes import columns_from_json
 from headrace.serdes.ipc import concat_rows
-from headrace.stores.conform import conformed, other_form
+from headrace.stores.conform import check_key, conformed, in_order, other_form
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import SCANNED_ROWS, Columns, check_types, key_range
@@ -36,7 +38,16 @@ class MemoryTable:
         self._ttl_ms = ttl_ms
         self._now: int | None = None
         self._kept = {**self.key, **self.values} | ({} if ttl_ms is None else {_PUT: pl.Int64()})
-        self._store = KeyedRows(id_, list(key), (), [] if ttl_ms is None else [_PUT], self._conform, in_memory=True)
+        self._store = KeyedRows(
+            id_,
+            list(key),
+            (),
+            [] if ttl_ms is None else [_PUT],
+            self._conform,
+            in_memory=True,
+            form=msgspec.json.encode(in_order(self.key)).decode(),
+            check=lambda form: check_key(id_, columns_from_json(dict(msgspec.json.decode(form))), self.key),
+        )
 
     @property
     def store(self) -> KeyedRows:
@@ -83,6 +94,9 @@ class MemoryTable:
         chosen = order[bisect_left(ordered, low) : bisect_left(ordered, high)]
         whole = rows.select(*self.key, *self.values)[chosen[::-1] if reverse else chosen]
         yield from whole.iter_slices(batch_rows)
+
+    def check(self) -> None:
+        """See ``RowTable``. Its store finds out when it is filled."""
 
     def entries(self) -> int:
         """How many rows there are; some may have expired."""

@@ -19,10 +19,10 @@ import numpy as np
 import polars as pl
 
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError
-from headrace.serdes.dtypes import columns_from_json, columns_to_json
+from headrace.serdes.dtypes import columns_from_json
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
-from headrace.stores.conform import check_versions
+from headrace.stores.conform import check_key, check_versions, in_order
 from headrace.stores.keyvalue import KeyValueStore, Reads
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
@@ -58,6 +58,10 @@ class RowTable(Protocol):
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
         """Remove the row of each key, where there is one."""
+        ...
+
+    def check(self) -> None:
+        """Raise unless rows that were kept before have this key, and these types of columns."""
         ...
 
     def entries(self) -> int:
@@ -185,18 +189,11 @@ class TableReader:
                 f"store {self._id!r}: layouts of format {known.format}; this Headrace reads {_LAYOUTS_FORMAT}",
                 hint="they were written by a newer Headrace; upgrade this one",
             )
-        self._check_key(columns_from_json(dict(known.key)))
+        check_key(self._id, columns_from_json(dict(known.key)), self.key)
         layouts = [columns_from_json(dict(layout)) for layout in known.layouts]
         for columns in layouts:
             self._check_layout(columns)
         return [ValueEncoding(columns, number) for number, columns in enumerate(layouts)]
-
-    def _check_key(self, key: Columns) -> None:
-        if list(key.items()) != list(self.key.items()):
-            raise DeclarationError(
-                f"store {self._id!r} is kept by the key {_shown(key)}, and is now declared with {_shown(self.key)}",
-                hint="take the change back, or give the step another id (its state begins anew)",
-            )
 
     def _check_layout(self, columns: Columns) -> None:
         check_versions(self._id, columns, self.values)
@@ -233,7 +230,7 @@ class TableStore(TableReader):
         return self.store.sweep(now_ms, budget)
 
     def check(self) -> None:
-        """Raise unless rows that were kept before have this key, and these types of columns."""
+        """See ``RowTable``."""
         self._read_layouts()
 
     def put_rows(self, rows: pl.DataFrame) -> None:
@@ -261,7 +258,7 @@ class TableStore(TableReader):
                 hint="give the step another id (its state begins anew)",
             )
         columns = [*(layout.columns for layout in self._layouts), self.values]
-        known = _Layouts(key=_json_pairs(self.key), layouts=[_json_pairs(layout) for layout in columns])
+        known = _Layouts(key=in_order(self.key), layouts=[in_order(layout) for layout in columns])
         self.store.put_many([_LAYOUTS_KEY], [msgspec.json.encode(known)], lasting=True)
         self._read_layouts()
         return self._layouts[-1]
@@ -312,11 +309,3 @@ def _spread(rows: pl.DataFrame, is_there: np.ndarray[Any, np.dtype[np.bool_]]) -
         return rows.clear(len(is_there))
     place = pl.Series(np.cumsum(is_there) - 1)
     return rows.select(pl.all().gather(place.set(~pl.Series(is_there), None)))
-
-
-def _json_pairs(columns: Columns) -> list[tuple[str, Any]]:
-    return list(columns_to_json(columns).items())
-
-
-def _shown(columns: Columns) -> str:
-    return ", ".join(f"{name}: {dtype}" for name, dtype in columns.items())

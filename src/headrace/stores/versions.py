@@ -77,6 +77,10 @@ class VersionedTable:
         """What a checkpoint has to hold."""
         return (self._newest.store, self._history, self._gone)
 
+    def check(self) -> None:
+        """See ``RowTable``."""
+        self._newest.check()
+
     def entries(self) -> int:
         """How many versions there are, roughly."""
         return self._newest.entries() + self._history.entries()

@@ -120,6 +120,22 @@ def test_a_table_that_had_a_time_to_live_is_refused_without() -> None:
             other.store.apply(change)
 
 
+def test_the_key_is_told_before_the_first_rows_and_once() -> None:
+    table = memory()
+    assert table.store.take_changes(1) == []
+    table.put_rows(rows(("a", 1.0, 1)))
+    golden = b'\x05[["k","String"],["x","Float64"]]'
+    assert table.store.take_changes(2)[0] == golden
+    table.put_rows(rows(("b", 1.0, 1)))
+    assert [change[:1] for change in table.store.take_changes(3)] == [b"\x01"]
+    again = memory()
+    again.store.apply(golden)
+    again.put_rows(rows(("b", 1.0, 1)))
+    assert [change[:1] for change in again.store.take_changes(4)] == [b"\x01"]
+    with pytest.raises(DeclarationError, match="is kept by the key k: String, x: Float64, and is now declared with k"):
+        MemoryTable("m", COLUMNS, ["k"]).store.apply(golden)
+
+
 # -- any history
 
 

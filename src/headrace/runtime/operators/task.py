@@ -72,6 +72,8 @@ class TaskOperator(Operator):
 
     def begin(self, task: TaskName, watermark: int) -> None:
         """See ``Operator``."""
+        for records in self._records.values():
+            records.check()
         self.event_time = watermark
         self._port.name = task
         self._begun = True
