@@ -7,6 +7,8 @@ back. So the reader holds each producer's frames until a frame says that they we
 frame                                       what happens
 ==========================================  =================================================================
 of a plain writer (UNVERSIONED, seq 0)      released at once: it has no identity and no commit
+the same, released before the position      dropped
+  that was begun at was taken
 (generation, seq) <= last of its producer   dropped: a duplicate, or a late copy of what is void
 restore of (g, S)                           held frames up to S are released, the rest is dropped
 checkpoint of the held generation           held frames are released
@@ -15,8 +17,9 @@ any other                                   held
 ==========================================  =================================================================
 
 Within a producer the order is kept. The durable position is the offset of the first held frame and, for each
-producer, what has been dealt with; held frames don't survive, they are read again. Whoever stores results and
-position in one transaction has them exactly once.
+producer, what has been dealt with; held frames don't survive, they are read again. So are plain frames behind the first
+held one, which have nothing but their place to be known by: the position says before which place they were released.
+Whoever stores results and position in one transaction has them exactly once.
 
 A reader that is not *whole* begins in mid-stream, and then two things need care. A frame of a higher generation
 may come without its restore, which lies before the beginning: what is held of older generations are late copies,
@@ -32,6 +35,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from msgspec import UNSET
 
 from headrace.checkpoint.record import Covered, ReaderPosition
 from headrace.core.errors import ProtocolError
@@ -69,6 +74,8 @@ class ReadCommitted(Generic[T]):
     def __init__(self, position: ReaderPosition | None = None, *, whole: bool = False) -> None:
         self._whole = position.whole if position else whole
         self._after = position.offset if position else None
+        known = position.plain_before if position else UNSET
+        self._plain_before = -1 if known is UNSET else known
         self._writers: dict[int, Writer[T]] = {
             known.producer: Writer(known.generation, known.seq) for known in (position.covered if position else ())
         }
@@ -83,7 +90,12 @@ class ReadCommitted(Generic[T]):
         first = [writer.held[0].offset for writer in self._writers.values() if writer.held]
         offset = min(first) if first else self._after
         covered = [_covered(producer, writer) for producer, writer in self._writers.items()]
-        return ReaderPosition(offset=offset, whole=self._whole, covered=tuple(covered))
+        return ReaderPosition(
+            offset=offset,
+            whole=self._whole,
+            covered=tuple(covered),
+            plain_before=UNSET if offset is None or self._plain_before <= offset else self._plain_before,
+        )
 
     def receive(
         self, offset: Offset, after: Offset, header: Header, control: ControlMessage | None, frame: T
@@ -94,6 +106,9 @@ class ReadCommitted(Generic[T]):
         """
         self._after = after
         if header.version == UNVERSIONED and header.seq == 0:
+            if offset < self._plain_before:
+                return ()
+            self._plain_before = after
             return (Held(offset, header, frame),)
         writer = self._writers.get(header.producer)
         if writer is None:

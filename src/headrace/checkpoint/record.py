@@ -36,6 +36,7 @@ import struct
 from dataclasses import dataclass
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, Bytes
@@ -46,6 +47,9 @@ ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
 READER_FORMAT = 1
+COMMIT_FORMAT_PLAIN = 2
+READER_FORMAT_PLAIN = 2
+"""Of what says of plain frames that they were handed out: who doesn't know that would hand them out again."""
 
 LOCAL_KEY = b"\x00headrace.checkpoint"
 """The key under which a task's local checkpoint stands in its RocksDB; stores' own keys never begin with 0."""
@@ -99,17 +103,20 @@ class Covered(_Body, frozen=True, kw_only=True):
 class ReaderPosition(_Body, frozen=True, kw_only=True):
     """Where a read_committed reader begins again: for whoever keeps it in one transaction with the results.
 
-    ``whole``: it began at the very beginning of the stream (see ``reading``).
+    ``whole``: it began at the very beginning of the stream (see ``reading``). ``plain_before``: plain frames that stand
+    before it have been handed out, though ``offset`` lies further back. A position that has it is of the second format.
     """
 
     format: int = READER_FORMAT
     offset: Offset | None
     whole: bool = False
     covered: tuple[Covered, ...] = ()
+    plain_before: Offset | UnsetType = UNSET
 
     def encode(self) -> bytes:
         """JSON."""
-        return _ENCODER.encode(self)
+        number = READER_FORMAT if self.plain_before is UNSET else READER_FORMAT_PLAIN
+        return _ENCODER.encode(msgspec.structs.replace(self, format=number))
 
     @classmethod
     def decode(cls, data: Bytes) -> ReaderPosition:
@@ -118,18 +125,19 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
             position = _READER_DECODER.decode(data)
         except msgspec.MsgspecError as error:
             raise FrameError(f"unreadable reader position: {error}: {bytes(data[:200])!r}") from error
-        _check_format("reader position", position.format, READER_FORMAT)
+        _check_format("reader position", position.format, READER_FORMAT, READER_FORMAT_PLAIN)
         return position
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
-    """The position in one source partition; ``whole`` and ``covered`` are a ``ReaderPosition``'s."""
+    """The position in one source partition; what comes behind ``offset`` is as in a ``ReaderPosition``."""
 
     stream: str
     partition: int
     offset: Offset | None
     whole: bool = False
     covered: tuple[Covered, ...] = ()
+    plain_before: Offset | UnsetType = UNSET
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):
@@ -137,6 +145,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
     ``parents_version`` is the highest version that any parent was heard to have committed.
     ``bookkeeping`` (watermarks, end-of-stream sets) and ``timers`` belong to the runtime: any JSON.
+    Written in the second format when one of ``sources`` needs it, whatever ``format`` says.
     """
 
     format: int = COMMIT_FORMAT
@@ -231,6 +240,8 @@ _READER_DECODER = msgspec.json.Decoder(ReaderPosition)
 
 def encode_record(record: CommitRecord | AbortRecord) -> bytes:
     """The body of a commit or abort frame: JSON."""
+    if isinstance(record, CommitRecord) and any(source.plain_before is not UNSET for source in record.sources):
+        record = msgspec.structs.replace(record, format=COMMIT_FORMAT_PLAIN)
     return _ENCODER.encode(record)
 
 
@@ -240,7 +251,7 @@ def decode_commit(body: Bytes) -> CommitRecord:
         record = _COMMIT_DECODER.decode(body)
     except msgspec.MsgspecError as error:
         raise FrameError(f"unreadable commit record: {error}: {bytes(body[:200])!r}") from error
-    _check_format("commit record", record.format, COMMIT_FORMAT)
+    _check_format("commit record", record.format, COMMIT_FORMAT, COMMIT_FORMAT_PLAIN)
     return record
 
 
@@ -254,8 +265,9 @@ def decode_abort(body: Bytes) -> AbortRecord:
     return record
 
 
-def _check_format(what: str, found: int, known: int) -> None:
-    if found != known:
+def _check_format(what: str, found: int, *known: int) -> None:
+    if found not in known:
         raise FrameError(
-            f"{what} of format {found}; this Headrace reads {known}", hint="upgrade the reader before the writer"
+            f"{what} of format {found}; this Headrace reads {' and '.join(map(str, known))}",
+            hint="upgrade the reader before the writer",
         )

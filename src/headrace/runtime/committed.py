@@ -31,9 +31,12 @@ class CommittedSource:
     def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None) -> None:
         """Begin at ``start``, which is the saved position's offset if there is one."""
         self._ssp = ssp
-        covered = saved.covered if saved is not None else ()
-        whole = saved.whole if saved is not None else False
-        self._reader: ReadCommitted[bytes] = ReadCommitted(ReaderPosition(offset=start, whole=whole, covered=covered))
+        position = ReaderPosition(offset=start)
+        if saved is not None:
+            position = ReaderPosition(
+                offset=start, whole=saved.whole, covered=saved.covered, plain_before=saved.plain_before
+            )
+        self._reader: ReadCommitted[bytes] = ReadCommitted(position)
 
     def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
         """Take consecutive frames; answers all that are committed now, in order."""
@@ -69,4 +72,5 @@ class CommittedSource:
             offset=position.offset,
             whole=position.whole,
             covered=position.covered,
+            plain_before=position.plain_before,
         )

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from headrace.checkpoint.reading import ReadCommitted
@@ -67,7 +69,38 @@ def test_the_position_is_the_first_held_frame_and_what_is_covered():
     again = ReadCommitted(position)
     rest = [*frames[3:], checkpoint(1, 6)]
     assert released == [(1, 2), (0, 0)]
-    assert read(again, rest, 3) == [(0, 0), (1, 4), (1, 5)]
+    assert read(again, rest, 3) == [(1, 4), (1, 5)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_plain_frames_among_held_ones_go_out_once_wherever_a_reader_begins_anew(seed):
+    """They have no identity but their place: a reader that goes back to a held frame comes by them again."""
+    chance = random.Random(seed)
+    plain = (Header(Kind.USER), None)
+    frames, committed, held = [restore(1, 0)], [], []
+    for _ in range(60):
+        kind, seq, here = chance.choice("PPUUUC"), 2 + sum(h.seq > 0 for h, _ in frames[1:]), len(frames)
+        if kind == "P":
+            frames.append(plain)
+            committed.append(here)
+        elif kind == "U":
+            frames.append(user(1, seq))
+            held.append(here)
+        else:
+            frames.append(checkpoint(1, seq))
+            committed, held = committed + held, []
+    position, released = None, []
+    at = 0
+    while at < len(frames):
+        reader = ReadCommitted(position, whole=True)
+        end = chance.randint(at, len(frames))
+        for i in range(at, end):
+            released += [each.frame for each in reader.receive(10 * i, 10 * i + 10, *frames[i], i)]
+        if end == len(frames):
+            break
+        position = ReaderPosition.decode(reader.position().encode())
+        at = (position.offset or 0) // 10
+    assert sorted(released) == sorted(committed)
 
 
 def test_a_position_without_held_frames_is_behind_the_last():
@@ -75,6 +108,14 @@ def test_a_position_without_held_frames_is_behind_the_last():
     read(reader, [checkpoint(1, 9)])
     assert reader.position().encode() == (
         b'{"format":1,"offset":10,"whole":false,"covered":[{"producer":1,"generation":1,"seq":9}]}'
+    )
+
+
+def test_a_position_before_plain_frames_that_are_out_is_of_the_second_format():
+    reader = ReadCommitted()
+    read(reader, [user(1, 4), (Header(Kind.USER), None)])
+    assert reader.position().encode() == (
+        b'{"format":2,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3}],"plainBefore":20}'
     )
 
 
@@ -115,7 +156,7 @@ def test_a_reader_in_mid_stream_expects_no_introduction():
     assert read(ReadCommitted(), [user(1, 8), user(1, 9), checkpoint(1, 10)]) == [(1, 8), (1, 9)]
 
 
-@pytest.mark.parametrize("data", [b"{", b'{"format":2,"offset":null}'])
+@pytest.mark.parametrize("data", [b"{", b'{"format":3,"offset":null}'])
 def test_an_unreadable_position_is_refused(data):
     with pytest.raises(FrameError, match="reader position"):
         ReaderPosition.decode(data)

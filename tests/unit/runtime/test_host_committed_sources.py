@@ -121,3 +121,29 @@ def test_a_reader_that_starts_upcoming_begins_in_mid_stream(tmp_path: Path, orde
         wanted = expected(pl.concat(orders.written))["seen"].filter(pl.col("order") >= orders.written[0].height)
         assert before > 0
         assert_frame_equal(late.rows("tail"), wanted, check_row_order=False)
+
+
+def test_what_plain_writers_add_to_a_committed_stream_counts_once(tmp_path: Path, orders: Orders) -> None:
+    """The reader goes back to the first frame that it held, and comes by theirs a second time."""
+    writer, reader = started(tmp_path)
+    with writer, reader, hr.StreamWriter("seen", home=tmp_path) as plain:
+        writer.start()
+        both(writer, reader, 4 * INTERVAL_MS + 40)
+        added = 0
+        for _ in range(8):
+            copier = reader.start()
+            orders.write()
+            for _ in range(4):
+                both(writer, reader, 20)
+                added += 1
+                plain.write([{"order": -added, "member": added, "amount": 1}])
+            both(writer, reader, 20)
+            for host in copier.hosts:
+                host.commit_now()
+            both(writer, reader, 60)
+            reader.kill(copier)
+        reader.start()
+        both(writer, reader, 6 * INTERVAL_MS)
+        for output in ("copied", "dealt"):
+            once = reader.rows(output).filter(pl.col("order") < 0).get_column("order").sort(descending=True)
+            assert once.to_list() == [-number for number in range(1, added + 1)]
