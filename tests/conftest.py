@@ -8,17 +8,37 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from postgres_server import PostgresServer
 
 # What a property says doesn't hang on how busy the machine is.
-settings.register_profile("headrace", deadline=None)
+settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
 
+ON_SPARK = ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]")
+
 _PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal tests to the processes one by one, but those on Spark all to one.
+
+    Marks of groups don't do it: xdist 3.8 writes them into an attribute of tests that pytest 9.2 doesn't read.
+    """
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class SparkInOneProcess(LoadGroupScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith(ON_SPARK) else nodeid
+
+    return SparkInOneProcess(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +15,24 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test here, and keep them in one process, so that they share the session."""
+    """Mark every test here."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Two sessions, or two apps with a JVM each, would be too much at once for a machine with two cores."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        return
+    place = tmp_path_factory.getbasetemp().parent / "tests-on-spark"
+    try:
+        with place.open("x") as file:
+            file.write(worker)
+    except FileExistsError:
+        pytest.fail(f"{place.read_text()} runs tests on Spark too: deal them out with --dist loadgroup")
 
 
 @pytest.fixture(scope="session")
