@@ -5,7 +5,7 @@ Row systems have no producer: their outputs are targets, one for each stream, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from headrace.core.ids import StreamId
 from headrace.runtime.calls import Calls
@@ -32,9 +32,9 @@ class Connections:
             self._admins[spec.name] = system.admin()
         return self._admins[spec.name]
 
-    def consumer(self, spec: SystemSpec) -> Consumer:
-        """A new consumer; the caller closes it."""
-        return self._row_system(spec).consumer() if keeps_rows(spec) else self._system(spec).consumer()
+    def consumer(self, spec: SystemSpec, columns: Collection[str] | None = None) -> Consumer:
+        """A new consumer; the caller closes it. A row system need not read others than these ``columns``."""
+        return self._row_system(spec).consumer(columns) if keeps_rows(spec) else self._system(spec).consumer()
 
     def record_producer(self, spec: SystemSpec) -> Producer:
         """The container's producer for a record system; raises ``UsageError`` for a row system."""

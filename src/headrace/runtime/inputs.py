@@ -28,7 +28,7 @@ class Inputs:
         for ssp, spec in specs.items():
             name = spec.system.name
             if name not in self._consumers:
-                self._consumers[name] = connections.consumer(spec.system)
+                self._consumers[name] = connections.consumer(spec.system, _looked_at(specs, name))
                 self._hungry[name] = False
             self._ssps.setdefault(name, []).append(ssp)
 
@@ -105,3 +105,15 @@ class Inputs:
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+
+
+def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> Collection[str] | None:
+    """The columns of a system's rows that the task looks at; None: all, as where a dead letter keeps the whole row."""
+    names: dict[str, None] = {}
+    for spec in specs.values():
+        if spec.system.name != system:
+            continue
+        if spec.schema is None or spec.on_error == "dead_letter":
+            return None
+        names |= dict.fromkeys(spec.schema.columns)
+    return names.keys()

@@ -10,7 +10,7 @@ system (files, sql) keeps tables; it hands out rows, and takes the rows of whole
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -271,8 +271,11 @@ class RowSystem(Protocol):
         """The admin."""
         ...
 
-    def consumer(self) -> Consumer:
-        """A new consumer of rows; raises ``UsageError`` when the system is only written."""
+    def consumer(self, columns: Collection[str] | None = None) -> Consumer:
+        """A new consumer of rows; raises ``UsageError`` when the system is only written.
+
+        ``columns`` are those that somebody looks at: others need not be read. None: all of them.
+        """
         ...
 
     def target(self, stream: str) -> Target:

@@ -6,7 +6,7 @@ The runtime doesn't publish there by a target, as functions keep no positions: s
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,7 +27,7 @@ class RemoteSystem:
         """See ``RowSystem``."""
         return self
 
-    def consumer(self) -> Consumer:
+    def consumer(self, columns: Collection[str] | None = None) -> Consumer:
         """Refused: functions are asked by key."""
         self._refuse("can't be read as a stream")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
 from pathlib import Path
 
 import polars as pl
@@ -12,8 +14,11 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
 from headrace.systems.files.rowfile import Piece
 
-_BLOCK_BYTES = 32 << 20
-"""What is decoded at once. Smaller blocks read the file's index and its pages too often."""
+_BLOCK_BYTES = 16 << 20
+"""About what is decoded at once."""
+
+_VALUE_BYTES = 8
+"""What a value takes in memory, at least."""
 
 
 def parquet_columns(path: Path) -> Columns:
@@ -39,8 +44,9 @@ class ParquetFile:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path} is not a readable Parquet file: {error}") from error
         self.rows: int = metadata.num_rows
-        size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-        self._block_rows = max(1, _BLOCK_BYTES * max(1, self.rows) // max(1, size))
+        self._block_rows = max(1, _BLOCK_BYTES * max(1, self.rows) // _decoded_bytes(metadata, columns))
+        groups = (metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
+        self._group_ends: list[int] = list(accumulate(groups, initial=0))
         self._casts = {} if columns is None else _casts(path, columns)
         self._lazy = pl.scan_parquet(path)
         if columns is not None:
@@ -67,7 +73,7 @@ class ParquetFile:
 
     def _decode(self) -> None:
         try:
-            block = self._lazy.slice(self._at, self._block_rows).collect()
+            block = self._lazy.slice(self._at, self._block_end() - self._at).collect()
             self._block = block.cast(self._casts) if self._casts else block  # type: ignore[arg-type]
         except (pl.exceptions.PolarsError, OSError) as error:
             raise DataError(f"{self._path}, from row {self._at} on: {error}") from error
@@ -77,10 +83,28 @@ class ParquetFile:
         self._taken = 0
         self._row_bytes = max(1, int(self._block.estimated_size()) // self._block.height)
 
+    def _block_end(self) -> int:
+        """Where a block from here should end: with a row group if one does, or its pages would be read twice."""
+        end = self._at + self._block_rows
+        with_group = self._group_ends[bisect_right(self._group_ends, end) - 1]
+        return with_group if with_group > self._at else end
+
     def close(self) -> None:
         """See ``RowFile``."""
         self._block = pl.DataFrame()
         self._taken, self._at = 0, self.rows
+
+
+def _decoded_bytes(metadata: pq.FileMetaData, columns: Columns | None) -> int:
+    """About how large the columns are in memory: as in the file, but values that it keeps once are there each time."""
+    size = 0
+    for g in range(metadata.num_row_groups):
+        group = metadata.row_group(g)
+        for c in range(group.num_columns):
+            column = group.column(c)
+            if columns is None or column.path_in_schema.partition(".")[0] in columns:
+                size += max(column.total_uncompressed_size, _VALUE_BYTES * column.num_values)
+    return max(1, size)
 
 
 def _casts(path: Path, columns: Columns) -> Columns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -50,14 +50,14 @@ class FilesSystem:
         """See ``RowSystem``."""
         return FilesAdmin(self.path, self._present_partitions, self._read_columns, self._count_rows)
 
-    def consumer(self) -> FilesConsumer:
+    def consumer(self, columns: Collection[str] | None = None) -> FilesConsumer:
         """See ``RowSystem``; raises ``StreamNotFoundError`` when there are no files."""
         files = require_files(self.path)
         format = format_of(files, self.format)
-        columns = self._read_columns()
+        read = _looked_at(self._read_columns(), columns)
 
         def open_file(path: Path) -> RowFile:
-            return _open(path, format, columns)
+            return _open(path, format, read)
 
         @cache
         def count(path: Path) -> int | None:
@@ -86,6 +86,13 @@ class FilesSystem:
             return file.skip(1 << 62)
         finally:
             file.close()
+
+
+def _looked_at(there: Columns, names: Collection[str] | None) -> Columns:
+    """The columns of these names in this order; all when one is missing, so that the error can tell what there is."""
+    if names is None or not there.keys() >= set(names):
+        return there
+    return {name: there[name] for name in names}
 
 
 def _open(path: Path, format: str, columns: Columns) -> RowFile:

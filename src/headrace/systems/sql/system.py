@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,7 +50,7 @@ class SqlSystem:
         """See ``RowSystem``."""
         return SqlAdmin(self)
 
-    def consumer(self) -> Consumer:
+    def consumer(self, columns: Collection[str] | None = None) -> Consumer:
         """Refused: a table has no order to read on from."""
         raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError, StreamNotFoundError, UsageError
 from headrace.systems.base import Edge, Ended, Extent, Rows
-from headrace.systems.files import FilesSystem, open_files
+from headrace.systems.files import FilesSystem, open_files, parquet
 from headrace.systems.files.text import row_ends
 
 FORMATS = ["parquet", "jsonl", "csv"]
@@ -140,6 +140,26 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 this is not Parquet PAR1")
     with pytest.raises(DataError, match=r"a\.parquet is not a readable Parquet file"):
         read(FilesSystem(str(path)))
+
+
+@pytest.mark.parametrize("group_rows", [1, 7, 100, 1000])
+def test_parquet_is_read_whole_whatever_its_row_groups(
+    tmp_path: Path, group_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_BLOCK_BYTES", 64 * 16)  # 64 rows
+    path = tmp_path / "a.parquet"
+    table(500).write_parquet(path, row_group_size=group_rows)
+    for start in (0, 1, 63, 64, 99, 100, 499):
+        got, end = read(FilesSystem(str(path)), start)
+        assert pl.concat(item.frame for item in got).equals(table(500)[start:])
+        assert end == 500
+
+
+def test_blocks_of_parquet_are_measured_by_the_columns_that_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pl.DataFrame({"ts": range(1_000_000), "page": ["x" * 100] * 1_000_000}).write_parquet(path, row_group_size=100_000)
+    got, _ = read(FilesSystem(str(path), columns={"ts": pl.Int64()}), max_bytes=1 << 30)
+    assert [item.frame.height for item in got] == [1_000_000]
 
 
 @pytest.mark.slow
