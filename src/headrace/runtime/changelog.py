@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headrace.core.errors import CorruptLogError, FrameError
+from headrace.core.errors import CorruptLogError, FrameError, TrimmedOffsetError, UsageError
 from headrace.core.frame import Header, body_of, decode_header, encode
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
@@ -48,6 +48,18 @@ class ChangelogPartition:
                     if offset >= end:
                         return
                     yield offset, self._header(offset, payload), body_of(payload)
+
+    def header_at(self, offset: Offset) -> Header | None:
+        """The header of the record that begins at ``offset``; None when none does, or is kept."""
+        try:
+            self._consumer.register(self.ssp, offset)
+            found = self._consumer.poll([self.ssp], 1)
+        except (TrimmedOffsetError, CorruptLogError, UsageError):
+            return None
+        for polled in found:
+            if isinstance(polled, Records) and polled.offsets[0] == offset:
+                return self._header(offset, polled.payloads[0])
+        return None
 
     def _header(self, offset: Offset, payload: bytes) -> Header:
         try:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from headrace.checkpoint.changelog import Entry
 from headrace.checkpoint.node import Node
-from headrace.core.errors import CorruptLogError, SurroundingsError, TrimmedOffsetError, UsageError
-from headrace.core.frame import Header
+from headrace.core.errors import CorruptLogError, FencedError, SurroundingsError, TrimmedOffsetError, UsageError
+from headrace.core.frame import Header, Kind
 from headrace.core.ids import Offset
 from headrace.runtime.changelog import ChangelogPartition
 from headrace.runtime.state import TaskState
@@ -32,10 +32,15 @@ class Replay:
     def run(self, node: Node, start: Offset | None, end: Offset) -> bool:
         """Read from ``start`` (None: the oldest) to ``end``; False when another base is needed.
 
-        A base that isn't of this changelog may lie anywhere: behind its end, or where no record begins.
+        A base that isn't of this changelog may lie anywhere: behind its end, or where no record begins. Raises
+        ``FencedError`` when a newer generation has come so far already that ``end``, the own fence, lies behind what is
+        kept, or behind the commit that the newest snapshot holds: that snapshot is the newer one's, and a good one.
         """
         begin = start or 0
         if begin >= end:
+            found = self._changelog.header_at(begin)
+            if found is not None and found.kind is Kind.COMMIT and found.generation > node.generation:
+                raise self._replaced(f"generation {found.generation} has committed at offset {begin}, behind its fence")
             return False
         before = self.records
         try:
@@ -57,9 +62,17 @@ class Replay:
             return False
         finally:
             self.progress = None
+        if self.records == before:  # not even the own fence
+            raise self._replaced("what its changelog holds begins behind its fence")
         self._state.read_to(node.local)
         self._state.replayed()
         return True
+
+    def _replaced(self, why: str) -> FencedError:
+        return FencedError(
+            f"task {self._task} was replaced while it read its changelog: {why}",
+            hint="nothing to do: the newer one has taken over",
+        )
 
     def _lost(self, why: str) -> SurroundingsError:
         return SurroundingsError(

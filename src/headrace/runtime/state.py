@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,8 @@ class Snapshot:
         """It can't be used, and would be in the way of others. Deleting it is left to whoever knows why."""
         aside = self.folder.with_name(f"unfit-{self.folder.name}")
         discard(aside)
-        self.folder.rename(aside)
+        with suppress(FileNotFoundError):  # another incarnation has given it up for newer ones
+            self.folder.rename(aside)
 
 
 class TaskState:

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from driven_app import DrivenApp, Orders, check, orders_app, stateful
 
-from headrace.core.errors import SurroundingsError
+from headrace.checkpoint.node import Node
+from headrace.core.errors import FencedError, SurroundingsError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime import state
+from headrace.runtime.container import Container
+from headrace.runtime.replay import Replay
 from headrace.systems.log.system import LogSystem
 
 
@@ -216,4 +219,40 @@ def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(
         assert "could not be read the last time" in warnings[0]
         assert warnings[1].startswith(f"snapshot {newest.name}: ")
         orders.members = 50
+        finished(app, orders)
+
+
+@pytest.mark.parametrize("began_at", ["its folder", "a snapshot that is given up meanwhile"])
+def test_one_that_was_replaced_while_it_read_leaves_the_snapshots_of_its_replacement_alone(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, began_at: str
+) -> None:
+    """What it began from is trimmed meanwhile; the snapshots that are left hold commits behind its own fence."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        task = next(task.name for task in app.plan.stage("by-member").tasks if task.name.number == 0)
+        app.start_tasks([each.name for stage in app.plan.stages for each in stage.tasks if each.name != task])
+        before = snapshots(tmp_path, "by-member-0")
+        if began_at != "its folder":
+            shutil.rmtree(tmp_path / "state/orders/by-member-0")
+        run = Replay.run
+
+        def interrupted(self: Replay, node: Node, start: int | None, end: int) -> bool:
+            monkeypatch.setattr(Replay, "run", run)
+            app.living.remove(slow)
+            app.start_tasks([task])
+            for _ in range(12):
+                orders.write(200)
+                app.run(400)
+            return run(self, node, start, end)
+
+        monkeypatch.setattr(Replay, "run", interrupted)
+        slow = Container(app.plan, [task], app.next_generation, app.clock)
+        app.living.append(slow)
+        with pytest.raises(FencedError, match="task by-member/0"):
+            slow.hosts[0].start()
+        kept = snapshots(tmp_path, "by-member-0")
+        assert len(kept) == state.SNAPSHOTS_KEPT
+        assert not set(kept).intersection(before)
+        app.living.append(slow)
+        app.kill(slow)
         finished(app, orders)
