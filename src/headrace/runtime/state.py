@@ -10,7 +10,6 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from headrace.runtime.naming import StateFolders
 from headrace.stores.base import StateStore
 from headrace.stores.database import (
     Database,
+    FolderLock,
     Part,
     PartOfBatch,
     StateCorruptError,
@@ -30,6 +30,7 @@ from headrace.stores.database import (
     discard,
     discard_abandoned,
     restore_snapshot,
+    stand_in_for,
 )
 from headrace.stores.pinned import Pin
 
@@ -74,6 +75,7 @@ class TaskState:
         self._changelog = changelog
         self._folders = folders
         self._database: Database | None = None
+        self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
         self._held: list[Change] = []
         self._applied_bytes = 0
@@ -117,11 +119,12 @@ class TaskState:
 
     def _open(self, folders: StateFolders) -> Database:
         try:
+            self._lock = self._lock or FolderLock(folders.local)
             database = Database(folders.local)
         except StateLockedError as error:
             # Whoever holds it is fenced off already; waiting for it to die could take for ever.
             self._warn(f"{error.message}; using a folder of its own for this life")
-            self._borrowed = folders.local.with_name(f"{folders.local.name}.{uuid.uuid4().hex[:8]}")
+            self._borrowed = stand_in_for(folders.local)
             return Database(self._borrowed)
         except StateCorruptError as error:
             self._warn(f"{error.message}; rebuilding it")
@@ -280,6 +283,9 @@ class TaskState:
             self._database = None
         if self._borrowed is not None:
             discard(self._borrowed)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _warn(self, text: str) -> None:
         self.warnings.append(text)

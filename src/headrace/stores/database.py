@@ -7,13 +7,15 @@ This file and ``pinned`` alone know RocksDB. One thread uses it; ``write`` and `
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import shutil
 import threading
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
+from typing import ClassVar, cast
 from weakref import WeakSet
 
 from rocksdict import BlockBasedOptions, Cache, Checkpoint, Options, Rdict, WriteBatch
@@ -26,6 +28,7 @@ _CACHE_BYTES = 64 << 20
 _BLOOM_BITS = 10  # of a hundred looks for a key that isn't there, one reads a block
 _WRITE_BUFFER_BYTES = 16 << 20
 """What a task may hold in memory twice, and what a start reads of RocksDB's own log. A smaller one is read faster."""
+_STAND_IN_DIGITS = 8
 _UNREADABLE = "UNREADABLE"
 """A file of this name says that reading the folder failed: opening it may work nevertheless, and must not."""
 
@@ -135,6 +138,43 @@ class PartOfBatch:
     def delete_all(self) -> None:
         """See ``Writes``."""
         self._whole.delete_range(self._below, self._end)
+
+
+class FolderLock:
+    """The right to a folder, also to throw it away: RocksDB's own lock lies in the folder and goes with it.
+
+    It ends with the process. Within one process a second one is refused, too.
+    """
+
+    _held: ClassVar[set[Path]] = set()
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ``StateLockedError`` when another has it, ``StorageError`` when there can be none."""
+        self._path = folder.with_name(f".{folder.name}.lock")
+        with self._guard:
+            if self._path in self._held:
+                raise StateLockedError(f"state folder {folder} is open elsewhere in this process")
+            try:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("ab")
+            except OSError as error:
+                raise _classified(folder, error) from error
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                self._file.close()
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise StateLockedError(f"state folder {folder} is open elsewhere: {error}") from error
+                raise _classified(folder, error) from error
+            self._held.add(self._path)
+
+    def release(self) -> None:
+        """Give it back; a second time does nothing."""
+        with self._guard:
+            if not self._file.closed:
+                self._held.discard(self._path)
+                self._file.close()
 
 
 class Database:
@@ -310,9 +350,14 @@ def discard(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def stand_in_for(folder: Path) -> Path:
+    """A folder beside ``folder``, for a life that can't have that one."""
+    return folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:_STAND_IN_DIGITS]}")
+
+
 def discard_abandoned(folder: Path) -> None:
-    """Throw away what stands in for ``folder`` (its name and a suffix) and isn't open in any process."""
-    for stand_in in folder.parent.glob(f"{folder.name}.*"):
+    """Throw away what stands in for ``folder`` and isn't open in any process."""
+    for stand_in in folder.parent.glob(f"{folder.name}.{'[0-9a-f]' * _STAND_IN_DIGITS}"):
         try:
             with (stand_in / "LOCK").open("ab") as lock:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

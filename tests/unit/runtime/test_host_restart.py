@@ -209,7 +209,7 @@ def test_a_folder_that_a_zombie_has_open_is_left_alone(tmp_path: Path, orders: O
         app.living.append(zombie)
         app.kill(zombie)
         app.drain(container)
-        assert sorted(path.name for path in (tmp_path / STATE).iterdir()) == sorted(
+        assert sorted(path.name for path in (tmp_path / STATE).glob("[!.]*")) == sorted(
             f"{task.name.stage}-{task.name.number}" for stage in app.plan.stages for task in stage.tasks
         )
         app.start()

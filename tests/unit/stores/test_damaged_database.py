@@ -15,6 +15,7 @@ from headrace.stores.database import (
     StateLockedError,
     discard_abandoned,
     restore_snapshot,
+    stand_in_for,
 )
 
 ENTRIES = 3000
@@ -86,12 +87,20 @@ def test_scans_end_at_the_ends(tmp_path: Path) -> None:
 
 def test_a_stand_in_is_discarded_when_nobody_has_it_open(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    stand_in = Database(tmp_path / "state.1234")
+    stand_in = Database(stand_in_for(folder))
     stand_in.close()
-    (tmp_path / "state.half-gone").mkdir()
+    stand_in_for(folder).mkdir()
     Database(tmp_path / "state-1").close()
     discard_abandoned(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state-1"]
+
+
+def test_what_stands_in_for_a_folder_is_no_other_tasks(tmp_path: Path) -> None:
+    """Ids may have dots: the folder of task 3 of a step v-0.5 begins like that of task 0 of a step v."""
+    other = Database(tmp_path / "v-0.5-3")
+    discard_abandoned(tmp_path / "v-0")
+    assert (tmp_path / "v-0.5-3" / "CURRENT").exists()
+    other.close()
 
 
 def test_a_folder_is_open_once(tmp_path: Path) -> None:
