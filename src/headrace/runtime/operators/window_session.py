@@ -1,7 +1,7 @@
 """Sessions: windows of activity that grow, and grow together.
 
 Each message is a session from itself until the gap has passed; sessions of a key that overlap are one. A batch becomes
-*spans* first: partial results of the sessions that its messages alone make. Spans are few where keys repeat, and they
+*spans* first: partial results of messages that are in one session for sure. Spans are few where keys repeat, and they
 merge, so they may be made before a shuffle as well. The spans and the sessions that the state has of their keys are
 ordered by time, and a new session begins where the gap has passed since all before: one pass over columns. A message
 out of order may so extend a session to the front, or join two. What the state holds of a key never overlaps.
@@ -87,35 +87,33 @@ class SessionWindow(KeyedWindow):
         return rows, before
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of the sessions that messages make by themselves."""
+        """Partial results of messages that are in the same session for sure.
+
+        Where their order matters that is all of a session that the batch has: the earlier session comes first, and
+        within it they keep the order of arrival. Where it doesn't, it is what a gap's length of the clock has of them:
+        two of these may touch, but nothing has to be sorted.
+        """
         times = rows[TIME]
         if times.null_count():
             raise self.null_time()
         low, high = times.min(), times.max()
         more = (pl.col(TIME).min().alias(START), (pl.col(TIME).max() + self._gap).alias(END), *self._panes.of)
-        if isinstance(low, int) and isinstance(high, int) and high - low >= self._gap:
-            sessions = self._numbered(rows)
-            firsts = (pl.col(key).first() for key in self.keys)
-            spans = self.partial(sessions, [_SESSION], *firsts, *more)
-        elif self.keys:
-            return self._ordered(self.partial(rows, self.keys, *more))
+        if not isinstance(low, int) or not isinstance(high, int) or high - low < self._gap:
+            part = pl.lit(0, pl.Int64)
+        elif not self.aggregation.ordered:
+            part = pl.col(TIME) // self._gap
         else:
-            spans = self.partial(rows.with_columns(pl.lit(0).alias(_SESSION)), [_SESSION], *more)
-        return self._ordered(spans.select([*self.keys, *(c for c in spans.columns if c not in (_SESSION, *self.keys))]))
+            rows, part = self._numbered(rows), pl.col(_SESSION)
+        spans = self.partial(rows.with_columns(part.alias(_SESSION)), [*self.keys, _SESSION], *more).drop(_SESSION)
+        return spans.sort(START) if self.aggregation.ordered else spans
 
     def _numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Messages with the number of the session that they make by themselves; in order of arrival if it matters."""
+        """Messages with the number of the session that they make by themselves, in the order of arrival."""
         begins = pl.col(TIME).diff() >= self._gap
         if self.keys:
             begins |= pl.struct(self.keys).rle_id().diff() > 0
-        if self.aggregation.ordered:
-            rows = rows.with_row_index(_PLACE)
-        rows = rows.sort(*self.keys, TIME).with_columns(begins.fill_null(value=True).cum_sum().alias(_SESSION))
-        return rows.sort(_PLACE).drop(_PLACE) if self.aggregation.ordered else rows
-
-    def _ordered(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """Of spans that become one, the messages of the earlier come first."""
-        return spans.sort(START) if self.aggregation.ordered else spans
+        rows = rows.with_row_index(_PLACE).sort(*self.keys, TIME)
+        return rows.with_columns(begins.fill_null(value=True).cum_sum().alias(_SESSION)).sort(_PLACE).drop(_PLACE)
 
     def _take_spans(self, spans: pl.DataFrame) -> None:
         spans, before = self._joined(spans)
@@ -143,8 +141,17 @@ class SessionWindow(KeyedWindow):
     def _sessions(self, spans: pl.DataFrame) -> pl.DataFrame:
         """For each span, in the order given, the bounds of the session that it is part of."""
         ordered = spans.with_row_index(_PLACE).sort(*self.keys, START)
-        before = pl.col(END).cum_max().shift(1)
-        begins = pl.col(START) >= (before.over(self.keys) if self.keys else before)
-        ordered = ordered.select(_PLACE, START, END, begins.fill_null(value=True).cum_sum().alias(_SESSION))
-        bounds = (pl.col(START).min().over(_SESSION), pl.col(END).max().over(_SESSION))
-        return ordered.with_columns(bounds).sort(_PLACE)
+        key = ordered.select(pl.struct(self.keys).rle_id() if self.keys else pl.repeat(0, pl.len())).to_series()
+        # The latest end of a key so far, as its place among all ends: of these, a running maximum that begins anew at
+        # each key is one of plain numbers, by far cheaper than one for each key.
+        by_end = ordered[END].arg_sort()
+        first = key.cast(pl.Int64) * ordered.height
+        latest = (first + by_end.arg_sort().cast(pl.Int64)).cum_max()
+        ends = ordered[END].gather(by_end).gather(latest - first)
+        begins = ((ordered[START] >= ends.shift(1)) | (key != key.shift(1))).fill_null(value=True)
+        session = begins.cast(pl.UInt32).cum_sum() - 1
+        bounds = ordered.select(_PLACE).with_columns(
+            ordered[START].filter(begins).gather(session).alias(START),
+            ends.filter(begins.shift(-1, fill_value=True)).gather(session).alias(END),
+        )
+        return bounds.sort(_PLACE)

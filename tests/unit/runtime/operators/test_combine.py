@@ -59,7 +59,7 @@ def test_sessions_cross_as_spans() -> None:
         ("a", 1, 100),
         ("b", 1, 0),
         ("a", 2, 3_000),
-        ("a", 4, 1_500),
+        ("a", 4, 1_400),
         (None, 8, 9_000),
     ]
     whole, parts = results(counted(SESSION), [batch], combine=False), results(counted(SESSION), [batch], combine=True)
