@@ -9,9 +9,11 @@ from __future__ import annotations
 import struct
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO
 
+from headrace.core.errors import StorageError
 from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, Offset
 
@@ -79,7 +81,8 @@ class MessageBuffer:
         yield from entry.frames
         if entry.file is not None:
             with entry.file as file:
-                file.seek(0)
+                with _told():
+                    file.seek(0)
                 for number, frame in enumerate(self._read(file)):
                     if not any(number < void.spilled and void.covers(frame) for void in entry.voids):
                         yield frame
@@ -98,18 +101,21 @@ class MessageBuffer:
         """Drop everything."""
         for entry in self._labels.values():
             if entry.file is not None:
-                entry.file.close()
+                with suppress(OSError):  # it writes what it held back; nobody will read that
+                    entry.file.close()
         self._labels.clear()
         self.memory_bytes = self.disk_bytes = 0
 
     def _spill(self, entry: _Label, frame: EarlyFrame) -> None:
         if entry.file is None:
-            entry.file = tempfile.TemporaryFile(prefix="headrace-early-")  # noqa: SIM115 - lives until taken
+            with _told():
+                entry.file = tempfile.TemporaryFile(prefix="headrace-early-")  # noqa: SIM115 - lives until taken
         if frame.ssp not in self._ssps:
             self._ssps.append(frame.ssp)
         number = self._ssps.index(frame.ssp)
-        entry.file.write(_RECORD.pack(number, frame.offset, frame.after, len(frame.payload)))
-        entry.file.write(frame.payload)
+        with _told():
+            entry.file.write(_RECORD.pack(number, frame.offset, frame.after, len(frame.payload)))
+            entry.file.write(frame.payload)
         entry.spilled += 1
         self.disk_bytes += len(frame.payload)
 
@@ -118,3 +124,15 @@ class MessageBuffer:
             number, offset, after, size = _RECORD.unpack(head)
             self.disk_bytes -= size
             yield EarlyFrame(self._ssps[number], offset, after, file.read(size))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Trouble with the disk as an error of ours. The task ends with it, and reads what it had here again."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"early arrivals can't be kept in {tempfile.gettempdir()}: {error}",
+            hint="make room on that disk, or name a folder on another one by TMPDIR; nothing is lost",
+        ) from error

@@ -1,11 +1,14 @@
 """The message buffer: early arrivals by label, in order, whether they fit into memory or not."""
 
+import resource
 from collections import defaultdict
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.core.errors import StorageError
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.early import EarlyFrame, MessageBuffer
@@ -43,6 +46,24 @@ def test_clearing_forgets_everything(memory: int) -> None:
     buffer.put(7, early(PARTITIONS[0], 1, 1))
     buffer.clear()
     assert (list(buffer.take(7)), buffer.memory_bytes, buffer.disk_bytes) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("room", [0, 40_000])
+def test_a_full_disk_is_told_clearly(room: int) -> None:
+    """Whether the write itself meets it, or what Python held back of it."""
+    buffer = MessageBuffer(0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(StorageError, match="early") as caught:
+            for n in range(100):
+                buffer.put(7, early(PARTITIONS[0], 1, n, b"x" * (75 if room == 0 else 7500)))
+            list(buffer.take(7))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "room" in (caught.value.hint or "")
+    with suppress(StorageError):
+        buffer.clear()
 
 
 puts = st.tuples(st.just("put"), st.integers(5, 8), st.integers(0, 1), st.integers(1, 2))

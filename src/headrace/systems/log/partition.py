@@ -78,8 +78,12 @@ class PartitionFile:
         return diagnosis.skip if diagnosis.verdict is Verdict.TORN else 0
 
     def begins_record(self, position: Offset) -> bool:
-        """Whether a record begins at ``position``."""
-        return segment.header_at(self._bytes(position, segment.HEADER_SIZE), 0, self.seed) is not None
+        """Whether a record begins at ``position``, or what a torn append left of one: a reader may stand there, too."""
+        head = self._bytes(position, segment.HEADER_SIZE)
+        if segment.header_at(head, 0, self.seed) is not None:
+            return True
+        claimed = self._bytes(position, segment.claimed_size(head, self.seed))
+        return segment.diagnose(claimed, self.seed).verdict is Verdict.TORN
 
     def end(self) -> tuple[Offset, bool]:
         """Where the next record will begin, and whether the partition ended there with a seal.

@@ -140,3 +140,17 @@ def test_options_of_a_log(tmp_path: Path) -> None:
         open_log("log", {})
     with pytest.raises(DeclarationError, match="unknown options"):
         open_log("log", {"root": "a", "color": "red"})
+
+
+@pytest.mark.parametrize("size", [1, 7, 19, 20, 25])
+def test_the_place_behind_a_record_is_a_trim_point_also_where_an_append_was_torn(tmp_path: Path, size: int) -> None:
+    """A reader that has read all there is stands in front of what a killed writer left."""
+    system = new_log(tmp_path, [b"abc" * 20, b"def"])
+    path = log_file(tmp_path)
+    whole = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(path.read_bytes()[32:][:size])
+    append(system, [b"ghi"])
+    system.admin().trim(ssp(), whole)
+    assert system.admin().extents(STREAM)[0].oldest == whole
+    assert read_all(system)[0] == [b"ghi"]
