@@ -352,11 +352,9 @@ class TaskHost:
         positions = self.attempt.restore(record, times, intermediate)
         try:
             begun = self.inputs.begin(positions)
-        except TrimmedOffsetError as error:
-            raise FencedError(
-                f"task {self.name} would have to read what was given up: {error.message}",
-                hint="this is a stale copy of the task; its replacement has read further",
-            ) from error
+        except (FencedError, TrimmedOffsetError) as error:
+            error.message = f"task {self.name}: {error.message}"
+            raise
         self._heard_ms = dict.fromkeys(self.task.specs, self._clock.monotonic_ms())
         self.attempt.begin(begun, self.inputs.ends(self.task.side_inputs), self._clock.now_ms())
 

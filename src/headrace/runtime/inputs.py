@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from headrace.api.specs import StreamSpec
+from headrace.api.specs import Role, StreamSpec
+from headrace.core.errors import FencedError, HeadraceError, TrimmedOffsetError
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
@@ -33,16 +34,35 @@ class Inputs:
             self._ssps.setdefault(name, []).append(ssp)
 
     def begin(self, positions: Mapping[SSP, Position]) -> dict[SSP, Offset]:
-        """Read on at these positions (also after a rollback); returns them as offsets."""
+        """Read on at these positions (also after a rollback); returns them as offsets.
+
+        Raises ``FencedError`` where an intermediate stream was trimmed beyond its position: its only reader has read
+        further. A source may be trimmed by anybody, read or not: that is a ``TrimmedOffsetError``.
+        """
         begun: dict[SSP, Offset] = {}
         for name, ssps in self._ssps.items():
             consumer = self._consumers[name]
             for ssp in ssps:
-                consumer.register(ssp, positions[ssp])
+                try:
+                    consumer.register(ssp, positions[ssp])
+                except TrimmedOffsetError as error:
+                    raise self._given_up(ssp, error) from error
                 begun[ssp] = consumer.position(ssp)
             self._hungry[name] = True
         self._begun = True
         return begun
+
+    def _given_up(self, ssp: SSP, error: TrimmedOffsetError) -> HeadraceError:
+        if self._specs[ssp].role is Role.INTERMEDIATE:
+            return FencedError(
+                f"it would have to read what was given up: {error.message}",
+                hint="this is a stale copy of the task; its replacement has read further",
+            )
+        return TrimmedOffsetError(
+            f"its checkpoint goes on in what was given up: {error.message}",
+            hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is lost. "
+            "Start the app under another name to begin anew with what is left",
+        )
 
     def poll(self, chooser: Chooser) -> None:
         """Hand what has arrived to the chooser; partitions of which enough waits are left alone."""

@@ -12,9 +12,11 @@ import pytest
 from driven_app import INTERVAL_MS, OUTPUTS, DrivenApp, Orders, check, expected, orders_app
 from polars.testing import assert_frame_equal
 
-from headrace.core.errors import FencedError
+from headrace.core.errors import FencedError, TrimmedOffsetError
+from headrace.core.ids import SSP, StreamId
 from headrace.runtime import early, inputs
 from headrace.runtime.container import Container
+from headrace.systems.log.system import LogSystem
 
 
 @pytest.fixture
@@ -275,3 +277,39 @@ def test_the_last_stage_alone_stands_still(tmp_path: Path, orders: Orders) -> No
         assert_frame_equal(app.rows("seen"), done, check_row_order=False)
         app.start("by-region")
         finished(app, orders)
+
+
+# -- what is given up
+
+
+def test_a_source_that_gave_up_what_was_not_read_is_no_sign_of_a_replacement(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        fed(app, orders, 3)
+        app.kill(container)
+        orders.write()
+        admin = LogSystem(tmp_path / "streams").admin()
+        for number, extent in enumerate(admin.extents("orders")):
+            admin.trim(SSP(StreamId("log", "orders"), number), extent.upcoming)
+        with pytest.raises(
+            TrimmedOffsetError, match=r"task orders/0.*log\.orders\[0\]: offset \d+ was given up"
+        ) as caught:
+            app.start()
+        assert "retention" in (caught.value.hint or "")
+
+
+def test_an_intermediate_stream_below_its_oldest_frame_is_read_by_stale_copies_only(
+    tmp_path: Path, orders: Orders
+) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        fed(app, orders, 3)
+        orders.write()
+        app.run(60)  # and no commit
+        app.kill(container)
+        admin = LogSystem(tmp_path / "streams").admin()
+        name = app.plan.streams["by-member"].spec.stream.name
+        for number, extent in enumerate(admin.extents(name)):
+            admin.trim(SSP(StreamId("log", name), number), extent.upcoming)
+        with pytest.raises(FencedError, match="task by-member/0: it would have to read what was given up"):
+            app.start()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.clock import WallClock
-from headrace.core.errors import FencedError, HeadraceError, UnavailableError
+from headrace.core.errors import HeadraceError, UnavailableError
 from headrace.core.ids import TaskName
 from headrace.plan.model import Plan
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
@@ -71,11 +71,13 @@ def container_main(args: ContainerArgs) -> dict[str, Any]:
         return {"container": args.container, "tasks": 0}
     try:
         return _run(args, payload, client, assignment, incarnation)
-    except (FencedError, UnavailableError):
-        # Another one has this seat, or the driver can't be reached from here. Raised, because Spark would take an
-        # orderly end for the container's last word, and never start another one.
+    except UnavailableError:
+        # The driver can't be reached from here. Raised, because Spark would take an orderly end for the container's
+        # last word, and never start another one.
         raise
     except Exception as error:
+        # A task may have been fenced off. If another one has this seat, the coordinator refuses the report, and that
+        # is raised; else somebody outside of this run is at work on the task, and starting again doesn't help for ever.
         report = ErrorReport.of(error)
         orders = client.failure(Failure(container=args.container, incarnation=incarnation, error=report))
         if isinstance(error, HeadraceError) and report.fatal:

@@ -1,0 +1,56 @@
+"""A container whose task is fenced says so to the coordinator: only one that was replaced ends without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from driven_app import DrivenApp, Orders, orders_app
+
+from headrace.core.errors import FencedError
+from headrace.core.ids import SSP, StreamId
+from headrace.metadata.sqlite import SqliteMetadata
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.server import Coordinator
+from headrace.runners.spark.container_main import ContainerPayload, container_main
+from headrace.runners.spark.hosting import ContainerArgs
+from headrace.runners.spark.shipping import ship
+from headrace.systems.log.system import LogSystem
+
+
+@pytest.fixture
+def orders(tmp_path: Path) -> Iterator[Orders]:
+    orders = Orders(tmp_path)
+    yield orders
+    orders.close()
+
+
+def test_a_current_container_that_can_not_go_on_is_no_secret(tmp_path: Path, orders: Orders) -> None:
+    """Started again and again it would meet the same for ever, and nobody would know why."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        container = app.start()
+        for _ in range(3):
+            orders.write()
+            app.run(300)
+        orders.write()
+        app.run(60)  # and no commit
+        app.kill(container)
+    admin = LogSystem(tmp_path / "streams").admin()
+    name = app.plan.streams["by-member"].spec.stream.name
+    for number, extent in enumerate(admin.extents(name)):
+        admin.trim(SSP(StreamId("log", name), number), extent.upcoming)
+    stages = {stage.name: [task.name for task in stage.tasks] for stage in app.plan.stages}
+    ledger = Ledger("orders", stages, 1, started_at=0, guarantee="exactly_once")
+    metadata = SqliteMetadata(tmp_path / "metadata.db")
+    try:
+        with Coordinator(ledger, metadata) as coordinator:
+            payload = ship(ContainerPayload(app.plan, coordinator.url, coordinator.token, ()))
+            with pytest.raises(FencedError, match="would have to read what was given up"):
+                container_main(ContainerArgs(0, 0, payload))
+            (status,) = coordinator.status().containers
+            assert status.state == "failed"
+            assert status.error is not None
+            assert "would have to read what was given up" in status.error.message
+    finally:
+        metadata.close()
