@@ -60,8 +60,8 @@ class Inputs:
             )
         return TrimmedOffsetError(
             f"its checkpoint goes on in what was given up: {error.message}",
-            hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is lost. "
-            "Start the app under another name to begin anew with what is left",
+            hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is "
+            "lost. Start the app under another name to begin anew with what is left",
         )
 
     def poll(self, chooser: Chooser) -> None:
