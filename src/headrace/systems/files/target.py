@@ -3,8 +3,12 @@
 A file is written under a hidden name, brought to the disk, and renamed: under its own name it is complete. The name
 carries writer and version, so publishing a version again gives the same file. The writer's position stands in a small
 file beside, renamed into place after the data: so it costs the same however many files there are, and files that were
-taken away downstream don't come back. If it is behind, because the process died between the two renames or
-the machine lost it, the names of the files say better; they are listed once, when a target is first used.
+taken away downstream don't come back. If it is behind, because the machine lost it, the names of the files say better;
+they are listed once, when a target is first used.
+
+For the moment between the two renames a third file names the draft that is about to get its name. Where that draft is
+gone, it has got it, whether the file is still there or was taken away at once. So a draft that somebody may look for
+is never removed before what names it.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class FilesTarget:
         try:
             if name not in self._listed:
                 self._listed[name] = self._list(name)
-            return max(self._listed[name], self._noted(name))
+            return max(self._listed[name], self._noted(name), self._begun(name))
         except OSError as error:
             raise StorageError(f"can't read the folder {self._folder}: {error}") from error
 
@@ -53,18 +57,20 @@ class FilesTarget:
             return
         name = _file_name(writer)
         done = self._folder / f"{name}~{version:019d}.{self._format}"
-        making = self._folder / f".{done.name}.{self._me}.making"
+        making = self._folder / f".{done.name}.{uuid.uuid4().hex[:8]}.making"  # another one at each try
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with making.open("wb") as file:
                 self._encode(concat_rows(list(rows)), file.name)
                 os.fsync(file.fileno())
+            _sync_folder(self._folder)  # what is named next must not be missing for any other reason
+            self._put(self._begun_file(name), f"{version} {making.name}")
             making.rename(done)
             _sync_folder(self._folder)
             if self._noted(name) < version:  # a stale copy of the writer may come late even here
                 self._note(name, version)
         except OSError as error:
-            _remove(making)
+            self._withdraw(name, making)
             raise StorageError(f"can't write {done}: {error}", hint="make room; see who owns the folder") from error
         except pl.exceptions.PolarsError as error:
             _remove(making)
@@ -74,18 +80,25 @@ class FilesTarget:
         """See ``Target``; there is nothing to release."""
 
     def _list(self, name: str) -> int:
-        """The highest version in the names of the writer's files. Drafts that a dead process left are removed."""
+        """The highest version in the names of the writer's files.
+
+        Drafts that a dead process left are removed, of versions of which nobody asks any more where they are.
+        """
         if not self._folder.is_dir():
             return -1
         pattern = re.compile(r"\.?" + re.escape(name) + r"~(\d{19})\.\w+(\.\w+\.making)?")
-        highest = -1
+        highest, noted = -1, self._noted(name)
+        drafts: list[tuple[int, os.DirEntry[str]]] = []
         with os.scandir(self._folder) as entries:
             for entry in entries:
                 match = pattern.fullmatch(entry.name)
                 if match and match[2] is None:
                     highest = max(highest, int(match[1]))
-                elif match and time.time() - entry.stat().st_mtime > _ABANDONED_S:
-                    _remove(Path(entry.path))
+                elif match:
+                    drafts.append((int(match[1]), entry))
+        for version, draft in drafts:
+            if version <= max(highest, noted) and time.time() - draft.stat().st_mtime > _ABANDONED_S:
+                _remove(Path(draft.path))
         return highest
 
     def _noted(self, name: str) -> int:
@@ -94,13 +107,42 @@ class FilesTarget:
         except (FileNotFoundError, ValueError):
             return -1  # not noted yet, or lost with the power: the listing knows
 
+    def _begun(self, name: str) -> int:
+        """The version whose draft was about to get its name, and is gone; -1 when it is there, or there is none."""
+        file = self._begun_file(name)
+        while True:
+            try:
+                text = file.read_text()
+                version, draft = text.split(" ", 1)
+                if (self._folder / draft).exists():
+                    return -1
+                if file.read_text() == text:  # else a stale copy has given up meanwhile, or another one begun
+                    return int(version)
+            except (FileNotFoundError, ValueError):
+                return -1
+
+    def _begun_file(self, name: str) -> Path:
+        return self._folder / _POSITIONS / f".{name}.begun"
+
+    def _withdraw(self, name: str, making: Path) -> None:
+        """Give a draft up, unless it has got its name already."""
+        try:
+            file = self._begun_file(name)
+            if making.exists() and file.exists() and file.read_text().endswith(f" {making.name}"):
+                file.unlink()
+        except OSError:
+            return  # then the draft stays, too
+        _remove(making)
+
     def _note(self, name: str, version: int) -> None:
-        positions = self._folder / _POSITIONS
-        positions.mkdir(exist_ok=True)
-        making = positions / f".{name}.{self._me}.making"
-        making.write_text(str(version))
-        making.rename(positions / name)
+        self._put(self._folder / _POSITIONS / name, str(version))
         self._listed[name] = max(version, self._listed.get(name, -1))
+
+    def _put(self, file: Path, text: str) -> None:
+        file.parent.mkdir(exist_ok=True)
+        making = file.with_name(f".{file.name}.{self._me}.making")
+        making.write_text(text)
+        making.rename(file)
 
     def _encode(self, rows: pl.DataFrame, path: str) -> None:
         match self._format:

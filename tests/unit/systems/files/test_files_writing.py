@@ -60,11 +60,11 @@ def test_no_half_file_has_a_final_name(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.making"))
 
 
-@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize(("call", "there"), [(1, 0), (2, 0), (3, 1)])
 def test_a_publication_that_failed_left_nothing_and_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int, there: int
 ) -> None:
-    """The disk is full at the data file, then at the folder: after the latter the file may be there."""
+    """The disk is full at the data file, or at the folder before or after the file has its name."""
     target = FilesSystem(str(tmp_path / "out"), format="jsonl").target("out")
     calls = iter(range(1, 10))
     sync = os.fsync
@@ -79,7 +79,8 @@ def test_a_publication_that_failed_left_nothing_and_can_be_repeated(
         with pytest.raises(StorageError, match="No space left") as caught:
             target.publish(WRITER, 1, [table(3)])
     assert caught.value.retry
-    assert len(names(tmp_path / "out")) == call - 1
+    assert len(names(tmp_path / "out")) == there
+    assert len(list((tmp_path / "out").glob(".*.making"))) == 0
     target.publish(WRITER, 1, [table(3)])
     assert len(names(tmp_path / "out")) == 1
     assert target.position(WRITER) == 1
@@ -107,15 +108,20 @@ def test_files_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
 
 
 def test_old_drafts_are_removed_and_new_ones_are_not(tmp_path: Path) -> None:
-    """Whoever wrote the old one is dead; the new one may belong to a stale copy that lives."""
+    """Whoever wrote the old one is dead; the new one may be a living copy's; the last one may be looked for."""
     old, new, other = (tmp_path / f".{who}~{7:019d}.parquet.1a2b3c4d.making" for who in ("a~b~0~o", "a~b~0~o", "x"))
     new = new.with_name(new.name.replace("1a2b", "5e6f"))
-    for draft in (old, new, other):
+    ahead = old.with_name(old.name.replace("07.parquet", "08.parquet"))
+    for draft in (old, new, other, ahead):
         draft.touch()
-    for draft in (old, other):
+    for draft in (old, other, ahead):
         os.utime(draft, (0, 0))
     assert FilesSystem(str(tmp_path)).target("out").position("a/b/0/o") == -1
-    assert sorted(tmp_path.iterdir()) == sorted([new, other])
+    assert old.exists()
+    (tmp_path / ".positions").mkdir()
+    (tmp_path / ".positions" / "a~b~0~o").write_text("7")
+    assert FilesSystem(str(tmp_path)).target("out").position("a/b/0/o") == 7
+    assert sorted(tmp_path.glob("*.making")) == sorted([new, other, ahead])
 
 
 def test_long_names_stay_apart(tmp_path: Path) -> None:
@@ -144,3 +150,58 @@ def test_an_output_is_a_folder_and_is_not_trimmed(tmp_path: Path) -> None:
         admin.trim(ssp(), 5)
     admin.report_position(ssp(), "readers", 5)
     assert admin.reported_positions("input", "readers") == {0: 5}
+
+
+def test_a_file_that_was_taken_away_does_not_come_back_after_a_death_at_any_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever takes files away takes them as soon as they have their name, also from one that dies just then."""
+    steps = 0
+    while True:
+        folder = tmp_path / f"{steps}"
+        taken: list[tuple[object, ...]] = []
+        died = _dies_at(steps, folder, monkeypatch)
+        taken += _taken(folder)
+        again = FilesSystem(str(folder), format="jsonl").target("out")
+        again.publish(WRITER, 1, [table(3)])
+        again.publish(WRITER, 2, [table(6)[3:]])
+        taken += _taken(folder)
+        assert taken == table(6).rows(), f"at step {steps}"
+        if not died:
+            break
+        steps += 1
+    assert steps > 4
+
+
+class _Death(BaseException):
+    """As kill -9 is: nothing cleans up."""
+
+
+def _dies_at(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Publish version 1, and die before the system call of that number (those that change what is on the disk)."""
+    left = iter(range(step, -1, -1))
+
+    def mortal(call):
+        def dies(*args, **kwargs):
+            if next(left, 1) == 0:
+                raise _Death
+            return call(*args, **kwargs)
+
+        return dies
+
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "fsync"), (Path, "rename"), (Path, "write_text"), (Path, "mkdir"), (Path, "unlink")):
+            patch.setattr(owner, name, mortal(getattr(owner, name)))
+        try:
+            FilesSystem(str(folder), format="jsonl").target("out").publish(WRITER, 1, [table(3)])
+        except _Death:
+            return True
+    return False
+
+
+def _taken(folder: Path) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for path in sorted(folder.glob("[!.]*.jsonl")):
+        rows += pl.read_ndjson(path).rows()
+        path.unlink()
+    return rows
