@@ -93,7 +93,9 @@ class ContainerJob:
         """Kill what still runs. Spark gives each worker two seconds; an orderly stop is asked for otherwise."""
         self._cancelled.set()
         if self._thread.is_alive():
-            self._context.cancelJobGroup(self.group)
+            jsc: Any = self._context._jsc
+            # With those to come: at this moment the job may be on its way to Spark.
+            jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
     def error(self) -> HeadraceError | None:
         """Why the job failed; None while it runs, after success, and after ``cancel``."""
