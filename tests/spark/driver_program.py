@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import watched_container
-from watched_container import pid_of
+from watched_container import SECONDS_MAX, pid_of
 
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
@@ -26,10 +26,10 @@ def run(folder: Path, master: str | None) -> None:
     pids = [pid_of(folder, n) for n in (0, 1)]
     jvm = context._jvm.java.lang.ProcessHandle.current().pid()
     print("running", context.applicationId, os.getpid(), jvm, *pids, flush=True)
-    assert interrupted.wait(60)
+    assert interrupted.wait(SECONDS_MAX)
     assert not job.wait(1), "the interrupt reached more than the driver"
     (folder / "stop").touch()
-    assert job.wait(20)
+    assert job.wait(SECONDS_MAX)
     print("drained", [report["attempt"] for report in job.reports()], flush=True)
     close_context(context)
 

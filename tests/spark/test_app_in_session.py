@@ -25,6 +25,7 @@ from headrace.testing.chaos.deployment import is_running, until
 from headrace.testing.chaos.processes import cpu_seconds
 
 IDLE_PERCENT_MAX = 2.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture
@@ -50,11 +51,11 @@ def running(two_stages: TwoStages) -> Iterator[threading.Thread]:
     thread = threading.Thread(target=run, name="app")
     thread.start()
     try:
-        until(lambda: bool(errors) or is_there(two_stages), "every task runs", 60)
+        until(lambda: bool(errors) or is_there(two_stages), "every task runs", PATIENCE_S)
         yield thread
     finally:
         two_stages.seal()
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert errors == []
     assert not thread.is_alive()
 
@@ -74,9 +75,20 @@ def status_of(two_stages: TwoStages) -> AppStatus:
         client.close()
 
 
+def rows_read(two_stages: TwoStages) -> int:
+    """How many rows the first stage has read."""
+    return sum(task.rows_in for task in status_of(two_stages).tasks if task.name.startswith("orders/"))
+
+
+def versions(two_stages: TwoStages) -> dict[str, int]:
+    """The last version that each task has committed."""
+    tasks = status_of(two_stages).tasks
+    return {task.name: -1 if task.checkpoint is None else task.checkpoint.version for task in tasks}
+
+
 def ask_ui(context: SparkContext, path: str) -> Any:
     url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/{path}"
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:
         return json.load(answer)
 
 
@@ -90,19 +102,25 @@ def test_an_app_uses_the_session_that_is_there_and_leaves_it(
 
 
 def test_sparks_ui_shows_the_job_by_its_description(two_stages: TwoStages, spark_context: SparkContext) -> None:
+    found: list[Any] = []
+
+    def told() -> bool:  # jobs of other tests may still be ending, and Spark tells of changes when it finds the time
+        found[:] = ask_ui(spark_context, "jobs?status=running")
+        return [job["description"] for job in found] == ["headrace two-stages: 2 containers"]
+
     with running(two_stages):
-        jobs = ask_ui(spark_context, "jobs?status=running")
-        assert [job["description"] for job in jobs] == ["headrace two-stages: 2 containers"]
-        assert jobs[0]["numTasks"] == 2
+        until(told, "the job is the only one that is shown as running", PATIENCE_S)
+        assert found[0]["numTasks"] == 2
 
 
 @pytest.mark.slow
 def test_an_idle_app_costs_next_to_nothing(two_stages: TwoStages) -> None:
     with running(two_stages):
         two_stages.feed(1_000)
-        until(lambda: all(stage.lag == 0 for stage in status_of(two_stages).stages), "all is read", 30)
+        until(lambda: rows_read(two_stages) == 1_000, "all is read", PATIENCE_S)
+        then = versions(two_stages)
+        until(lambda: all(now > then[task] + 1 for task, now in versions(two_stages).items()), "committed", PATIENCE_S)
         pids = [container.pid for container in status_of(two_stages).containers if container.pid is not None]
-        time.sleep(1)  # what was read is committed by then
         before, began = [cpu_seconds(pid) for pid in pids], time.monotonic()
         time.sleep(4)
         seconds = time.monotonic() - began

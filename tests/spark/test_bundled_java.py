@@ -50,7 +50,7 @@ def test_dataframes_run_without_a_java_on_this_machine(tmp_path: Path, path_with
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     run = subprocess.run(
-        [sys.executable, program, master], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, program, master], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith(f"sum 9900 {tmp_path / 'cache'}")

@@ -30,7 +30,7 @@ def test_three_ways_to_run_a_bounded_app_give_the_same(tmp_path: Path, way: Call
     app.seal()
     with app.deploy(*way(app)) as run:
         assert run.wait(END_S) == 0, run.errors()
-        until(lambda: not run.processes(), "nothing is left of it", 10)
+        until(lambda: not run.processes(), "nothing is left of it", END_S)
     app.assert_exact()
 
 
@@ -42,7 +42,7 @@ def test_on_a_cluster_a_killed_executor_costs_nothing(tmp_path: Path) -> None:
         assert len(status.containers) == 2, "both executors are used, though they come one after the other"
         victim = run.executors()[0].pid
         os.kill(victim, signal.SIGKILL)
-        until(lambda: len(run.executors()) == 2 and look(victim) is None, "another executor is there", 30)
+        until(lambda: len(run.executors()) == 2 and look(victim) is None, "another executor is there", END_S)
         app.feed(5_000)
         app.seal()
         assert run.wait(END_S) == 0, run.errors()
@@ -78,7 +78,7 @@ def test_a_killed_container_is_back_and_a_killed_driver_can_be_started_again(tmp
         app.feed(5_000)
         run.wait_for("all is read", read_all)
         run.kill()
-        until(lambda: not [p for p in run.processes() if p.is_python_side], "its containers are gone", 10)
+        until(lambda: not [p for p in run.processes() if p.is_python_side], "its containers are gone", END_S)
     app.feed(5_000)
     app.seal()
     with app.deploy(*app.headrace_run()) as run:

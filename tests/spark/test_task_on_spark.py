@@ -21,7 +21,7 @@ def run(home: Path, *master: str) -> None:
         cwd=home,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

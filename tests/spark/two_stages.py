@@ -111,5 +111,5 @@ def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     """One command, to its end."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.run(
-        [*HEADRACE, *arguments], capture_output=True, text=True, timeout=120, env=environment, check=False
+        [*HEADRACE, *arguments], capture_output=True, text=True, timeout=300, env=environment, check=False
     )
