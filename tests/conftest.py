@@ -19,6 +19,9 @@ from postgres_server import PostgresServer
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
 
+# JVMs of tests live for seconds: what the second compiler and a second thread of the collector take never pays.
+os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
+
 ON_SPARK = ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]")
 
 _PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))

@@ -215,5 +215,5 @@ def _environment(scratch: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         # What a killed JVM leaves behind lies where the caller clears up.
         "SPARK_LOCAL_DIRS": str(scratch),
-        "SPARK_SUBMIT_OPTS": f"-Djava.io.tmpdir={scratch}",
+        "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={scratch}",
     }
