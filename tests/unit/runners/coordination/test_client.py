@@ -49,7 +49,7 @@ def answering(answers):
             for answer in answers:
                 connection, _ = server.accept()
                 with connection:
-                    connection.settimeout(10)
+                    connection.settimeout(30)
                     connection.recv(65536)
                     connection.sendall(answer)
 
@@ -75,7 +75,7 @@ def test_a_driver_that_is_gone_is_told_soon():
     begun = time.monotonic()
     with pytest.raises(UnavailableError, match=r"doesn't answer /status: .*refused"):
         client.status()
-    assert time.monotonic() - begun < 5, "refused connections don't use up the patience"
+    assert time.monotonic() - begun < 20, "refused connections don't use up the patience"
     client.close()
 
 
@@ -84,7 +84,7 @@ def test_silence_is_waited_for_within_bounds(silent):
     begun = time.monotonic()
     with pytest.raises(UnavailableError, match="timed out"):
         client.status()
-    assert 0.1 < time.monotonic() - begun < 5
+    assert 0.1 < time.monotonic() - begun < 20
     client.close()
 
 
@@ -130,12 +130,12 @@ def test_a_connection_is_kept(client, coordinator):
     assert client._connection.sock is kept
 
 
-def test_a_kept_connection_that_was_cut_costs_no_pause(client):
+def test_a_kept_connection_that_was_cut_costs_no_pause(coordinator):
+    client = CoordinatorClient(coordinator.url, coordinator.token, patience_s=0)  # no time for a pause
     client.status()
     client._connection.sock.shutdown(socket.SHUT_RDWR)
-    begun = time.monotonic()
     assert client.status().app == "app"
-    assert time.monotonic() - begun < 1
+    client.close()
 
 
 def test_close_ends_a_call_in_another_thread(silent):
@@ -153,7 +153,7 @@ def test_close_ends_a_call_in_another_thread(silent):
     while client._connection is None or client._connection.sock is None:
         threading.Event().wait(0.001)
     client.close()
-    thread.join(10)
+    thread.join(30)
     assert ended == [f"this client of the coordinator at {silent} was closed"]
     with pytest.raises(UnavailableError, match="was closed"):
         client.status()
@@ -191,9 +191,9 @@ def test_a_container_hears_of_its_drivers_death():
             client, lambda: process.heartbeat(next(beats)), lambda _: beaten.set(), on_lost, interval_s=0.05
         )
         thread.start()
-        assert beaten.wait(10)
+        assert beaten.wait(30)
         driver.send_signal(signal.SIGKILL)
-        assert gone.wait(10)
+        assert gone.wait(30)
         thread.close()
         client.close()
         assert [type(error) for error in lost] == [UnavailableError]
@@ -233,7 +233,7 @@ class Beating:
 
     def wait_for(self, reached):
         with self.happened:
-            assert self.happened.wait_for(reached, 10)
+            assert self.happened.wait_for(reached, 30)
 
 
 def test_beats_at_once_at_intervals_and_when_poked(client, coordinator):
@@ -286,11 +286,11 @@ def test_close_is_prompt_in_the_middle_of_a_call(silent):
     client = CoordinatorClient(silent, "t", timeout_s=60, patience_s=60)
     thread = HeartbeatThread(client, snapshot, lambda _: None, lost.append, 60)
     thread.start()
-    assert asked.wait(10)
+    assert asked.wait(30)
     begun = time.monotonic()
     thread.close()
     thread.close()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     assert lost == [], "who closes it needn't be told"
     client.close()
 

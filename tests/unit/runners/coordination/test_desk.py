@@ -23,10 +23,10 @@ from headrace.runners.tables.answering import AnswerThread
 
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with Coordinator(new_ledger(), MemoryMetadata(), tables=TableList(app="app")) as coordinator:
         yield coordinator
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_who_asks_gives_up_in_time_and_is_told_why(connect: Callable[[], Coordin
     client.register(Process(0, "u0").register())
     began = time.monotonic()
     one, two = client.ask(Ask(table="t", tasks=["a/0", "a/1"], limit_ms=50)).answers
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 15
     assert one.error == two.error
     assert one.error is not None
     assert one.error.retry
@@ -150,7 +150,7 @@ def test_closing_lets_everybody_go() -> None:
         coordinator.register(Process(1, "u1").register())
         listener = pool.submit(coordinator.listen, Listening(container=1, incarnation="u1"))
         coordinator.hang_up()
-        assert listener.result(10).question is None
+        assert listener.result(30).question is None
 
 
 def test_without_the_token_nothing_is_told(coordinator: Coordinator) -> None:

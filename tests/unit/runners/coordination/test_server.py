@@ -29,10 +29,10 @@ def metadata():
 
 @pytest.fixture
 def coordinator(metadata):
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     with Coordinator(new_ledger(), metadata) as coordinator:
         yield coordinator
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= threads
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_whole_life(coordinator, client):
     assert client.heartbeat(zero.heartbeat(1)) == m.Orders(drain=True)
     client.finished(zero.finished("a/0", "b/0"))
     assert client.finished(one.finished("a/1")) == m.Orders(drain=True, stop=True)
-    assert coordinator.wait(5) == "finished"
+    assert coordinator.wait(30) == "finished"
     status = client.status()
     assert [container.state for container in status.containers] == ["finished", "finished"]
     assert status.tasks[0].rows_in == 1
@@ -122,7 +122,7 @@ class Pausing(MemoryMetadata):
         self.writes += 1
         if self.writes == 2:
             self.reached.set()
-            assert self.go_on.wait(10)
+            assert self.go_on.wait(30)
         return super().put_each_if(namespace, puts)
 
 
@@ -141,7 +141,7 @@ def test_a_registration_cant_come_between_a_check_and_its_generation():
 
         threads = [threading.Thread(target=roll_back), threading.Thread(target=replace)]
         threads[0].start()
-        assert store.reached.wait(10)
+        assert store.reached.wait(30)
         threads[1].start()
         # Heartbeats don't wait for the store.
         beating = CoordinatorClient(coordinator.url, coordinator.token)
@@ -161,7 +161,7 @@ def test_failures_reach_the_driver(coordinator, client):
         type="UserFunctionError", message="your line", fault="user", retry=False, traceback="Traceback ..."
     )
     assert client.failure(failure) == m.Orders(stop=True)
-    assert coordinator.wait(5) == "failed"
+    assert coordinator.wait(30) == "failed"
     error = coordinator.status().error
     assert (error.type, error.message, error.traceback) == ("UserFunctionError", "your line", "Traceback ...")
 
@@ -172,7 +172,7 @@ def test_failures_reach_the_driver(coordinator, client):
 def test_wait_returns_at_the_timeout(coordinator):
     begun = time.monotonic()
     assert coordinator.wait(0.05) == "starting"
-    assert 0.04 < time.monotonic() - begun < 2
+    assert 0.04 < time.monotonic() - begun < 10
 
 
 def test_waiting_is_ended_by_what_happens(coordinator, client):
@@ -181,16 +181,16 @@ def test_waiting_is_ended_by_what_happens(coordinator, client):
     thread = threading.Thread(target=lambda: waited.append(coordinator.wait_for_change(seen, 30)))
     thread.start()
     client.register(Process(0, "u0").register())
-    thread.join(10)
+    thread.join(30)
     assert waited and waited[0] > seen
 
 
 def test_waiting_notices_the_lost(metadata):
     with Coordinator(new_ledger(lost_after_ms=80), metadata) as coordinator:
         client = CoordinatorClient(coordinator.url, coordinator.token)
+        before = coordinator.wait_for_change(0, 0)
         client.register(Process(0, "u0").register())
-        seen = coordinator.wait_for_change(0, 5)
-        assert coordinator.wait_for_change(seen, 10) > seen
+        assert coordinator.wait_for_change(before + 1, 30) == before + 2  # it came, and was lost
         assert coordinator.status().containers[0].state == "lost"
         client.close()
 
@@ -294,7 +294,7 @@ def test_nothing_is_written_to_the_terminal(coordinator, client, capfd):
 
 
 def test_close_cuts_idle_connections_and_leaves_no_thread(metadata):
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     coordinator = Coordinator(new_ledger(), metadata)
     coordinator.start()
     clients = [CoordinatorClient(coordinator.url, coordinator.token, patience_s=0) for _ in range(5)]
@@ -303,8 +303,8 @@ def test_close_cuts_idle_connections_and_leaves_no_thread(metadata):
     begun = time.monotonic()
     coordinator.close()
     coordinator.close()
-    assert time.monotonic() - begun < 2
-    assert threading.active_count() == threads
+    assert time.monotonic() - begun < 10
+    assert set(threading.enumerate()) <= threads
     for client in clients:
         with pytest.raises(UnavailableError):
             client.status()
