@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
+from killed import Killed
 
 import headrace as hr
 
-PROGRAM = Path(__file__).with_name("calls_program.py")
 COLUMNS = {"n": pl.Int64, "ts": pl.Int64}
 ROUND = 1_000
 KILLS = 4
-
-
-@contextmanager
-def running(home: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(PROGRAM), str(home), f"sqlite:///{home}/seconds.db"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=home)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=30)
 
 
 def write(home: Path, numbers: range, *, seal: bool = False) -> None:
@@ -45,13 +26,8 @@ def write(home: Path, numbers: range, *, seal: bool = False) -> None:
             writer.seal()
 
 
-def live_on(process: subprocess.Popen[str], home: Path, enough: int) -> None:
-    for _ in range(600):
-        if hr.read_stream("full", home=home).height >= enough:
-            return
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-    raise AssertionError("it doesn't get on")
+def done(home: Path, enough: int) -> bool:
+    return hr.read_stream("full", home=home).height >= enough
 
 
 @pytest.mark.slow
@@ -60,17 +36,12 @@ def test_results_of_calls_count_once_after_many_kills(tmp_path: Path) -> None:
     hr.create_stream("numbers", 1, COLUMNS, home=tmp_path)
     full = {"n": pl.Int64, "twice": pl.Int64, "third": pl.Int64, "rest": pl.Int64}
     hr.create_stream("full", 2, full, home=tmp_path)
-    for kill in range(KILLS):
-        done = kill * ROUND
-        with running(tmp_path) as process:
-            write(tmp_path, range(done, done + ROUND))
-            live_on(process, tmp_path, done + draw.randrange(ROUND // 2))
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait(30)
+    program = Killed("calls_program.py", tmp_path, f"sqlite:///{tmp_path}/seconds.db")
+    for first in range(0, KILLS * ROUND, ROUND):
+        enough = first + draw.randrange(ROUND // 2)
+        program.kill_when(partial(done, tmp_path, enough), partial(write, tmp_path, range(first, first + ROUND)))
     write(tmp_path, range(0), seal=True)
-    with running(tmp_path) as process:
-        said, _ = process.communicate(timeout=60)
-        assert (said, process.returncode) == ("ended\n", 0)
+    program.end()
 
     numbers = pl.DataFrame({"n": range(KILLS * ROUND)})
     wanted = numbers.with_columns(twice=pl.col("n") * 2, third=pl.col("n") // 3, rest=pl.col("n") % 7)

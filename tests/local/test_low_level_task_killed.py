@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 import pytest
+from killed import Killed
 
 import headrace as hr
 
-PROGRAM = Path(__file__).with_name("task_program.py")
 COLUMNS = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
 MEMBERS = 40
 ROUND = 2_000
 KILLS = 5
-
-
-@contextmanager
-def running(home: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, str(PROGRAM), str(home)], stdout=subprocess.PIPE, text=True, cwd=home)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate(timeout=30)
 
 
 def messages(numbers: range) -> pl.DataFrame:
@@ -55,31 +37,18 @@ def committed(home: Path) -> int:
     return hr.read_stream("counted", home=home).height
 
 
-def live_on(process: subprocess.Popen[str], home: Path, enough: int) -> None:
-    for _ in range(600):
-        if committed(home) >= enough:
-            return
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.05)
-    raise AssertionError("it doesn't get on")
-
-
 @pytest.mark.slow
 def test_stores_and_timers_count_once_after_many_kills(tmp_path: Path) -> None:
     draw = random.Random(3)
     hr.create_stream("messages", 1, COLUMNS, home=tmp_path)
     hr.create_stream("counted", 2, {"member": pl.String, "n": pl.Int64, "last": pl.Int64}, home=tmp_path)
-    for kill in range(KILLS):
-        done = kill * ROUND
-        with running(tmp_path) as process:
-            write(tmp_path, messages(range(done, done + ROUND)))
-            live_on(process, tmp_path, done // 2 + draw.randrange(ROUND // 2))
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait(30)
+    program = Killed("task_program.py", tmp_path)
+    for first in range(0, KILLS * ROUND, ROUND):
+        enough = first // 2 + draw.randrange(ROUND // 2)
+        rows = messages(range(first, first + ROUND))
+        program.kill_when(lambda enough=enough: committed(tmp_path) >= enough, partial(write, tmp_path, rows))
     write(tmp_path, messages(range(0)), seal=True)
-    with running(tmp_path) as process:
-        said, _ = process.communicate(timeout=60)
-        assert (said, process.returncode) == ("ended\n", 0)
+    program.end()
 
     total = KILLS * ROUND
     counted = hr.read_stream("counted", home=tmp_path)
@@ -96,14 +65,10 @@ def test_a_task_that_asks_for_the_end_drains_the_app(tmp_path: Path) -> None:
     hr.create_stream("messages", 1, COLUMNS, home=tmp_path)
     end = pl.DataFrame({"member": ["end"], "n": [0], "ts": [0]})
     write(tmp_path, pl.concat([messages(range(100)), end]))
-    with running(tmp_path) as process:
-        said, _ = process.communicate(timeout=60)
-        assert (said, process.returncode) == ("ended\n", 0)
+    Killed("task_program.py", tmp_path).end()
     assert committed(tmp_path) == 100
 
     write(tmp_path, messages(range(100, 120)))  # the next run goes on behind it
     write(tmp_path, end)
-    with running(tmp_path) as process:
-        said, _ = process.communicate(timeout=60)
-        assert (said, process.returncode) == ("ended\n", 0)
+    Killed("task_program.py", tmp_path).end()
     assert hr.read_stream("counted", home=tmp_path)["last"].sort().to_list() == list(range(120))

@@ -1,0 +1,59 @@
+"""A program that is killed again and again, each time when it has come far enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.testing.chaos.deployment import until
+
+PATIENCE_S = 120.0
+
+
+class Killed:
+    """A program of this folder, which says ``running`` when it has begun and ``ended`` when it has ended well."""
+
+    def __init__(self, program: str, home: Path, *arguments: object) -> None:
+        self._command = [sys.executable, str(Path(__file__).with_name(program)), str(home), *map(str, arguments)]
+        self._home = home
+
+    @contextmanager
+    def running(self) -> Iterator[subprocess.Popen[str]]:
+        """Its process, until the block is over."""
+        process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=self._home)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "running\n"
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=PATIENCE_S)
+
+    def kill_when(self, enough: Callable[[], bool], feed: Callable[[], None], later_s: float = 0.0) -> None:
+        """Start it, ``feed`` it, and kill it ``later_s`` after it has come far enough; it must not end before."""
+        with self.running() as process:
+            feed()
+
+            def there() -> bool:
+                assert process.poll() is None, f"it ended with {process.returncode}"
+                return enough()
+
+            until(there, "it has come far enough", PATIENCE_S)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(later_s)
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Run it to its end, which has to be a good one."""
+        with self.running() as process:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+            assert (said, process.returncode) == ("ended\n", 0)
