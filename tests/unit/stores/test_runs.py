@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from persisted_runs import PersistedRuns
 from stored_values import Disk
 
 from headrace.core.errors import CorruptLogError
@@ -256,20 +257,19 @@ class RunsMachine(RuleBasedStateMachine):
         assert self.store.entries() >= len(self.model)
 
 
-class DealtRunsMachine(RuleBasedStateMachine):
-    """Runs in pieces of a row or two, of which few stay in memory; a restart goes on from the disk."""
+class DealtRunsMachine(PersistedRuns):
+    """A store on a disk, and a dict."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pieces, "PIECE_ROWS", 2)
-        self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
-        self.store, self.copy, self.disk = store(), store(), Disk()
-        self.store.attach(self.disk)
         self.model: Contents = Counter()
 
-    def teardown(self) -> None:
-        self.patch.undo()
+    def new_store(self) -> Runs:
+        return store()
+
+    def all_rows(self) -> list[pl.DataFrame]:
+        rows = self.store.scan()
+        return [] if rows is None else [rows.select(*SCHEMA)]
 
     @rule(rows=st.lists(st.tuples(st.integers(-3, 5), st.integers(0, 20), st.integers(1, 9)), max_size=12))
     def add(self, rows: list[tuple[int, int, int]]) -> None:
@@ -302,28 +302,6 @@ class DealtRunsMachine(RuleBasedStateMachine):
         assert self.parted(parts) == {at: n for at, n in self.model.items() if low <= at[0] <= bound}
         self.model = Counter({at: n for at, n in self.model.items() if at[0] > gone})
 
-    @rule()
-    def commit(self) -> None:
-        for change in self.store.take_changes(1):
-            self.copy.apply(change)
-        self.store.persist(self.disk)
-
-    @rule()
-    def restart(self) -> None:
-        self.commit()
-        self.store = store()
-        self.store.attach(self.disk)
-
-    @rule()
-    def restore(self) -> None:
-        """The local state was lost."""
-        self.commit()
-        self.store, self.copy, self.disk = self.copy, store(), Disk()
-        rows = self.store.scan()
-        if rows is not None:
-            self.copy.add(rows.select(*SCHEMA))
-            self.copy.take_changes(1)
-
     @invariant()
     def holds_what_the_model_holds(self) -> None:
         assert contents(self.store.scan()) == self.model
@@ -332,12 +310,6 @@ class DealtRunsMachine(RuleBasedStateMachine):
             assert self.store.earliest is not None
             assert self.store.earliest <= lowest
         assert self.store.entries() >= len(self.model)
-
-    @invariant()
-    def nothing_is_left_on_disk(self) -> None:
-        if not self.store.entries():
-            self.store.persist(self.disk)
-            assert [key for key in self.disk.values if key != b"manifest"] == []
 
 
 RunsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
+from persisted_runs import PersistedRuns
 from stored_values import Disk
 
 from headrace.serdes.hashing import hash_rows
@@ -171,20 +172,18 @@ def test_places_are_where_the_wanted_are(held: list[int], wanted: list[int]) -> 
     assert found == [place for place, number in enumerate(sorted(held)) if number in asked]
 
 
-class LookUpsMachine(RuleBasedStateMachine):
-    """Runs in pieces of a row or two, of which few stay in memory, beside a list; a restart goes on from the disk."""
+class LookUpsMachine(PersistedRuns):
+    """A store on a disk, beside a list."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pieces, "PIECE_ROWS", 2)
-        self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
-        self.store, self.copy, self.disk = store(), store(), Disk()
-        self.store.attach(self.disk)
         self.model: Rows = []
 
-    def teardown(self) -> None:
-        self.patch.undo()
+    def new_store(self) -> Runs:
+        return store()
+
+    def all_rows(self) -> Iterator[pl.DataFrame]:
+        return self.store.frames(FIRST, LAST)
 
     @rule(rows=st.lists(st.tuples(st.integers(-3, 5), st.integers(0, 20), st.integers(1, 9)), max_size=12))
     def add(self, rows: Rows) -> None:
@@ -210,36 +209,9 @@ class LookUpsMachine(RuleBasedStateMachine):
     def look_between(self, low: int, high: int) -> None:
         assert listed(self.store.between(low, high)) == sorted(row for row in self.model if low <= row[0] <= high)
 
-    @rule()
-    def commit(self) -> None:
-        for change in self.store.take_changes(1):
-            self.copy.apply(change)
-        self.store.persist(self.disk)
-
-    @rule()
-    def restart(self) -> None:
-        self.commit()
-        self.store = store()
-        self.store.attach(self.disk)
-
-    @rule()
-    def restore(self) -> None:
-        """The local state was lost: what the changelog says is told to an empty store."""
-        self.commit()
-        self.store, self.copy, self.disk = self.copy, store(), Disk()
-        for each in self.store.frames(FIRST, LAST):
-            self.copy.add(each)
-        self.copy.take_changes(1)
-
     @invariant()
     def holds_what_the_model_holds(self) -> None:
         assert listed(self.store.frames(FIRST, LAST)) == sorted(self.model)
-
-    @invariant()
-    def nothing_is_left_on_disk(self) -> None:
-        if not self.store.entries():
-            self.store.persist(self.disk)
-            assert [key for key in self.disk.values if key != b"manifest"] == []
 
 
 LookUpsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -1,0 +1,63 @@
+"""What state machines over runs share: a store on a disk, a copy that is told of it by changes alone, and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+import pytest
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from stored_values import Disk
+
+from headrace.stores import pieces
+from headrace.stores.runs import Runs
+
+
+class PersistedRuns(RuleBasedStateMachine):
+    """Runs in pieces of a row or two, of which few stay in memory; a restart goes on from the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(pieces, "PIECE_ROWS", 2)
+        self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
+        self.store, self.copy, self.disk = self.new_store(), self.new_store(), Disk()
+        self.store.attach(self.disk)
+
+    def new_store(self) -> Runs:
+        """An empty one."""
+        raise NotImplementedError
+
+    def all_rows(self) -> Iterable[pl.DataFrame]:
+        """What the store holds, as it can be added to another one."""
+        raise NotImplementedError
+
+    def teardown(self) -> None:
+        self.patch.undo()
+
+    @rule()
+    def commit(self) -> None:
+        for change in self.store.take_changes(1):
+            self.copy.apply(change)
+        self.store.persist(self.disk)
+
+    @rule()
+    def restart(self) -> None:
+        self.commit()
+        self.store = self.new_store()
+        self.store.attach(self.disk)
+
+    @rule()
+    def restore(self) -> None:
+        """The local state was lost: what the changelog says is told to an empty store."""
+        self.commit()
+        self.store, self.copy, self.disk = self.copy, self.new_store(), Disk()
+        for rows in self.all_rows():
+            self.copy.add(rows)
+        self.copy.take_changes(1)
+
+    @invariant()
+    def nothing_is_left_on_disk(self) -> None:
+        if not self.store.entries():
+            self.store.persist(self.disk)
+            assert [key for key in self.disk.values if key != b"manifest"] == []
