@@ -169,25 +169,31 @@ class StreamReader:
 
 
 class _Silence:
-    """How long no row has come, and waiting for the end of that."""
+    """How long no row has come, and waiting for the end of that.
+
+    It begins with a look for rows, not before: however long getting there takes, what is there is read.
+    """
 
     def __init__(self, timeout: float | None) -> None:
         self._timeout = timeout
-        self._since = time.monotonic()
+        self._since: float | None = None
 
     def broken(self) -> None:
         """A row has come."""
-        self._since = time.monotonic()
+        self._since = None
 
     def too_long(self) -> bool:
-        """See ``StreamReader.follow``."""
+        """See ``StreamReader.follow``. Asked before each look."""
+        if self._since is None:
+            self._since = time.monotonic()
+            return False
         return self._timeout is not None and time.monotonic() - self._since >= self._timeout
 
     def wait(self, consumer: Consumer) -> bool:
         """See ``Wait``."""
         number = consumer.fileno()
         wait_s = (UNWATCHED_WAIT_MS if number is None else WAIT_MS) / 1000
-        if self._timeout is not None:
+        if self._timeout is not None and self._since is not None:
             wait_s = max(0.0, min(wait_s, self._since + self._timeout - time.monotonic()))
         poll = select.poll()
         if number is not None:

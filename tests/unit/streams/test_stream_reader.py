@@ -187,6 +187,13 @@ def test_following_ends_when_nothing_comes(home: Path) -> None:
     task.close()
 
 
+def test_following_reads_what_is_there_however_short_its_patience(home: Path) -> None:
+    with hr.StreamWriter("numbers", home=home) as writer:
+        for n in range(3):
+            writer.write([{"n": n}])
+        assert sorted(numbers(hr.StreamReader("numbers", home=home).follow(timeout=0))) == [0, 1, 2]
+
+
 def test_what_cannot_be_read_is_met_again(home: Path) -> None:
     with hr.StreamWriter("numbers", key="n", home=home) as writer:
         writer.write([{"n": 1}])
