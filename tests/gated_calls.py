@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-TIME_MAX_S = 20.0
+TIME_MAX_S = 60.0
 
 
 class Gate:

@@ -138,7 +138,7 @@ def test_an_attempt_that_takes_too_long_has_failed(bench: Bench, plain: bool) ->
         return 7
 
     function: Callable[[Any], Any] = thread if plain else coroutine
-    lane: Lane[Any] = Lane(bench.calls, function, calling(timeout_ms=20, attempts=2))
+    lane: Lane[Any] = Lane(bench.calls, function, calling(timeout_ms=500, attempts=2))
     lane.put(rows(0))
     (done,) = bench.taken(lane, 1)
     over.set()
@@ -178,22 +178,27 @@ def test_what_is_left_when_a_lane_closes_is_cancelled_and_not_heard_of(bench: Be
     assert (lane.take(), lane.unfinished, gate.asked) == ([], 0, [0, 1, 5])
 
 
+def new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread not in before]
+
+
 def test_the_loop_ends_with_the_container_and_nobody_is_woken_after_that() -> None:
+    before = set(threading.enumerate())
     bench = Bench()
     gate = Gate()
     lane: Lane[Any] = Lane(bench.calls, gate, calling(2))
     lane.put(rows(0))
     gate.until_asked(0)
-    before = {thread.name for thread in threading.enumerate()}
+    assert [thread.name for thread in new_threads(before)] == ["headrace-calls"]
     bench.calls.close()
-    assert "headrace-calls" in before
-    assert "headrace-calls" not in {thread.name for thread in threading.enumerate()}
+    assert new_threads(before) == []
     assert (gate.cancelled, bench.rings) == (1, 0)
 
 
 def test_no_thread_is_there_before_the_first_call(bench: Bench) -> None:
+    before = set(threading.enumerate())
     Lane(bench.calls, Gate(), calling())
-    assert "headrace-calls" not in {thread.name for thread in threading.enumerate()}
+    assert new_threads(before) == []
 
 
 def test_results_that_come_together_ring_once(bench: Bench) -> None:

@@ -176,13 +176,14 @@ def test_a_reader_beside_the_run_loop_sees_whole_commits(tmp_path: Path, changes
     with DrivenApp(prices_app(tmp_path)) as app:
         app.start()
         tables = tables_of(app.hosts[0])
-        over = threading.Event()
+        over, looked = threading.Event(), threading.Event()
 
         def read() -> None:
             try:
                 while not over.is_set():
                     page = scan(tables)
                     seen.append((page.version, tuple(page.rows.get_column("euros").unique())))
+                    looked.set()
             except BaseException as error:
                 failed.append(error)
 
@@ -192,6 +193,8 @@ def test_a_reader_beside_the_run_loop_sees_whole_commits(tmp_path: Path, changes
             for number in range(30):
                 changes.write(priced(*((f"a{n}", n, f"{number}.00") for n in range(50))))
                 app.run(INTERVAL_MS)
+                looked.clear()
+                assert looked.wait(60), failed
         finally:
             over.set()
             reader.join()
