@@ -19,7 +19,7 @@ from headrace.systems.log.system import LogSystem
 
 Process = subprocess.Popen[bytes]
 Spawn = Callable[..., Process]
-PATIENCE_S = 30
+PATIENCE_S = 120
 
 
 @pytest.fixture
@@ -80,12 +80,13 @@ def test_rows_pass_from_a_writer_to_a_follower_promptly(spawn: Spawn, log: LogSy
     put(writer, '{"n":0}\n')
     assert next_line(follower) == {"n": 0}
     waits = []
-    for number in range(1, 20):
+    for number in range(1, 41):
         began = time.monotonic()
         put(writer, json.dumps({"n": number}) + "\n")
         assert next_line(follower) == {"n": number}
         waits.append(time.monotonic() - began)
-    assert sorted(waits)[len(waits) // 2] < 0.1
+    # A quarter, as others want the processor too; of looks every 500 ms one in ten would come so soon.
+    assert sorted(waits)[len(waits) // 4] < 0.05
     log.admin().seal("views")
     assert ended(follower) == (0, "")
 
