@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import threading
+from contextlib import suppress
 from pathlib import Path
+
+
+def free_port() -> int:
+    """A port that stays free while the server is away: not one of those that connections get by themselves."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(min(10_000, lowest - 1000), lowest), 100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 class PostgresServer:
@@ -23,9 +35,7 @@ class PostgresServer:
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self._process: subprocess.Popen[str] | None = None
         self._log = threading.Thread()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port: int = probe.getsockname()[1]
+        self.port = free_port()
         secret = folder / "password"
         secret.write_text(self.password.replace("%40", "@"))
         if os.geteuid() == 0:
