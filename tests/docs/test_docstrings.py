@@ -126,7 +126,7 @@ def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     running = threading.Thread(target=app.run, kwargs={"local": True, "progress": False})
     running.start()
     try:
-        until(are_committed, "the app runs and has committed", 60)
+        until(are_committed, "the app runs and has committed", 120)
         finder = doctest.DocTestFinder(exclude_empty=True)
         found = [test for public in (hr.open_table, hr.TableReader) for test in finder.find(public) if test.examples]
         assert [test.name for test in found] == [
@@ -142,7 +142,7 @@ def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             client = address.client()
             client.drain()
             client.close()
-        running.join(60)
+        running.join(120)
 
 
 @pytest.mark.parametrize("public", [Declarations, hr.Stream, *FUNCTIONS], ids=lambda p: p.__name__)

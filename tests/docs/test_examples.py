@@ -14,7 +14,7 @@ import headrace
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SOURCE = str(Path(headrace.__file__).parents[1])
 SPARK = {"13_on_spark.py"}
-TIME_MAX_S = 120
+TIME_MAX_S = 300
 
 
 def example_files() -> list[Path]:

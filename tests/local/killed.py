@@ -14,7 +14,7 @@ import pytest
 
 from headrace.testing.chaos.deployment import until
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 class Killed:

@@ -117,7 +117,7 @@ def test_as_a_user_runs_them(tmp_path: Path) -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -25,7 +25,7 @@ from headrace.testing.chaos.deployment import is_running, until
 from headrace.testing.chaos.processes import cpu_seconds
 
 IDLE_PERCENT_MAX = 2.0
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.testing.chaos.deployment import is_running, until
 from headrace.testing.chaos.processes import look
 
-END_S = 150.0
+END_S = 300.0
 
 
 def read_all(status: AppStatus) -> bool:

@@ -73,7 +73,7 @@ def running(command: list[str], scratch: Path) -> Iterator[tuple[subprocess.Pope
             with suppress(ProcessLookupError):  # it may end at this moment
                 os.kill(pid, signal.SIGKILL)
         process.stdout.close()
-        process.wait(60)
+        process.wait(300)
         shutil.rmtree(spark_home() / "work" / app_id, ignore_errors=True)
 
 
@@ -86,7 +86,7 @@ def test_an_interrupt_from_the_terminal_lets_the_driver_drain(
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout is not None
         assert "drained [0, 0]" in process.stdout.read()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         until(lambda: not alive_in_session(process.pid))
 
 

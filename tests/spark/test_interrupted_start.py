@@ -56,7 +56,7 @@ def starting(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]
         for pid in alive_in_session(process.pid):
             with suppress(ProcessLookupError):  # it may end at this moment
                 os.kill(pid, signal.SIGKILL)
-        process.wait(60)
+        process.wait(300)
         if process.stderr is not None:
             process.stderr.close()
 
@@ -65,7 +65,7 @@ def starting(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]
 def test_an_interrupt_while_spark_starts_ends_the_run_well(tmp_path: Path, command: list[str]) -> None:
     with starting(tmp_path, command) as process:
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=150)
+        _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
         assert "once Spark has started" in said
         assert "interrupted drained after" in said
@@ -79,5 +79,5 @@ def test_a_second_interrupt_ends_it_at_once_and_takes_the_jvm_along(tmp_path: Pa
         os.killpg(process.pid, signal.SIGINT)
         assert "once Spark has started" in process.stderr.readline()
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(300) == 130
         until(lambda: not alive_in_session(process.pid))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.runners.spark.hosting import ContainerArgs, Report
 
-SECONDS_MAX = 120.0
+SECONDS_MAX = 300.0
 
 
 def main(args: ContainerArgs) -> Report:

@@ -74,8 +74,9 @@ class Shop:
             yield
         finally:
             self.drain()
-            thread.join(60)
+            thread.join(120)
         assert self.errors == []
+        assert not thread.is_alive()
 
     # -- what there is to see
 
@@ -101,7 +102,7 @@ class Shop:
     def until(self, condition: Callable[[], Any]) -> None:
         """Wait for something that happens in a thread without an event for others."""
         never = threading.Event()
-        for _ in range(3000):
+        for _ in range(6000):
             if condition():
                 return
             never.wait(0.02)

@@ -89,7 +89,7 @@ def test_conf_keeps_everything_behind_the_first_equals_sign() -> None:
 def test_a_bounded_app_runs_to_its_end(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
     cli("stream", "seal", "numbers")
     run = spawn("run", pipeline, "--local", "--quiet", "--", "10")
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=120)
     assert (run.returncode, out, err) == (0, b"", b"")
     assert [line["n"] for line in cli("stream", "read", "doubles").lines()] == [10, 20, 30]
 
@@ -102,7 +102,7 @@ def test_ctrl_c_drains_and_ends_well(cli: Cli, spawn: Spawn, pipeline: Path) -> 
     assert follower.stdout is not None
     assert follower.stdout.readline() == b'{"n":2}\n'
     run.send_signal(signal.SIGINT)
-    _, err = run.communicate(timeout=60)
+    _, err = run.communicate(timeout=120)
     assert run.returncode == 0, err.decode()
     assert b"Traceback" not in err
 
@@ -114,7 +114,7 @@ def test_a_failing_function_ends_it_with_1(cli: Cli, spawn: Spawn, tmp_path: Pat
     text = PIPELINE.format(home=str(home))
     file.write_text(text.replace('select(pl.col("n") * factor)', "filter(lambda row: 1 / 0)"))
     run = spawn("run", file, "--local", "--quiet")
-    _, err = run.communicate(timeout=60)
+    _, err = run.communicate(timeout=120)
     assert run.returncode == 1
     assert err.startswith(b"error: ")
     assert b"division by zero" in err

@@ -89,7 +89,7 @@ def test_another_app_is_not_there(cli: Cli) -> None:
 
 def watched(process: subprocess.Popen[bytes]) -> Any:
     assert process.stdout is not None
-    ready, _, _ = select.select([process.stdout], [], [], 30)
+    ready, _, _ = select.select([process.stdout], [], [], 120)
     assert ready, "nothing came"
     return json.loads(process.stdout.readline())
 
@@ -100,7 +100,7 @@ def test_watching_ends_with_ctrl_c(spawn: Spawn) -> None:
     assert watched(watch)[0]["state"] == "running"
     assert watched(watch)[0]["state"] == "running"
     watch.send_signal(signal.SIGINT)
-    assert watch.wait(30) == 0
+    assert watch.wait(120) == 0
     assert watch.stderr is not None
     assert watch.stderr.read() == b""
 
@@ -110,6 +110,6 @@ def test_watching_ends_with_the_app(spawn: Spawn, running: CoordinatorClient, ho
     assert watched(watch)[0]["state"] == "running"
     (file,) = (home / "apps" / "page-views").glob("*.json")
     file.unlink()
-    assert watch.wait(30) == 0
+    assert watch.wait(120) == 0
     assert watch.stderr is not None
     assert watch.stderr.read() == b"it has ended\n"

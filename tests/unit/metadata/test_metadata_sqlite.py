@@ -44,7 +44,7 @@ def test_threads_that_open_at_once_all_get_in(tmp_path):
 
     def open_and_close(file, together):
         try:
-            together.wait(10)
+            together.wait(60)
             SqliteMetadata(file).close()
         except Exception as error:
             failed.append(error)
@@ -75,7 +75,7 @@ store.close()
 def test_processes_that_open_and_write_at_once_lose_nothing(path):
     # They also race for creating the file.
     processes = [subprocess.Popen([sys.executable, "-c", INCREMENT, str(path)]) for _ in range(3)]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
     store = SqliteMetadata(path)
     assert store.get("ns", "sum").value == b"75"
     store.close()
@@ -88,7 +88,7 @@ def test_a_writer_that_dies_in_a_transaction_leaves_no_trace(path):
         "import os, sqlite3, sys; c = sqlite3.connect(sys.argv[1], isolation_level=None);"
         "c.execute('BEGIN IMMEDIATE'); c.execute(\"UPDATE entries SET value = x'00'\"); os._exit(9)"
     )
-    assert subprocess.run([sys.executable, "-c", dying, str(path)], timeout=30, check=False).returncode == 9
+    assert subprocess.run([sys.executable, "-c", dying, str(path)], timeout=120, check=False).returncode == 9
     assert store.get("ns", "k") == (b"before", version)
     assert store.put_if("ns", "k", b"after", version) is not None
     store.close()
@@ -102,7 +102,7 @@ def test_waits_no_longer_than_the_busy_timeout(path):
     begun = time.monotonic()
     with pytest.raises(UnavailableError, match=r"metadata\.db: another process has kept it locked for 100 ms"):
         store.put_if("ns", "k", b"w", version)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 30
     assert store.get("ns", "k") == (b"v", version), "readers don't wait for writers"
     holder.execute("ROLLBACK")
     holder.close()
@@ -175,5 +175,5 @@ os._exit(0)
 
 
 def test_a_forked_process_is_told_to_open_its_own(path):
-    run = subprocess.run([sys.executable, "-c", FORK, str(path)], timeout=30, check=True, capture_output=True)
+    run = subprocess.run([sys.executable, "-c", FORK, str(path)], timeout=120, check=True, capture_output=True)
     assert run.stdout == b"refused\n"

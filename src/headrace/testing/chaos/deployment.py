@@ -24,8 +24,8 @@ from headrace.runners.coordination.messages import AppStatus, ContainerStatus
 from headrace.testing.chaos.processes import Process, in_session, look, send
 
 LOOK_S = 0.05
-START_S = 120.0
-END_S = 20.0
+START_S = 300.0
+END_S = 60.0
 
 
 def until(condition: Callable[[], bool], what: str, seconds_max: float) -> float:

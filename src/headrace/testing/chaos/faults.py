@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from headrace.testing.chaos.deployment import Deployment, is_running, until
 from headrace.testing.chaos.processes import Process, look, send
 
-BACK_S = 120.0
+BACK_S = 300.0
 FREEZE_SHORT_S = (0.2, 3.0)
 ZOMBIE_S = (0.1, 1.5)
 RESTORE_S = (0.0, 1.0)

@@ -21,7 +21,7 @@ from headrace.testing.chaos.oracle import expected
 from headrace.testing.chaos.verdict import judge, judge_database
 
 PAUSE_S = (0.5, 3.0)
-FINISH_S = 120.0
+FINISH_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,13 +208,13 @@ def test_of_drivers_that_start_at_once_one_runs_and_a_kill_frees_its_place(tmp_p
         winner.send_signal(signal.SIGSTOP)
         begun = time.monotonic()
         assert a.find(tmp_path, "app").pid == winner.pid, "who is silent may go on: its place isn't free"
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 60
         winner.send_signal(signal.SIGKILL)
-        winner.wait(10)
+        winner.wait(60)
         assert a.find_all(tmp_path) == []
         drivers.append(start_driver(tmp_path))
         assert drivers[-1].stdout.readline() == "running\n"
     finally:
         for driver in drivers:
             driver.kill()
-            driver.communicate(timeout=10)
+            driver.communicate(timeout=60)
