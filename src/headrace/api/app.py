@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 
@@ -27,12 +27,12 @@ from headrace.api.tasking import add_task
 from headrace.api.tasks import Task
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
+from headrace.core.home import home_of
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 _DEFAULTS = Settings()
-HOME_VARIABLE = "HEADRACE_HOME"
 _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 
 
@@ -48,7 +48,7 @@ class Declarations:
         self,
         name: str,
         *,
-        home: str | None = None,
+        home: str | Path | None = None,
         intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
         guarantee: Guarantee = _DEFAULTS.guarantee,
         checkpoint_interval: Duration = _DEFAULTS.checkpoint_interval_ms,
@@ -69,7 +69,7 @@ class Declarations:
             if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
             settings = Settings(
-                home=str(home or os.environ.get(HOME_VARIABLE) or _DEFAULTS.home),
+                home=str(home_of(home)),
                 intermediate_partitions=intermediate_partitions,
                 guarantee=one_of("guarantee", guarantee, Guarantee),
                 checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),

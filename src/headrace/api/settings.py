@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from headrace.core.home import DEFAULT_HOME
 from headrace.systems.registry import SystemSpec
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -15,7 +16,7 @@ Grouping = Literal["partition", "container"]
 class Settings:
     """What an app sets once for all of itself; the only place where these defaults are written."""
 
-    home: str = ".headrace"
+    home: str = DEFAULT_HOME
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = 1000

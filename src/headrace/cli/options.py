@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from headrace.core.home import DEFAULT_HOME, HOME_VARIABLE
+
 Home = Annotated[
     Path,
     typer.Option(
         "--home",
-        envvar="HEADRACE_HOME",
+        envvar=HOME_VARIABLE,
         metavar="FOLDER",
         help="Where Headrace keeps its data; the embedded log lies in FOLDER/streams.",
         show_default=True,
     ),
 ]
-HOME = Path(".headrace")
+HOME = Path(DEFAULT_HOME)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

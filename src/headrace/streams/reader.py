@@ -20,6 +20,7 @@ import polars as pl
 from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import DataError, FrameError, UsageError
 from headrace.core.frame import Kind
+from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
@@ -40,11 +41,11 @@ class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     partitions: tuple[ReaderPosition, ...]
 
 
-def read_stream(name: str, *, committed: bool = True, home: str | Path = ".headrace") -> pl.DataFrame:
+def read_stream(name: str, *, committed: bool = True, home: str | Path | None = None) -> pl.DataFrame:
     """All rows that a stream holds now, in the order of partitions and offsets.
 
     What an exactly-once app has written but not committed yet is left out, and so is what a failure has taken back;
-    ``committed=False`` shows that too.
+    ``committed=False`` shows that too. ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given.
 
     >>> hr.read_stream("orders").rows()
     [('ann', 5.0), ('ann', 2.0)]
@@ -78,12 +79,13 @@ class StreamReader:
         committed: bool = True,
         start: Literal["oldest", "upcoming"] = "oldest",
         from_position: str | None = None,
-        home: str | Path = ".headrace",
+        home: str | Path | None = None,
     ) -> None:
         """Begin at ``start``, or at a position that another reader of this stream gave.
 
         ``committed=False`` shows rows before they are committed, and rows that are taken back later.
         """
+        home = home_of(home)
         self._system = open_log(home)
         self.stream = StreamId(LOG, name)
         info = require_stream(self._system, self.stream, home)

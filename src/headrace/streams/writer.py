@@ -12,22 +12,24 @@ from typing import Any, Self
 
 import polars as pl
 
+from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
 from headrace.serdes.schema import Schema
 from headrace.streams.place import LOG, open_log, require_stream
 from headrace.streams.row_writer import RowWriter
 
 
-def create_stream(name: str, partitions: int, schema: object = None, *, home: str | Path = ".headrace") -> None:
+def create_stream(name: str, partitions: int, schema: object = None, *, home: str | Path | None = None) -> None:
     """Create a stream; one of the same shape may be there already.
 
-    Raises ``StreamExistsError`` when one of another shape is there.
+    Raises ``StreamExistsError`` when one of another shape is there. ``home`` is ``HEADRACE_HOME``, else ``.headrace``,
+    unless it is given.
 
     >>> hr.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
     """
     check_id("stream", name)
     columns = None if schema is None else dict(Schema.of(schema).columns)
-    open_log(home).admin().create(name, partitions, columns)
+    open_log(home_of(home)).admin().create(name, partitions, columns)
 
 
 class StreamWriter:
@@ -39,8 +41,9 @@ class StreamWriter:
     1
     """
 
-    def __init__(self, name: str, *, key: str | Sequence[str] = (), home: str | Path = ".headrace") -> None:
+    def __init__(self, name: str, *, key: str | Sequence[str] = (), home: str | Path | None = None) -> None:
         """With ``key`` columns, rows of one key go to one partition; without, batches go round robin."""
+        home = home_of(home)
         system, stream = open_log(home), StreamId(LOG, name)
         info = require_stream(system, stream, home)
         self._name = name

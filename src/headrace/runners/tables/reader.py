@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import polars as pl
 
 from headrace.core.errors import DataError, HeadraceError, UsageError
+from headrace.core.home import home_of
 from headrace.runners.coordination.query_messages import KEYS_MAX, LIMIT_MAX, LIMIT_MS_MAX
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ _SPARE_S = 5.0
 """How much longer than the answer may take its asker waits for the coordinator itself."""
 
 
-def open_table(app: str, table: str, *, home: str | Path = ".headrace", timeout: float = 5.0) -> TableReader:
+def open_table(app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> TableReader:
     """A table of an app that runs on this home, to be read beside it: what is committed, never what isn't yet.
 
-    ``timeout`` is how many seconds a read may take. Raises ``UsageError`` when the app has no such table and
-    ``SurroundingsError`` when the app doesn't run.
+    ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given; ``timeout`` is how many seconds a read may
+    take. Raises ``UsageError`` when the app has no such table and ``SurroundingsError`` when the app doesn't run.
 
     >>> prices = hr.open_table("shop", "prices")
     >>> prices.get("lamp")
@@ -48,13 +49,13 @@ class TableReader:
     [('desk', 90.0)]
     """
 
-    def __init__(self, app: str, table: str, *, home: str | Path = ".headrace", timeout: float = 5.0) -> None:
+    def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> None:
         """See ``open_table``."""
         if not 0 < timeout <= LIMIT_MS_MAX / 1000:
             raise UsageError(f"a timeout of {timeout} s", hint=f"give more than 0 and {LIMIT_MS_MAX // 1000} s at most")
         self.app = app
         self.table = table
-        self._home = Path(home)
+        self._home = home_of(home)
         self._limit_ms = round(timeout * 1000)
         self._client: CoordinatorClient | None = None
         self._hang_up: weakref.finalize[[], TableReader] | None = None

@@ -1,0 +1,50 @@
+"""One rule for the home folder, whoever asks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from headrace.core.home import home_of
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "home"),
+    [
+        (None, None, ".headrace"),
+        (None, "", ".headrace"),
+        (None, "/data/a", "/data/a"),
+        ("/data/b", "/data/a", "/data/b"),
+        (Path("c"), None, "c"),
+    ],
+)
+def test_what_is_given_comes_before_the_variable(
+    monkeypatch: pytest.MonkeyPatch, given: str | Path | None, variable: str | None, home: str
+) -> None:
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("HEADRACE_HOME", variable)
+    assert home_of(given) == Path(home)
+    assert hr.App("shop", home=given).settings.home == home
+
+
+def test_streams_are_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "here"))
+    hr.create_stream("numbers", 1, {"n": pl.Int64})
+    with hr.StreamWriter("numbers") as writer:
+        writer.write([{"n": 1}])
+    assert hr.read_stream("numbers")["n"].to_list() == [1]
+    assert hr.StreamReader("numbers").partitions == 1
+    assert (tmp_path / "here" / "streams" / "numbers").is_dir()
+    assert not (tmp_path / ".headrace").exists()
+    with pytest.raises(hr.SurroundingsError, match=f"no app 'shop' has ever run on {tmp_path / 'here'}"):
+        hr.open_table("shop", "prices")
+
+
+def test_what_is_no_folder_is_said() -> None:
+    with pytest.raises(hr.UsageError, match="home=5 is not a folder"):
+        hr.read_stream("numbers", home=5)  # type: ignore[arg-type]
