@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from headrace.api.specs import Role, StreamSpec
-from headrace.core.errors import FencedError, HeadraceError, TrimmedOffsetError
+from headrace.core.errors import FencedError, HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
@@ -44,7 +44,7 @@ class Inputs:
             consumer = self._consumers[name]
             for ssp in ssps:
                 try:
-                    consumer.register(ssp, positions[ssp])
+                    _register(consumer, ssp, positions[ssp])
                 except TrimmedOffsetError as error:
                     raise self._given_up(ssp, error) from error
                 begun[ssp] = consumer.position(ssp)
@@ -111,7 +111,7 @@ class Inputs:
             end = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].upcoming
             consumer = self._connections.consumer(spec.system)
             try:
-                consumer.register(ssp, Edge.OLDEST if start is None else start)
+                _register(consumer, ssp, Edge.OLDEST if start is None else start)
                 while consumer.position(ssp) < end:
                     found = consumer.poll([ssp], POLL_BYTES_MAX)
                     if not found:
@@ -137,3 +137,15 @@ def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> Collection[str] 
             return None
         names |= dict.fromkeys(spec.schema.columns)
     return names.keys()
+
+
+def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
+    """Begin there. The position comes from a checkpoint, so when it can't be it is the stream that is wrong."""
+    try:
+        consumer.register(ssp, position)
+    except UsageError as error:
+        raise StreamNotFoundError(
+            f"this is not the stream that the app has read before; its checkpoint can't be gone on from: {error.message}",
+            hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
+            "old one back and start again; to read the one that is there, begin anew under another app name",
+        ) from error

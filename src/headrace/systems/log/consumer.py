@@ -2,7 +2,8 @@
 
 A poll drains the wake-ups first and looks at the files second, so that a write after the look brings
 another wake-up. Partitions that were not written since they were last found empty cost nothing; all of
-them are looked at twice a second, for writers that bring no wake-up (another machine).
+them are looked at twice a second, for writers that bring no wake-up (another machine), and for streams that somebody
+took away.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class LogConsumer:
         if position > reading.file.size():
             raise UsageError(
                 f"{reading.ssp}: offset {position} lies behind the end, {end}",
-                hint="the log was replaced, or lost its end in a crash of the machine; read it again from the oldest",
+                hint="name an offset up to the end; headrace stream describe shows where it is",
             )
         return position
 
@@ -149,6 +150,7 @@ class LogConsumer:
         if changed is None or now - self._looked_at_all > _LOOK_AT_ALL_S:
             self._looked_at_all = now
             for reading in self._readings.values():
+                reading.file.require_there()
                 reading.look = True
             return
         for number in changed:

@@ -175,6 +175,8 @@ class StreamFolder:
                 os.pwrite(fd, _POSITION.pack(position + 1), partition * _POSITION.size)
             finally:
                 os.close(fd)
+        except FileNotFoundError:
+            raise _gone(self.name, self.path) from None
         except OSError as error:
             raise StorageError(f"can't report the position of {group!r} in {path}: {error}") from error
 
@@ -186,6 +188,28 @@ class StreamFolder:
             return {}
         whole = data[: len(data) - len(data) % _POSITION.size]
         return {n: value - 1 for n, (value,) in enumerate(_POSITION.iter_unpack(whole)) if value}
+
+
+def require_there(path: Path, opened: os.stat_result, what: str) -> None:
+    """Raise ``StreamNotFoundError`` when ``path`` isn't the file ``opened`` any more: it was taken away meanwhile."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise _gone(what, path) from None
+    if not os.path.samestat(found, opened):
+        raise StreamNotFoundError(
+            f"{what} was replaced while it was in use: another stream of that name is there now ({path})",
+            hint="put the folder of the old one back, and start again; "
+            "an app that shall go on with the new one has to begin anew, under another app name",
+        )
+
+
+def _gone(what: str, path: Path) -> StreamNotFoundError:
+    return StreamNotFoundError(
+        f"{what} was deleted or moved away while it was in use: {path} isn't there any more",
+        hint="put the folder of the stream back as it was, and start again; "
+        "an app that shall do without what was in it has to begin anew, under another app name",
+    )
 
 
 def stream_names(root: Path) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from headrace.core.errors import CorruptLogError, StreamNotFoundError
 from headrace.core.ids import Offset
 from headrace.systems.log import segment
+from headrace.systems.log.layout import require_there
 from headrace.systems.log.segment import Stop, Verdict
 
 _SEARCH_BYTES = 1 << 16
@@ -38,6 +39,10 @@ class PartitionFile:
     def close(self) -> None:
         """Release the file."""
         os.close(self.fd)
+
+    def require_there(self) -> None:
+        """Raise ``StreamNotFoundError`` when another file, or none, stands where this one was opened."""
+        require_there(self.path, os.fstat(self.fd), self.what)
 
     def size(self) -> int:
         """The bytes in the file now."""
@@ -72,8 +77,8 @@ class PartitionFile:
         if diagnosis.verdict is Verdict.CORRUPT:
             raise CorruptLogError(
                 f"{self.what}, offset {position}: {diagnosis.reason} ({self.path})",
-                hint="the file was damaged, or this isn't the offset of a record; "
-                "restore the file, or go on from a later offset by a startpoint",
+                hint="the file was damaged, or the stream was replaced by another of its name, "
+                "or this isn't the offset of a record: put the file back as it was",
             )
         return diagnosis.skip if diagnosis.verdict is Verdict.TORN else 0
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from headrace.core.errors import HeadraceError, IndeterminateWriteError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
-from headrace.systems.log.layout import StreamFolder
+from headrace.systems.log.layout import StreamFolder, require_there
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.log.segment import HEADER_SIZE, record_header
 
@@ -34,7 +34,7 @@ class _Appender:
         self.what = f"{folder.name}[{partition}]"
         self._folder = folder
         self._partition = partition
-        path = folder.log(partition)
+        self._path = path = folder.log(partition)
         file = PartitionFile(path, self.what)
         try:
             self.seed = file.seed
@@ -47,6 +47,7 @@ class _Appender:
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise StorageError(f"{self.what}: can't open {path}: {error}") from error
+        self._opened = os.fstat(self._fd)
         self.parts: list[bytes] = []
         self.bytes = 0
         self.end: Offset = 0
@@ -65,6 +66,8 @@ class _Appender:
             except OSError as error:
                 raise self._storage_error(error) from error
             self._drop(written)
+        # After the write: bytes in a file that nobody will find again must not count as written.
+        require_there(self._path, self._opened, self.what)
         # With O_APPEND, a write call leaves the descriptor's position behind its own bytes.
         self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
         self.touched = True

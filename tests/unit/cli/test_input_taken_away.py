@@ -1,0 +1,101 @@
+"""What a user sees whose app's input is deleted or replaced, under the running app and while it is stopped."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import headrace as hr
+
+Cli = Callable[..., Any]
+Process = subprocess.Popen[bytes]
+Spawn = Callable[..., Process]
+
+PIPELINE = """
+import polars as pl
+import headrace as hr
+
+app = hr.App("doubles")
+numbers = app.input("numbers", schema={"n": pl.Int64})
+numbers.select(pl.col("n") * 2).send_to(app.output("doubles"))
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Path:
+    file = tmp_path / "pipeline.py"
+    file.write_text(PIPELINE)
+    return file
+
+
+def write(*numbers: int) -> None:
+    hr.create_stream("numbers", 1, {"n": pl.Int64})
+    with hr.StreamWriter("numbers") as writer:
+        for number in numbers:
+            writer.write([{"n": number}])
+
+
+def run_until_it_has_committed(cli: Cli, spawn: Spawn, pipeline: Path, rows: int) -> Process:
+    cli("stream", "create", "doubles", "--partitions", 1, "--schema", "n:i64")
+    follower = spawn("stream", "read", "doubles", "--follow", "--committed")
+    run = spawn("run", pipeline, "--local", "--quiet")
+    assert follower.stdout is not None
+    for _ in range(rows):
+        assert follower.stdout.readline().startswith(b'{"n":')
+    return run
+
+
+def how_it_ended(run: Process) -> tuple[int, str]:
+    _, err = run.communicate(timeout=30)
+    return run.returncode, err.decode()
+
+
+def test_an_input_that_is_moved_away_ends_the_app_and_nothing_is_lost(
+    cli: Cli, spawn: Spawn, pipeline: Path, home: Path
+) -> None:
+    write(1, 2, 3)
+    run = run_until_it_has_committed(cli, spawn, pipeline, 3)
+    (home / "streams" / "numbers").rename(home / "elsewhere")
+    code, err = how_it_ended(run)
+    assert code == 1
+    assert err.startswith("error: log.numbers[0] was deleted or moved away while it was in use"), err
+    assert "hint: put the folder of the stream back" in err
+    assert "Traceback" not in err
+    (home / "elsewhere").rename(home / "streams" / "numbers")
+    write(4)
+    cli("stream", "seal", "numbers")
+    assert how_it_ended(spawn("run", pipeline, "--local", "--quiet")) == (0, "")
+    assert [row["n"] for row in cli("stream", "read", "doubles", "--committed").lines()] == [2, 4, 6, 8]
+
+
+def test_an_input_that_is_replaced_ends_the_app(cli: Cli, spawn: Spawn, pipeline: Path, home: Path) -> None:
+    write(1, 2, 3)
+    run = run_until_it_has_committed(cli, spawn, pipeline, 3)
+    shutil.rmtree(home / "streams" / "numbers")
+    write(*range(100))
+    code, err = how_it_ended(run)
+    assert code == 1
+    assert err.startswith("error: log.numbers[0] was "), err
+    assert "while it was in use" in err
+    assert [row["n"] for row in cli("stream", "read", "doubles").lines()] == [2, 4, 6]
+
+
+def test_an_input_that_was_replaced_while_the_app_was_stopped(
+    cli: Cli, spawn: Spawn, pipeline: Path, home: Path
+) -> None:
+    write(1, 2, 3)
+    run = run_until_it_has_committed(cli, spawn, pipeline, 3)
+    run.terminate()
+    assert how_it_ended(run)[0] == 0
+    shutil.rmtree(home / "streams" / "numbers")
+    write(1)
+    code, err = how_it_ended(spawn("run", pipeline, "--local", "--quiet"))
+    assert code == 1
+    assert err.startswith("error: this is not the stream that the app has read before"), err
+    assert "begin anew under another app name" in err
