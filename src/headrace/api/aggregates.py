@@ -144,9 +144,9 @@ def fold(
     'fold'
     """
     with Declaring("fold"):
-        check_function(step, "step")
+        check_function(step, "step", ("the result so far", "a row" if column is None else "a value"))
         if merge is not None:
-            check_function(merge, "merge")
+            check_function(merge, "merge", ("a result", "another one"))
         kept = _dtype(dtype)
     expr = None if column is None else _expression("fold", column)
     return Aggregate("fold", expr, function=step, merge=merge, initial=initial, dtype=kept)
@@ -167,7 +167,7 @@ def reduce(
     'reduce'
     """
     with Declaring("reduce"):
-        check_function(function, "its function")
+        check_function(function, "its function", ("a value", "another one"))
         kept = None if dtype is None else _dtype(dtype)
     return Aggregate("reduce", _expression("reduce", column), function=function, merge=function, dtype=kept)
 

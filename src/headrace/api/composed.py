@@ -51,7 +51,9 @@ class Composed:
         """
         return operator(self, *args, **kwargs)
 
-    def split(self, branches: Mapping[str, str | pl.Expr], *, others: str | None = None) -> dict[str, Self]:
+    def split(
+        self, branches: Mapping[str, str | pl.Expr] | None = None, *, others: str | None = None
+    ) -> dict[str, Self]:
         """One stream for each named predicate; a message goes to the first that is true for it, and to no other.
 
         What none is true for goes to the stream called by ``others``, or, without it, nowhere. A null is not true.
@@ -61,7 +63,7 @@ class Composed:
         ['slow', 'home', 'rest']
         """
         with Declaring("split"):
-            predicates = first_matches(self.schema, branches, others)
+            predicates = first_matches(self.schema, branches or {}, others)
             return {name: self.filter(predicate) for name, predicate in predicates.items()}
 
     def key_by(

@@ -91,9 +91,9 @@ def remote(
             )
         if delete is not None and write is None:
             raise DeclarationError("delete= is given, but no write=", hint="give both, or leave delete= out")
-        for name, function in (("read", read), ("write", write), ("delete", delete)):
+        for name, function, of in (("read", read, "keys"), ("write", write, "rows"), ("delete", delete, "keys")):
             if function is not None:
-                check_function(function, f"{name}=", may_be_async=True)
+                check_function(function, f"{name}=", (of,), may_be_async=True)
         check_count("batch", batch)
         return Remote(
             read=read,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -19,8 +19,12 @@ SchemaLike = Schema | type | typing.Mapping[str, Any]
 """What the API takes for a schema: a dict of column names to Polars types, a dataclass, or a ``Schema``."""
 
 
-def check_function(function: object, what: str, *, may_be_async: bool = False) -> None:
-    """Raise unless ``function`` can be called."""
+ROW, BATCH = ("a row",), ("a batch",)
+"""What most functions are called with."""
+
+
+def check_function(function: object, what: str, given: Sequence[str] = ROW, *, may_be_async: bool = False) -> None:
+    """Raise unless ``function`` can be called with so many arguments; ``given`` says what each of them is."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
             f"{what} must be a function, and is {type(function).__name__} {function!s:.80}",
@@ -31,6 +35,25 @@ def check_function(function: object, what: str, *, may_be_async: bool = False) -
             f"{what} must be a plain function, and {name_of(function)} is async",
             hint="a function that waits for something is for map_async(...)",
         )
+    _check_parameters(function, given)
+
+
+def _check_parameters(function: Callable[..., Any], given: Sequence[str]) -> None:
+    """Raise when ``function`` certainly can't take these arguments; of some nothing is known before they are called."""
+    try:
+        # A wrapper is called, not what it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*given)
+    except TypeError as error:
+        arguments = "one argument" if len(given) == 1 else f"{len(given)} arguments"
+        called = f"{name_of(function)} is called with {arguments} ({', '.join(given)})"
+        raise DeclarationError(
+            f"{called}, but takes {signature!s:.80}: {error}",
+            hint="what it needs besides can come by functools.partial, or as parameters with defaults",
+        ) from None
 
 
 def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:

@@ -26,7 +26,7 @@ from headrace.api.handles import Output, Table
 from headrace.api.joining import Within, holds_messages, latest_join, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring
-from headrace.api.rows import SchemaLike, check_function, output_schema
+from headrace.api.rows import BATCH, SchemaLike, check_function, output_schema
 from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
 from headrace.api.steps import (
@@ -151,7 +151,7 @@ class Stream(Flow):
         >>> upper = views.map_batches(lambda df: df.with_columns(pl.col("url").str.to_uppercase()))
         """
         with Declaring("map_batches") as here:
-            check_function(function, "its argument")
+            check_function(function, "its argument", BATCH)
             after = self._schema if schema is None else Schema.of(schema)
             time = after_function(self._time, after, "map_batches", here)
             step = BatchFunction(function, after, on_error)
@@ -481,7 +481,7 @@ class Stream(Flow):
         >>> views.sink(lambda df: print(df))
         """
         with Declaring("sink") as here:
-            check_function(function, "its argument")
+            check_function(function, "its argument", BATCH)
             letters = self._letters_to(on_error, dead_letter)
             node = self.draft.add("sink", Sink(function, on_error), (self.node,), here)
             self._send_letters(node.id, letters, here)

@@ -145,7 +145,7 @@ def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
         consumer.register(ssp, position)
     except UsageError as error:
         raise StreamNotFoundError(
-            f"this is not the stream that the app has read before; its checkpoint can't be gone on from: {error.message}",
+            f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {error.message}",
             hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
             "old one back and start again; to read the one that is there, begin anew under another app name",
         ) from error

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from headrace.core.errors import DataError, DeclarationError
+from headrace.core.errors import DataError, DeclarationError, UsageError
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
 
@@ -246,6 +246,16 @@ class Schema:
                 raise DataError(
                     f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}"
                 ) from error
+
+
+def as_records(rows: object) -> list[Any]:
+    """The rows that somebody hands over to be written; raises ``UsageError`` for what is no collection of any."""
+    if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
+        return list(rows)
+    raise UsageError(
+        f"rows are a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
+        hint='a single row is a list, too: [{"member": "ann"}]',
+    )
 
 
 def _taker(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:

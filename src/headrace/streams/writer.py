@@ -14,7 +14,7 @@ import polars as pl
 
 from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
-from headrace.serdes.schema import Schema
+from headrace.serdes.schema import Schema, as_records
 from headrace.streams.place import LOG, open_log, require_stream
 from headrace.streams.row_writer import RowWriter
 
@@ -56,7 +56,7 @@ class StreamWriter:
 
         Raises ``DataError`` when they don't fit the stream's schema: then none of them was written.
         """
-        table = rows if isinstance(rows, pl.DataFrame) else self._table(list(rows))
+        table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
         if self._schema is not None:
             table, mismatch = self._schema.conform(table)
             if mismatch is not None:

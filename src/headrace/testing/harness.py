@@ -33,7 +33,7 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
 from headrace.runtime.watermark import NEVER
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
-from headrace.serdes.schema import Schema
+from headrace.serdes.schema import Schema, as_records
 from headrace.systems.base import Edge, Records
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
@@ -77,7 +77,7 @@ class TestApp:
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         if not isinstance(rows, pl.DataFrame):
             schema = spec.schema if spec.schema is not None else Schema.of(None)
-            rows = schema.from_records(list(rows))
+            rows = schema.from_records(as_records(rows))
         self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(rows)), partition=partition, settle=settle)
 
     def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import polars as pl
@@ -126,3 +126,59 @@ def test_only_plain_functions(views: hr.Stream, wrong: Any, message: str) -> Non
     for step in (views.map, views.flat_map, views.map_batches, views.sink):
         with pytest.raises(hr.DeclarationError, match=message):
             step(wrong)
+
+
+class Bound:
+    def method(self, row: Any) -> Any:
+        return row
+
+    def __call__(self, row: Any, and_more: Any) -> Any:
+        return row
+
+
+def wrapped(row: Any, connection: Any) -> Any:
+    """As a decorator leaves a function that it gives the second argument itself."""
+    return row
+
+
+wrapping = wraps(wrapped)(lambda row: wrapped(row, None))
+
+
+@pytest.mark.parametrize(
+    ("function", "takes"),
+    [
+        (lambda: True, r"the lambda is called with one argument \(a row\), but takes \(\): too many positional"),
+        (lambda row, more: True, "missing a required argument: 'more'"),
+        (many, r"many\(\) is called with one argument"),
+        (Bound(), r"Bound\(\) is called with one argument \(a row\), but takes \(row: Any, and_more: Any\)"),
+    ],
+)
+def test_a_function_that_takes_something_else_is_refused_where_it_is_given(
+    views: hr.Stream, function: Any, takes: str
+) -> None:
+    with pytest.raises(hr.DeclarationError, match=takes) as caught:
+        views.filter(function)
+    assert f"at {__file__}:" in caught.value.message
+    for step in (views.map, views.flat_map, views.map_async):
+        with pytest.raises(hr.DeclarationError, match=takes):
+            step(function, schema={"path": pl.String})
+    for step in (views.map_batches, views.sink):
+        with pytest.raises(hr.DeclarationError, match=r"one argument \(a batch\)"):
+            step(function)
+
+
+@pytest.mark.parametrize(
+    "function", [bool, print, wrapping, Bound().method, partial(many, times=2), dict, lambda *rows, **more: True]
+)
+def test_a_function_that_may_take_it_is_not(views: hr.Stream, function: Any) -> None:
+    views.filter(function)
+    views.sink(function)
+
+
+def test_aggregates_and_remote_tables_say_what_they_call_with() -> None:
+    with pytest.raises(hr.DeclarationError, match=r"2 arguments \(the result so far, a row\)"):
+        hr.fold(0, lambda so_far: so_far, dtype=pl.Int64)  # type: ignore[arg-type, misc]
+    with pytest.raises(hr.DeclarationError, match=r"2 arguments \(a value, another one\)"):
+        hr.reduce(lambda a: a, "ms")  # type: ignore[arg-type, misc]
+    with pytest.raises(hr.DeclarationError, match=r"one argument \(keys\), but takes \(\)"):
+        hr.remote(lambda: ())  # type: ignore[arg-type, misc]

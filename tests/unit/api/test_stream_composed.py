@@ -166,3 +166,9 @@ def test_what_is_wrong_is_said_with_the_users_line(
         step(views)
     assert message in str(info.value)
     assert "test_stream_composed.py:" in str(info.value)
+
+
+def test_a_split_by_nothing_says_how_to_write_it(views: hr.Stream) -> None:
+    for call in (views.split, lambda: views.split({}), lambda: views.split(others="rest")):
+        with pytest.raises(hr.DeclarationError, match="there is nothing to split by"):
+            call()
