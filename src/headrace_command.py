@@ -1,0 +1,25 @@
+"""What the ``headrace`` command runs first: beside the package, whose import takes a second, to be there before it.
+
+Ctrl-C in that second ends the command at once and without a word, as it does later; there is nothing to put in order yet.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """The command line; returns its exit code."""
+    heard = signal.getsignal(signal.SIGINT)
+    if heard is signal.default_int_handler:  # else whoever started us doesn't want it to be heard
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    from headrace.cli.main import main as command
+
+    try:
+        signal.signal(signal.SIGINT, heard)
+        return command()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
