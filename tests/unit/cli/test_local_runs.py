@@ -130,6 +130,6 @@ def test_tables_that_cant_be_read_are_refused_by_name(home: Path, cli: Cli) -> N
         remote = cli("table", "scan", "shop", "away")
         assert remote.code == 2
         assert "table 'away' of app 'shop' is remote: the app doesn't keep its rows" in remote.err
-        rows = {one["table"]: one["rows"] for one in cli("table", "list", "shop", "--json").json()}
-        assert (rows["away"], rows["quick"]) == (None, 0)
+        facts = {one["table"]: (one["storage"], one["rows"]) for one in cli("table", "list", "shop", "--json").json()}
+        assert (facts["away"], facts["quick"], facts["prices"]) == (("remote", None), ("memory", 0), ("disk", 0))
     shop.close()

@@ -31,7 +31,7 @@ def catalogue(plan: Plan) -> TableList:
                     tasks=[str(task.name) for task in stage.tasks],
                     owned_by=None if owners is None else list(owners),
                     ttl_ms=spec.ttl_ms,
-                    storage=spec.storage,
+                    storage=spec.storage if spec.remote is None else "remote",
                 )
             )
     return TableList(app=plan.graph.app, tables=tuple(sorted(facts, key=lambda one: (one.id, one.stage))))

@@ -42,7 +42,7 @@ def find_table(home: Path, app: str, table: str) -> tuple[Address, TableFacts]:
                 f"table {table!r} of app {app!r} is {facts.kind}: the app doesn't keep its rows",
                 hint="ask the system that keeps them",
             )
-        if facts.storage != "disk":
+        if facts.storage == "memory":
             raise UsageError(
                 f"table {table!r} of app {app!r} is kept in {facts.storage}, where its task alone can read it",
                 hint="keep it on disk, or send what is to be asked for to another table too",
