@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import counted, format_bytes
-from headrace.runners.coordination.messages import AppStatus, OutputStatus, TaskStatus
+from headrace.runners.coordination.messages import AppStatus, OutputStatus, StageStatus, TaskStatus
 from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
@@ -123,13 +123,12 @@ def _stages(status: AppStatus, now_ms: int) -> Table:
     table = _table("stage", "tasks>", "msg/s>", "watermark", "lag>")
     for stage in status.stages:
         done = stage.finished == stage.tasks
-        behind = "" if stage.watermark is None or done else f" ({_behind(now_ms - stage.watermark)})"
         tasks = str(stage.tasks) if not stage.finished else f"{stage.tasks - stage.finished} of {stage.tasks}"
         table.add_row(
             stage.name,
             "done" if done else tasks,
             f"{stage.rows_per_second:,.0f}",
-            f"{time_of(stage.watermark)}{behind}",
+            f"{time_of(stage.watermark)}{'' if done else _about_watermark(stage, now_ms)}",
             lag_of(stage.lag),
         )
     return table
@@ -185,6 +184,15 @@ def _calls(status: AppStatus) -> Table:
             f"{sums['cache_hits'] / asked:.0%}" if asked else "-",
         )
     return table
+
+
+def _about_watermark(stage: StageStatus, now_ms: int) -> str:
+    """How old it is, and how many tasks it doesn't wait for; one that nothing is to come for has no age."""
+    if stage.idle == stage.tasks - stage.finished:
+        return " (idle)"
+    behind = [] if stage.watermark is None else [_behind(now_ms - stage.watermark)]
+    idle = [f"{stage.idle} idle"] if stage.idle else []
+    return f" ({', '.join([*behind, *idle])})" if behind or idle else ""
 
 
 def _behind(ms: int) -> str:

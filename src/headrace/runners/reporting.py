@@ -24,6 +24,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         state=_state(host),
         generation=host.generation,
         watermark=_time(host.task.watermark),
+        idle=host.attempt.idle and not host.finished,
         rows_in=host.metrics.rows_in,
         rows_out=host.metrics.rows_out,
         bytes_in=host.metrics.bytes_in,

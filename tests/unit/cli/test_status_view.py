@@ -175,3 +175,16 @@ def test_outputs_say_how_often_results_arrive_and_what_waits() -> None:
     assert row(lines, "print-1") == ["print-1", "at-least-once", "-"]
     assert "output report can't be published (4 failures): connection refused" in list(warnings(whole(tasks=tasks)))
     assert "delivery" not in "\n".join(shown(whole()))
+
+
+def test_idle_tasks_are_said_to_be_idle_and_have_no_age() -> None:
+    known = {"tasks": 2, "finished": 0, "watermark": NOON - 300_000, "rows_per_second": 0, "lag": 0}
+    stages = [
+        StageStatus(name="silent", idle=2, **known),  # type: ignore[arg-type]
+        StageStatus(name="partly", idle=1, **known),  # type: ignore[arg-type]
+        StageStatus(name="unheard", idle=1, **(known | {"watermark": None})),  # type: ignore[arg-type]
+    ]
+    lines = shown(whole(stages=stages))
+    assert row(lines, "silent")[3:] == ["11:55:00", "(idle)", "0"]
+    assert row(lines, "partly")[3:] == ["11:55:00", "(5", "min", "ago,", "1", "idle)", "0"]
+    assert row(lines, "unheard")[3:] == ["-", "(1", "idle)", "0"]

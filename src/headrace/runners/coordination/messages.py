@@ -130,12 +130,14 @@ class TaskStatus(Part, frozen=True, kw_only=True):
     ``waits_for`` is filled when the next version is overdue: by input partition, the upstream tasks that have not
     closed it; ``overdue_ms`` is how long ago the last commit was. ``early_bytes`` wait for their version, as many of
     them on disk as ``early_disk_bytes``. ``side_inputs_percent`` is set while all else waits for the side inputs.
+    ``idle``: all its inputs are silent for longer than they may be, so its watermark holds nobody up.
     """
 
     name: str
     state: TaskState
     generation: int = 0
     watermark: int | None = None
+    idle: bool = False
     rows_in: int = 0
     rows_out: int = 0
     bytes_in: int = 0
@@ -226,12 +228,16 @@ class Assignment(Message, frozen=True, kw_only=True):
 
 
 class StageStatus(Part, frozen=True, kw_only=True):
-    """A stage: the least watermark of its living tasks; ``lag`` is None when one of them doesn't know its own."""
+    """A stage: the least watermark of its living tasks; ``lag`` is None when one of them doesn't know its own.
+
+    ``idle`` counts those that are idle: of their watermarks none counts, or, when all are, the foremost.
+    """
 
     name: str
     tasks: int
     finished: int
     watermark: int | None
+    idle: int = 0
     rows_per_second: float
     lag: int | None
 

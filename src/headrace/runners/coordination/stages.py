@@ -35,14 +35,20 @@ def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageS
     """The stage of these tasks, each with its rows per second."""
     living = [status for status, _ in tasks if status.state != "finished"]
     # Finished tasks hold nobody back; when all are, the stage stands where the slowest of them ended.
-    times = [status.watermark for status in living or [status for status, _ in tasks]]
+    awake = [status for status in living if not status.idle]
+    times = [status.watermark for status in awake or living or [status for status, _ in tasks]]
     lags = [status.lag for status in living]
     known = [time for time in times if time is not None]
+    if living and not awake:
+        watermark = max(known, default=None)  # as who reads what they write does it
+    else:
+        watermark = min(known) if known and len(known) == len(times) else None
     return StageStatus(
         name=name,
         tasks=len(tasks),
         finished=len(tasks) - len(living),
-        watermark=min(known) if known and len(known) == len(times) else None,
+        watermark=watermark,
+        idle=len(living) - len(awake),
         rows_per_second=sum(rate for _, rate in tasks),
         lag=None if None in lags else sum(lag for lag in lags if lag is not None),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from conversation import Process, new_ledger, task
 
+from headrace.runners.coordination.messages import TaskStatus
 from headrace.runners.coordination.stages import Rate, stage_status
 
 
@@ -80,3 +81,24 @@ def test_status_before_anything_happened():
         (0, "waiting", None, ["a/0", "b/0"]),
         (1, "waiting", None, ["a/1"]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "watermark", "idle"),
+    [
+        ([(10, True), (50, False), (40, False)], 40, 1),  # who is idle holds nobody up
+        ([(None, True), (50, False)], 50, 1),
+        ([(10, True), (50, True)], 50, 2),  # nobody to wait for: as far as the foremost saw
+        ([(None, True), (None, True)], None, 2),
+        ([(10, True), (None, False)], None, 1),
+    ],
+)
+def test_idle_tasks_hold_no_watermark_back(
+    tasks: list[tuple[int | None, bool]], watermark: int | None, idle: int
+) -> None:
+    statuses = [
+        TaskStatus(name=f"s/{n}", state="running", watermark=time, idle=quiet) for n, (time, quiet) in enumerate(tasks)
+    ]
+    over = TaskStatus(name="s/9", state="finished", watermark=5, idle=False)
+    status = stage_status("s", [(task, 0.0) for task in [*statuses, over]])
+    assert (status.watermark, status.idle) == (watermark, idle)
