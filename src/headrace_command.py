@@ -1,6 +1,6 @@
 """What the ``headrace`` command runs first: beside the package, whose import takes a second, to be there before it.
 
-Ctrl-C in that second ends the command at once and without a word, as it does later; there is nothing to put in order yet.
+Ctrl-C in that second ends the command at once and without a word; there is nothing to put in order yet.
 """
 
 from __future__ import annotations
