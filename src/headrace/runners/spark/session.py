@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from headrace.core.errors import SurroundingsError, UsageError
 from headrace.runners.spark import settings
 from headrace.runners.spark.launch import deafen_to_interrupts, ensure_jvm
+from headrace.runners.spark.reachable import check_reachable
 
 
 def open_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -49,9 +50,13 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
         _prepare_workers(running)
         return running
     _check_asked(conf)
+    if master is not None:
+        check_reachable(master)
     launch_conf = conf | ({"spark.master": master} if master else {})
     jvm = ensure_jvm(launch_conf)
     complete = _complete(SparkConf(), app_name, master, conf, jvm)
+    if master is None:
+        check_reachable(complete.get("spark.master", ""))
     os.environ.setdefault("PYSPARK_PYTHON", complete.get("spark.pyspark.python") or sys.executable)
     with _interrupts_unchanged():
         context = SparkContext(conf=complete)

@@ -97,9 +97,26 @@ def check_master(master: str) -> None:
             f"unknown Spark master {master!r}",
             hint="use local[N], local[*], local-cluster[executors,cores,MiB], spark://host:port, yarn or k8s://...",
         )
+    standalone_addresses(master)
     slots = local_slots(master)
     if slots == 0:
         raise UsageError(f"{master} has no slot", hint="use local[1] or more, or local[*]")
+
+
+def standalone_addresses(master: str) -> list[tuple[str, int]]:
+    """Host and port of each master of ``spark://host:port,host:port``; none for other masters."""
+    if not master.startswith("spark://"):
+        return []
+    addresses = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.strip().rpartition(":")
+        if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
+            raise UsageError(
+                f"Spark master {master!r}: {address!r} is not HOST:PORT",
+                hint="write spark://host:7077, or spark://one:7077,other:7077 where several stand by",
+            )
+        addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    return addresses
 
 
 def is_local(master: str) -> bool:

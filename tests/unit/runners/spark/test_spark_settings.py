@@ -80,3 +80,16 @@ def test_each_wrong_setting_is_named() -> None:
 def test_only_sessions_on_this_machine_are_bound_to_it() -> None:
     assert settings.preferred("local[2]")["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in settings.preferred("spark://host:7077")
+
+
+def test_addresses_of_standalone_masters() -> None:
+    assert settings.standalone_addresses("spark://one:7077,[::1]:7078") == [("one", 7077), ("::1", 7078)]
+    assert settings.standalone_addresses("local[2]") == []
+
+
+@pytest.mark.parametrize(
+    "master", ["spark://host", "spark://", "spark://:7077", "spark://one:7077,", "spark://h:99999"]
+)
+def test_a_standalone_master_without_host_or_port_is_refused(master: str) -> None:
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        settings.check_master(master)

@@ -1,0 +1,41 @@
+"""Whether a standalone master is there at all, asked before Spark is.
+
+Spark tries a master for a minute, and no setting shortens that: three times twenty seconds are written into its
+source. A connection that is refused tells the same at once. May block for ``CONNECT_S`` a master.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from headrace.core.errors import UnavailableError
+from headrace.runners.spark.settings import standalone_addresses
+
+CONNECT_S = 3.0
+"""How long each of the masters has to accept a connection."""
+
+
+def check_reachable(master: str, connect_s: float = CONNECT_S) -> None:
+    """Raise ``UnavailableError`` when none of the hosts of ``spark://host:port,host:port`` accepts a connection.
+
+    Says nothing of other masters, nor whether what accepts it is a Spark master.
+    """
+    failures = []
+    for host, port in standalone_addresses(master):
+        try:
+            socket.create_connection((host, port), connect_s).close()
+        except OSError as error:
+            failures.append(f"{host}:{port}: {_reason(error, connect_s)}")
+        else:
+            return
+    if failures:
+        raise UnavailableError(
+            f"no Spark master answers at {master} ({'; '.join(failures)})",
+            hint="check that it runs, and its host and port: its own page and log say which URL it has",
+        )
+
+
+def _reason(error: OSError, connect_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {connect_s:g} s"
+    return (error.strerror or str(error)).lower()
