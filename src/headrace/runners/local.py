@@ -50,7 +50,7 @@ def run_local(
     """
     planned = plan(graph, gather_facts(graph))
     check_stages(planned, stages)
-    prepare_streams(planned)
+    prepare_streams(planned, stages)
     mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
     started_at = time.time_ns() // 1_000_000
     ledger = Ledger(graph.app, mine, 1, started_at=started_at, guarantee=graph.settings.guarantee)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role
-from headrace.core.errors import StreamExistsError, UsageError
+from headrace.core.errors import StreamExistsError, StreamSealedError, UsageError
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
+from headrace.systems.registry import keeps_rows
 
 
 def at_home(graph: Graph) -> Graph:
@@ -39,17 +40,19 @@ def check_stages(planned: Plan, stages: Sequence[str]) -> None:
             raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
 
 
-def prepare_streams(plan: Plan) -> None:
+def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
     """Create intermediate streams, outputs and changelogs that aren't there yet.
 
     Raises ``StreamExistsError`` when one is there with another partition count: its contents were
-    partitioned otherwise, so going on would break keys apart.
+    partitioned otherwise, so going on would break keys apart. Raises ``StreamSealedError`` when one is sealed that
+    these stages (none named: all) are to write.
     """
     connections = Connections()
     try:
         for stream in plan.streams.values():
             if stream.spec.role in (Role.INTERMEDIATE, Role.SINK):
                 _create(connections, plan, stream)
+        _check_unsealed(connections, plan, stages)
         internal = connections.admin(plan.graph.settings.internal_system())
         for stage in plan.stages:
             name = changelog_name(plan.graph.app, stage.name)
@@ -62,6 +65,22 @@ def prepare_streams(plan: Plan) -> None:
             internal.create(name, len(stage.tasks))
     finally:
         connections.close()
+
+
+def _check_unsealed(connections: Connections, plan: Plan, stages: Sequence[str]) -> None:
+    for stage in plan.stages:
+        if stages and stage.name not in stages:
+            continue
+        for id_ in stage.outputs:
+            spec = plan.streams[id_].spec
+            if keeps_rows(spec.system):
+                continue
+            if any(extent.sealed for extent in connections.admin(spec.system).extents(spec.stream.name)):
+                raise StreamSealedError(
+                    f"{spec.role.value} stream {id_!r} ({spec.stream}, {spec.location}) is sealed, "
+                    f"and stage {stage.name!r} writes to it",
+                    hint="a seal is for good: have the app write to another stream, by another name",
+                )
 
 
 def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:

@@ -61,7 +61,7 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
         try:
             containers = _container_count(context, plan(graph, facts), options)
             planned = plan(graph, facts, containers)
-            prepare_streams(planned)
+            prepare_streams(planned, options.stages)
             return _Run(context, planned, metadata, options, containers, interrupts).run()
         finally:
             if theirs is None:
