@@ -55,10 +55,16 @@ def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 6
 def _await_slots(context: SparkContext, wanted: int, wait_seconds_max: float) -> int:
     """How many slots there are as soon as there are so many, or when the time is up.
 
-    Spark has no event for it that reaches Python, so this polls.
+    Spark has no event for it that reaches Python, so this polls. Raises when Spark has stopped meanwhile.
     """
+    jsc: Any = context._jsc
     deadline = time.monotonic() + wait_seconds_max
     while (slots := count_slots(context)) < wanted and time.monotonic() < deadline:
+        if jsc.sc().isStopped():
+            raise SurroundingsError(
+                f"Spark has ended the application on {_shown(str(context.master))} before any container began",
+                hint="the lines above are Spark's own; perhaps what answers there is no master of this Spark",
+            )
         time.sleep(_POLL_SECONDS)
     return slots
 
