@@ -84,7 +84,8 @@ def warnings(status: AppStatus) -> Iterable[str]:
         if container.state == "lost":
             yield f"{where} was last heard of {age(container.last_seen_ms)} ago"
         elif container.error is not None:
-            yield f"{where} {container.state}: {container.error.message}"
+            hint = f" (hint: {container.error.hint})" if container.error.hint else ""
+            yield f"{where} {container.state}: {container.error.message}{hint}"
     for id_, output in outputs_of(status.tasks).items():
         if output.error is not None:
             yield f"output {id_} can't be published ({counted(output.failures, 'failure')}): {output.error}"

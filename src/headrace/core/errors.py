@@ -7,7 +7,7 @@ The message says what is wrong and where; the hint says the remedy.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 Fault = Literal["user", "data", "environment", "headrace"]
 
@@ -95,9 +95,17 @@ class TrimmedOffsetError(SurroundingsError):
 
 
 class StorageError(SurroundingsError):
-    """A write didn't reach the disk (full, read-only, gone). Nothing was acknowledged."""
+    """A write didn't reach the disk (full, read-only, gone). Nothing was acknowledged.
+
+    Raised with a hint to mend the disk; whoever knows what happens next adds it by ``then``.
+    """
 
     retry = True
+
+    def then(self, what: str) -> Self:
+        """The same error, its hint followed by what happens, or is to be done, when the disk is mended."""
+        self.hint = f"{self.hint or 'see to the disk'}; {what}"
+        return self
 
 
 class IndeterminateWriteError(SurroundingsError):

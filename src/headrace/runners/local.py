@@ -21,6 +21,7 @@ from types import FrameType
 
 from headrace.api.specs import Graph
 from headrace.core.clock import WallClock
+from headrace.core.errors import StorageError
 from headrace.core.ids import TaskName
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
@@ -66,6 +67,9 @@ def run_local(
         )
         try:
             return _Run(planned, coordinator, progress).run()
+        except StorageError as error:
+            error.then("then start the app again: it goes on from its last checkpoint")
+            raise
         finally:
             published.close()
 

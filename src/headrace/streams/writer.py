@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from headrace.core.errors import StorageError
 from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
 from headrace.serdes.schema import Schema, as_records
@@ -54,7 +55,8 @@ class StreamWriter:
     def write(self, rows: pl.DataFrame | Iterable[Any]) -> dict[int, Offset]:
         """Append rows (a DataFrame, or dicts); returns the offset behind them in each partition written.
 
-        Raises ``DataError`` when they don't fit the stream's schema: then none of them was written.
+        Raises ``DataError`` when they don't fit the stream's schema: then none of them was written. When the disk is
+        full, the rows are kept, and the next write, or ``close``, writes them first.
         """
         table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
         if self._schema is not None:
@@ -63,7 +65,11 @@ class StreamWriter:
                 raise mismatch.error()
         if not table.height:
             return {}
-        self._writer.write(table)
+        try:
+            self._writer.write(table)
+        except StorageError as error:
+            error.then("then go on: these rows are kept, and the next write, or the close, brings them first")
+            raise
         return self._writer.ends
 
     def seal(self) -> None:

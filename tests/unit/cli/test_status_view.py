@@ -123,6 +123,7 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
         containers=[
             ContainerStatus(id=0, state="lost", host="worker-a", last_seen_ms=300_000),
             ContainerStatus(id=1, state="failed", error=error),
+            ContainerStatus(id=2, state="failed", error=ErrorReport(type="X", message="no room", hint="make some")),
         ],
         tasks=[
             TaskStatus(name="a/0", state="running", counters={"late": 2, "batches": 9}),
@@ -139,6 +140,7 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
         "the app failed: column 'ts' is missing",
         "container 0 on worker-a was last heard of 5 min ago",
         "container 1 on no host yet failed: column 'ts' is missing",
+        "container 2 on no host yet failed: no room (hint: make some)",
         "came too late: 3 rows",
         "a/2 committed its last checkpoint 10 min ago",
     ]

@@ -18,7 +18,7 @@ from headrace.cli.console import counted
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.place import Place
 from headrace.cli.stream.sources import STDIN, BadRow, Columns, Piece, Source, open_source
-from headrace.core.errors import DeclarationError, HeadraceError, UsageError
+from headrace.core.errors import DeclarationError, HeadraceError, IndeterminateWriteError, StorageError, UsageError
 from headrace.serdes.dtypes import parse_columns
 from headrace.serdes.schema import Schema
 from headrace.streams.row_writer import RowWriter, WrittenFrame
@@ -95,8 +95,12 @@ class Writing:
             ) as writer:
                 self._copy(sources, columns, writer)
         except HeadraceError as error:
-            if self.written.rows:
-                error.message += f"\n  written before it: {counted(self.written.rows, 'row')}"
+            unsure = isinstance(error, StorageError | IndeterminateWriteError)
+            if self.written.rows or unsure:
+                at_least = "at least " if unsure else ""
+                error.message += f"\n  written before it: {at_least}{counted(self.written.rows, 'row')}"
+            if isinstance(error, StorageError):
+                error.then("then write the rest: headrace stream read shows which rows are there")
             raise
         return self.written
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.clock import WallClock
-from headrace.core.errors import HeadraceError, UnavailableError
+from headrace.core.errors import HeadraceError, StorageError, UnavailableError
 from headrace.core.ids import TaskName
 from headrace.plan.model import Plan
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
@@ -78,6 +78,8 @@ def container_main(args: ContainerArgs) -> dict[str, Any]:
     except Exception as error:
         # A task may have been fenced off. If another one has this seat, the coordinator refuses the report, and that
         # is raised; else somebody outside of this run is at work on the task, and starting again doesn't help for ever.
+        if isinstance(error, StorageError):
+            error.then("the container begins again by itself until that is done, from its last checkpoint")
         report = ErrorReport.of(error)
         orders = client.failure(Failure(container=args.container, incarnation=incarnation, error=report))
         if isinstance(error, HeadraceError) and report.fatal:

@@ -100,7 +100,7 @@ class _Appender:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return StorageError(
             f"{self.what}: {len(self.parts) // 2} records ({self.bytes} bytes) could not be written: {error}",
-            hint="make room on the disk, then flush again: the records are kept" if full else None,
+            hint="make room on the disk" if full else None,
         )
 
     def _refuse_if_sealed(self) -> None:

@@ -1,10 +1,11 @@
-"""What a user sees whose app's input is deleted or replaced, under the running app and while it is stopped."""
+"""What a user sees whose disk is full, or whose app's input is deleted or replaced, under the running app or before."""
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,18 @@ def pipeline(tmp_path: Path) -> Path:
     file = tmp_path / "pipeline.py"
     file.write_text(PIPELINE)
     return file
+
+
+@pytest.fixture
+def files_no_larger_than() -> Iterator[Callable[[int | None], None]]:
+    """Sets how large a file this process may write."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))
+
+    yield limit
+    limit(None)
 
 
 def write(*numbers: int) -> None:
@@ -84,6 +97,41 @@ def test_an_input_that_is_replaced_ends_the_app(cli: Cli, spawn: Spawn, pipeline
     assert err.startswith("error: log.numbers[0] was "), err
     assert "while it was in use" in err
     assert [row["n"] for row in cli("stream", "read", "doubles").lines()] == [2, 4, 6]
+
+
+def test_a_full_disk_ends_a_local_run_and_says_how_to_go_on(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
+    write(1, 2, 3)
+    run = run_until_it_has_committed(cli, spawn, pipeline, 3)
+    # A limit on the size of files stands in for the disk.
+    resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (0, resource.prlimit(run.pid, resource.RLIMIT_FSIZE)[1]))
+    code, err = how_it_ended(run)
+    assert code == 1
+    assert "could not be written" in err
+    assert "hint: make room on the disk; then start the app again: it goes on from its last checkpoint" in err
+    write(4)
+    cli("stream", "seal", "numbers")
+    assert how_it_ended(spawn("run", pipeline, "--local", "--quiet")) == (0, "")
+    assert [row["n"] for row in cli("stream", "read", "doubles", "--committed").lines()] == [2, 4, 6, 8]
+
+
+def test_a_full_disk_under_writers_says_what_became_of_the_rows(
+    cli: Cli, tmp_path: Path, files_no_larger_than: Callable[[int | None], None], home: Path
+) -> None:
+    write(1)
+    file = home / "streams" / "numbers" / "p00000.log"
+    (tmp_path / "rows.jsonl").write_text('{"n":2}\n')
+    with hr.StreamWriter("numbers") as writer:
+        files_no_larger_than(file.stat().st_size)
+        with pytest.raises(hr.SurroundingsError, match="could not be written") as caught:
+            writer.write([{"n": 2}])
+        assert "make room on the disk; then go on: these rows are kept" in (caught.value.hint or "")
+        refused = cli("stream", "write", "numbers", "rows.jsonl")
+        assert refused.code == 1
+        assert "written before it: at least 0 rows" in refused.err
+        assert "hint: make room on the disk; then write the rest" in refused.err
+        files_no_larger_than(None)
+        writer.write([{"n": 3}])
+    assert hr.read_stream("numbers")["n"].to_list() == [1, 2, 3]
 
 
 def test_an_input_that_was_replaced_while_the_app_was_stopped(
