@@ -12,7 +12,7 @@ Offset = int
 """A place in one partition. Systems decide what it counts; it only ever grows. The *next* offset to read."""
 
 ProducerId = NewType("ProducerId", int)
-"""int32, unique in the application for each (stage, task); 0 is a writer outside any app."""
+"""int32, unique for each (app, stage, task); 0 is a writer outside any app."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

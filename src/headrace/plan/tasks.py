@@ -25,7 +25,7 @@ def group_tasks(
     """The stages with their tasks, in the order given."""
     readings = {stage.name: _task_inputs(graph, stage, counts, containers) for stage in stages}
     names = [TaskName(name, n) for name, inputs in readings.items() for n in range(len(inputs))]
-    producers = producer_ids(names)
+    producers = producer_ids(graph.app, names)
     return tuple(
         StagePlan(
             name=stage.name,
@@ -44,16 +44,17 @@ def group_tasks(
     )
 
 
-def producer_ids(names: Iterable[TaskName]) -> dict[TaskName, int]:
+def producer_ids(app: str, names: Iterable[TaskName]) -> dict[TaskName, int]:
     """A number from 1 to 2^31-1 for each name, no two the same.
 
-    It is a hash of the name alone, so it stays the same whatever else is planned beside it. Where two
-    names hash alike, the one that sorts later takes the next free number.
+    It is a hash of the app's name and the task's, so it stays the same whatever else is planned beside it, and apps
+    that write one stream are told apart. Where two names hash alike, the one that sorts later takes the next free
+    number.
     """
     ids: dict[TaskName, int] = {}
     taken: set[int] = set()
     for name in sorted(names):
-        number = _hash(str(name))
+        number = _hash(f"{app}/{name}")
         while number in taken:
             number = number % PRODUCER_MAX + 1
         taken.add(number)

@@ -82,19 +82,24 @@ NAMES = st.lists(
 
 @given(NAMES, st.randoms(use_true_random=False))
 def test_producer_ids_are_unique_positive_int32_whatever_the_order(names, random):
-    ids = producer_ids(names)
+    ids = producer_ids("app", names)
     assert len(set(ids.values())) == len(names)
     assert all(0 < number <= PRODUCER_MAX for number in ids.values())
     random.shuffle(names)
-    assert producer_ids(names) == ids
+    assert producer_ids("app", names) == ids
 
 
 def test_the_id_of_a_task_is_always_the_same_number():
     # Golden: frames on disk carry these.
-    assert producer_ids([TaskName("by-member", 0), TaskName("by-member", 1)]) == {
-        TaskName("by-member", 0): 812452094,
-        TaskName("by-member", 1): 1198143596,
+    assert producer_ids("views", [TaskName("by-member", 0), TaskName("by-member", 1)]) == {
+        TaskName("by-member", 0): 641664163,
+        TaskName("by-member", 1): 1362637881,
     }
+
+
+def test_tasks_of_apps_that_write_one_stream_have_ids_of_their_own():
+    name = TaskName("by-member", 0)
+    assert producer_ids("views", [name]) != producer_ids("views-2", [name])
 
 
 def test_other_stages_come_and_go_without_changing_an_id():
@@ -112,14 +117,14 @@ def test_of_two_names_that_hash_alike_the_later_one_moves_to_the_next_free_numbe
     pair = None
     for n in range(400_000):
         name = TaskName("stage-" + str(n % 613), n)
-        number = zlib.crc32(str(name).encode()) % PRODUCER_MAX
+        number = zlib.crc32(f"app/{name}".encode()) % PRODUCER_MAX
         if number in seen:
             pair = (seen[number], name)
             break
         seen[number] = name
     assert pair is not None
-    alone = producer_ids(pair[:1])[pair[0]]
-    assert alone == producer_ids(pair[1:])[pair[1]]
-    ids = producer_ids(pair)
+    alone = producer_ids("app", pair[:1])[pair[0]]
+    assert alone == producer_ids("app", pair[1:])[pair[1]]
+    ids = producer_ids("app", pair)
     assert ids[min(pair)] == alone
     assert ids[max(pair)] == alone % PRODUCER_MAX + 1

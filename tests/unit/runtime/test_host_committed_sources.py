@@ -147,3 +147,24 @@ def test_what_plain_writers_add_to_a_committed_stream_counts_once(tmp_path: Path
         for output in ("copied", "dealt"):
             once = reader.rows(output).filter(pl.col("order") < 0).get_column("order").sort(descending=True)
             assert once.to_list() == [-number for number in range(1, added + 1)]
+
+
+def copying_app(home: Path, name: str) -> hr.App:
+    app = hr.App(name, home=str(home), checkpoint_interval=INTERVAL_MS)
+    app.input("orders", {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64, "ts": pl.Int64}).with_columns(
+        member=pl.lit(1 if name == "one" else 2)
+    ).select("order", "member").send_to(app.output("all", partitions=2))
+    return app
+
+
+def test_apps_that_write_one_stream_are_told_apart(tmp_path: Path, orders: Orders) -> None:
+    """They are alike but for their names, as one that was started under another name to begin anew."""
+    one = DrivenApp(copying_app(tmp_path, "one"))
+    with one, DrivenApp(copying_app(tmp_path, "another"), one.clock) as another:
+        one.start()
+        another.start()
+        for _ in range(3):
+            orders.write()
+            both(one, another, 2 * INTERVAL_MS)
+        wanted = sorted(pl.concat(orders.written).get_column("order").to_list() * 2)
+        assert sorted(one.rows("all").get_column("order").to_list()) == wanted

@@ -171,7 +171,7 @@ def test_what_is_delivered_twice_or_late_counts_once_and_tasks_may_die_at_any_in
             for _ in range(scene.chance.randrange(2, 2 * INTERVAL_MS // 20)):
                 turn(app, scene)
             deaths += scene.fuse <= 0
-        assert deaths > 4
+        assert deaths > 1
         scene.fuse = 10**9
         orders.end()
         for _ in range(40 * INTERVAL_MS // 20):
