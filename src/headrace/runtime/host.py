@@ -55,6 +55,7 @@ from headrace.runtime.progress import Progress
 from headrace.runtime.publishing import Publishing
 from headrace.runtime.reception import Reception
 from headrace.runtime.replay import Replay
+from headrace.runtime.silence import Silence
 from headrace.runtime.state import TaskState
 from headrace.runtime.task import Task
 from headrace.runtime.timing import Every
@@ -114,7 +115,7 @@ class TaskHost:
         self._begin()
         self._progress = Progress(plan.graph.app, self.task.specs, connections, now_ms)
         self.inputs = Inputs(self.task.specs, connections)
-        self._heard_ms: dict[SSP, float] = dict.fromkeys(self.task.specs, now_ms)
+        self._silence = Silence(self.task, now_ms)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._commit_began = 0.0
 
@@ -206,7 +207,7 @@ class TaskHost:
         envelope = self.attempt.chooser.choose()
         if envelope is None:
             return False
-        self._heard_ms[envelope.ssp] = now_ms
+        self._silence.heard(envelope.ssp, now_ms)
         self.attempt.take(envelope, self._clock.now_ms())
         self._advance()
         self._commit_if_asked()
@@ -230,7 +231,7 @@ class TaskHost:
 
     def _do_due(self, now_ms: float) -> float:
         self.task.chain.collect()
-        self._notice_silence(now_ms)
+        self._silence.notice(self.attempt.chooser, now_ms)
         if not self.attempt.settling:  # or what is due by the clock could hold the commit up for ever
             self.task.chain.on_time(self._clock.now_ms())
         self._advance()
@@ -355,7 +356,7 @@ class TaskHost:
         except (FencedError, TrimmedOffsetError) as error:
             error.message = f"task {self.name}: {error.message}"
             raise
-        self._heard_ms = dict.fromkeys(self.task.specs, self._clock.monotonic_ms())
+        self._silence = Silence(self.task, self._clock.monotonic_ms())
         self.attempt.begin(begun, self.inputs.ends(self.task.side_inputs), self._clock.now_ms())
 
     def _append_changes(self, version: int) -> None:
@@ -380,15 +381,6 @@ class TaskHost:
 
     # -- time
 
-    def _notice_silence(self, now_ms: float) -> None:
-        for ssp, timeout in self.task.timeouts.items():
-            if self.task.times[ssp].idle or self.task.times[ssp].closed:
-                continue
-            if self.attempt.chooser.waits(ssp):  # a step that is full, or readers that are behind, make nobody silent
-                self._heard_ms[ssp] = now_ms
-            elif now_ms - self._heard_ms[ssp] >= timeout:
-                self.task.idle(ssp)
-
     def _has_news(self) -> bool:
         return not self.task.finished and self._announcer.news(self.task.output_watermark, idle=self.attempt.idle)
 
@@ -403,8 +395,6 @@ class TaskHost:
             due.append(self._progress.next_ms)
         if self.backpressure.blocked_by is not None:
             due.append(now_ms + 5)
-        for ssp, timeout in self.task.timeouts.items():
-            times = self.task.times[ssp]
-            if not times.idle and not times.closed:
-                due.append(self._heard_ms[ssp] + timeout)
+        if (silent := self._silence.due_ms()) is not None:
+            due.append(silent)
         return max(0.0, min(due) - now_ms)
