@@ -13,8 +13,8 @@ from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.model import StreamPlan
 from headrace.serdes.ipc import encode_rows
 from headrace.testing.sim.app_oracle import AppOracle
+from headrace.testing.sim.case import COLUMNS
 from headrace.testing.sim.cluster import Cluster
-from headrace.testing.sim.declared import COLUMNS, DISORDER
 from headrace.testing.sim.edges import RowTarget
 from headrace.testing.sim.expected import TICK_MS, Message
 from headrace.testing.sim.planned import AppShape
@@ -31,6 +31,8 @@ class SourceLog:
     frames: tuple[bytes, ...]
     arrivals: tuple[float, ...]
     start: Offset
+    ends_at: float
+    """When it shows that nothing follows."""
 
     @property
     def end(self) -> Offset:
@@ -66,11 +68,13 @@ class AppCluster(Cluster):
             self.oracle.inputs[stream.spec.id] = []
             for ssp in stream.ssps():
                 self.source_logs[ssp] = self._draw_source(stream, ssp)
+        if self.shape.case.due is not None:
+            self.world.after(self.settings.faults_until + self.shape.case.quiet_ms - 1, self.oracle.judge_due)
 
     @property
     def sources_read(self) -> bool:
         """See ``Cluster``."""
-        return all(log.arrivals[-1] <= self.world.now for log in self.source_logs.values())
+        return all(log.ends_at <= self.world.now for log in self.source_logs.values())
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """See ``Cluster``."""
@@ -99,6 +103,7 @@ class AppCluster(Cluster):
         frames: list[bytes] = []
         earlier: list[Message] = []
         count = chance.randint(2, 4)
+        disorder = self.shape.case.disorder * TICK_MS
         # What lies before is from before the app's time: a startpoint, or the oldest message that is kept.
         start = chance.choice((0, 0, 0, 1))
         time = chance.randrange(20 * TICK_MS)
@@ -108,17 +113,21 @@ class AppCluster(Cluster):
                 earlier.clear()  # nobody reads those, so what repeats them wouldn't
             for _ in range(chance.randint(1, 7)):
                 time += chance.randrange(12 * TICK_MS)
-                messages.append(self._message(ssp.partition, time - chance.randrange(DISORDER * TICK_MS)))
+                messages.append(self._message(ssp.partition, number, time - chance.randrange(disorder)))
             self._again(messages, earlier)
             frames.append(_frame(messages))
             if number >= start:
                 self.oracle.source_frame(stream, ssp, number * STEP, messages)
         arrivals = sorted(chance.random() * self.settings.faults_until for _ in range(count))
-        return SourceLog(tuple(frames), tuple(arrivals), start * STEP)
+        quiet = self.shape.case.quiet_ms
+        ends_at = self.settings.faults_until + quiet if quiet else arrivals[-1]
+        if self.shape.case.late_frame:
+            arrivals[-1] = ends_at
+        return SourceLog(tuple(frames), tuple(arrivals), start * STEP, ends_at)
 
-    def _message(self, partition: int, ts: int) -> Message:
+    def _message(self, partition: int, frame: int, ts: int) -> Message:
         self._last_row += 1
-        return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition)
+        return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition, frame)
 
     def _again(self, messages: list[Message], earlier: list[Message]) -> None:
         """Some messages come once more under their id, not much later; nothing else is late for that."""

@@ -7,8 +7,9 @@ and compared with every copy of it, and what the outputs hold with what the mess
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.model import StreamPlan
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.task import Task
+from headrace.runtime.watermark import NEVER
 from headrace.serdes.ipc import decode_rows
 from headrace.stores.base import StateStore
 from headrace.stores.database import Part
@@ -31,8 +33,9 @@ from headrace.stores.runs import Runs
 from headrace.stores.table import TableReader
 from headrace.systems.registry import keeps_rows
 from headrace.testing.sim.expected import Message, Row
+from headrace.testing.sim.lives import Arrival, Lives, Version
 from headrace.testing.sim.local import SimDatabase
-from headrace.testing.sim.oracle import Ledger, Oracle
+from headrace.testing.sim.oracle import Account, Ledger, Oracle
 from headrace.testing.sim.planned import AppShape, app_shape
 from headrace.testing.sim.shapes import TaskShape
 from headrace.testing.sim.storage import Folder
@@ -53,7 +56,11 @@ class AppOracle(Oracle):
         self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
         self._of_source: dict[tuple[SSP, Offset], int] = {}
         self._bodies: dict[int, bytes] = {}
+        self._ends: dict[TaskName, Mapping[str, object]] = {}
         self._history: dict[TaskName, list[bytes]] = {task.name: [] for task in tasks}
+        self._rows: dict[int, Sequence[Row]] = {}
+        self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
+        self._streams = {s.spec.stream.name: s.spec.id for s in shape.plan.streams.values()}
         self._count = 0
 
     # -- frames ------------------------------------------------------------------------------------------
@@ -63,6 +70,7 @@ class AppOracle(Oracle):
         self.inputs[stream.spec.id] += messages
         if stream.spec.role is Role.SOURCE:
             self._count += 1
+            self._rows[self._count] = [asdict(message) for message in messages] if self.shape.case.asks else []
             self._of_source[ssp, offset] = self._count
             self._messages[self._count] = (ssp.stream.name, 0)
             self.committed.add(self._count)
@@ -81,6 +89,26 @@ class AppOracle(Oracle):
             self._bodies[known] = payload
         return known
 
+    def lived(self, ledger: Ledger, account: Account) -> None:
+        """See ``Oracle``."""
+        if not self.shape.case.asks:
+            return
+        arrivals = []
+        for frame, (at, clock, latest) in zip(account.consumed, account.told, strict=True):
+            if frame not in self._rows:
+                self._rows[frame] = decode_rows(body_of(self._bodies[frame])).to_dicts()
+            arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], at, clock, latest))
+        time = NEVER if account.times is None else account.times.watermark
+        self._lives[ledger.shape.name].append(Version(tuple(arrivals), time, account.latest))
+
+    @property
+    def lives(self) -> Lives:
+        """What the tasks of each stage have committed so far."""
+        lives: dict[str, list[list[Version]]] = {}
+        for name, versions in self._lives.items():
+            lives.setdefault(name.stage, []).append(versions)
+        return lives
+
     # -- state -------------------------------------------------------------------------------------------
 
     def read_change(self, body: memoryview) -> object:
@@ -92,7 +120,11 @@ class AppOracle(Oracle):
         self._history[ledger.shape.name] += ledger.pending
 
     def check_state(self) -> None:
-        """The tables that the changelogs make hold what the messages say."""
+        """The tables that the changelogs make hold what the messages say, and stores that forget are empty."""
+        for name in self.ledgers if self.shape.case.forgets else ():
+            for id_, kept in self._wanted(name).items():
+                if id_ in self.shape.case.forgets and kept:
+                    self.fail(name, f"store {id_} still holds {kept}")
         for table, wanted in self.shape.case.tables(self.inputs).items():
             held: set[int] = set()
             for name in self.ledgers:
@@ -108,12 +140,22 @@ class AppOracle(Oracle):
         last = next(reversed(self.ledgers[task].commits), None)
         if not stores or last != local.offset or self.world.mishaps.random() > COPIES_CHECKED:
             return
-        wanted = {id_: contents(store) for id_, store in self.rebuilt(task).items()}
+        wanted = self._wanted(task)
         database = SimDatabase(Folder(state))
         for id_, store in stores.items():
             store.attach(Part(database, id_))
             if (found := contents(store)) != wanted[id_]:
                 self.fail(task, f"store {id_} in the {what}: {found}, in the changelog: {wanted[id_]}")
+
+    def _wanted(self, task: TaskName) -> Mapping[str, object]:
+        """What the task's stores hold at the end, by its changelog; those of windows and joins nothing."""
+        if task not in self._ends:
+            stores = self.rebuilt(task)
+            self._ends[task] = {id_: contents(store) for id_, store in stores.items()}
+            for id_, store in stores.items():
+                if isinstance(store, Runs | KeyedRows) and id_ not in self.shape.case.lasting and height(store):
+                    self.fail(task, f"store {id_} still holds {self._ends[task][id_]}")
+        return self._ends[task]
 
     def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
         """The task's stores, filled from all that counts in its changelog."""
@@ -146,10 +188,28 @@ class AppOracle(Oracle):
         """The rows of all outputs are those that the messages make: ``published`` frames, and rows in ``targets``."""
         outputs: dict[str, list[Row]] = {name: list(rows) for name, rows in targets.items()}
         for name, frames in published.items():
-            outputs[name] = [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
-        wrong = self.shape.case.wrong(self.inputs, outputs)
+            outputs[name] = self._decoded(frames)
+        case = self.shape.case
+        wrong = case.wrong(self.inputs, outputs)
+        if wrong is None and case.wrong_by_lives is not None:
+            wrong = case.wrong_by_lives(self.inputs, outputs, self.lives)
         if wrong:
             self.fail("run", wrong)
+
+    def judge_due(self) -> None:
+        """The sources are about to end: what has to be there by now, is."""
+        if self.shape.case.due is None:
+            return
+        outputs: dict[str, list[Row]] = {name: [] for name in self.shape.outputs}
+        for ssp in self.logs:
+            if ssp.stream.name in outputs:
+                outputs[ssp.stream.name] += self._decoded(sorted(self.expected_rows(ssp, 0)))
+        wrong = self.shape.case.due(self.inputs, outputs, self.lives)
+        if wrong:
+            self.fail("run", f"before the sources end: {wrong}")
+
+    def _decoded(self, frames: Iterable[int]) -> list[Row]:
+        return [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
 
 
 @cache
@@ -168,6 +228,12 @@ class _Nowhere:
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
         """See ``Port``."""
         raise AssertionError(f"a task that nobody feeds writes to {stream}")
+
+
+def height(store: Runs | KeyedRows) -> int:
+    """How many rows a store holds."""
+    rows = store.scan()
+    return 0 if rows is None else rows.height
 
 
 def contents(store: StateStore) -> object:

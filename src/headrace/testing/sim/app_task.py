@@ -35,6 +35,7 @@ from headrace.runtime.nodes import node_config
 from headrace.runtime.outlet import Outlet
 from headrace.runtime.publishing import Publishing
 from headrace.runtime.reception import Reception
+from headrace.runtime.silence import Silence
 from headrace.runtime.task import Task
 from headrace.runtime.watermark import TimesCheckpoint
 from headrace.systems.base import Edge, Records
@@ -74,6 +75,7 @@ class AppTask(SimTask):
     publishing_class = Publishing
     task_class = Task
     attempt_class = Attempt
+    silence_class = Silence
     attempt: Attempt
 
     def __init__(self, cluster: AppCluster, shape: TaskShape, number: int, host: int) -> None:
@@ -114,14 +116,19 @@ class AppTask(SimTask):
         self.times = self.task.times
         watched = partial(WatchedIntake, self)
         self.attempt = self.attempt_class(self.task, self.outlet, self.publishing, self.reception, watched)
+        self.silence = self.silence_class(self.task, self.world.now)
         self.announcer.reset()
         self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
+        self.told: list[tuple[int, int, int]] = []
+        self._latest = 0
         self.done.clear()
         self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
 
-    @property
-    def _clock_ms(self) -> int:
-        return int(self.world.now + self.skew)
+    def _look_at_clock(self) -> int:
+        """What the clock shows, for the task to be told."""
+        now = int(self.world.now + self.skew)
+        self._latest = max(self._latest, now)
+        return now
 
     # -- input -------------------------------------------------------------------------------------------
 
@@ -137,9 +144,12 @@ class AppTask(SimTask):
         if self.world.story is not None and chain.full is not None:
             self.world.tell(self.name, f"is full: {chain.full}")
         if envelope is not None:
-            attempt.take(envelope, self._clock_ms)
-        elif not attempt.settling:
-            chain.on_time(self._clock_ms)
+            self.silence.heard(envelope.ssp, self.world.now)
+            attempt.take(envelope, self._look_at_clock())
+        else:
+            self.silence.notice(attempt.chooser, self.world.now)
+            if not attempt.settling:
+                chain.on_time(self._look_at_clock())
         running = self.node.phase is Phase.RUNNING and not self.node.due
         if running:
             self.task.advance()
@@ -180,7 +190,7 @@ class AppTask(SimTask):
         if log is None:
             return self.cluster.logs[ssp].end
         end = log.end_at(self.world.now)
-        return end + STEP if end == log.end else end
+        return end + STEP if end == log.end and log.ends_at <= self.world.now else end
 
     def _publish(self) -> None:
         try:
@@ -229,6 +239,8 @@ class AppTask(SimTask):
             self.consumed += [message for message in found if message is not None]
         else:
             self.consumed += [oracle.message_of(ssp, payload) for payload in payloads]
+        told = int(self.world.now), int(self.world.now + self.skew), self._latest
+        self.told += [told] * (len(self.consumed) - len(self.told))
 
     # -- output ------------------------------------------------------------------------------------------
 
@@ -292,7 +304,8 @@ class AppTask(SimTask):
             oldest = logs[ssp].start if ssp in logs else 0
             self.polled[ssp] = oldest if isinstance(position, Edge) else position
         ends = {ssp: logs[ssp].end_at(self.world.now) for ssp in self.task.side_inputs}
-        self.attempt.begin(dict(self.polled), ends, self._clock_ms)
+        self.silence = self.silence_class(self.task, self.world.now)
+        self.attempt.begin(dict(self.polled), ends, self._look_at_clock())
 
     def times_in(self, record: CommitRecord | None) -> TimesCheckpoint | None:
         """Watermarks and ends, as the last commit left them."""
@@ -300,7 +313,7 @@ class AppTask(SimTask):
 
     def prepared(self, step: do.Instruction) -> bool:
         """See ``SimTask``."""
-        before, ready = self.attempt.settling, self.attempt.ready(step, self._clock_ms, self.world.now)
+        before, ready = self.attempt.settling, self.attempt.ready(step, self._look_at_clock(), self.world.now)
         if not ready and not before:
             self.world.tell(self.name, f"{brief(step)} has to wait for {self.task.chain.held_by}")
         return ready
@@ -313,7 +326,7 @@ class AppTask(SimTask):
         """See ``SimTask``."""
         for ssp, header in self._waiting.pop(label, ()):
             self._note_done(ssp, header)
-        self.task.chain.tell_time(self._clock_ms)
+        self.task.chain.tell_time(self._look_at_clock())
         self.reception.feed(label)
         yield 0.1
 
@@ -333,7 +346,15 @@ class AppTask(SimTask):
 
     def bookkeeping(self) -> bytes:
         """See ``SimTask``."""
-        account = Account(self.task.save(), tuple(self.consumed), tuple(self.emitted), self.label, self.finished)
+        account = Account(
+            self.task.save(),
+            tuple(self.consumed),
+            tuple(self.emitted),
+            self.label,
+            self.finished,
+            tuple(self.told),
+            self._latest,
+        )
         return msgspec.json.encode(account)
 
     def write_local(self, local: LocalCheckpoint, changes: Held | None = None) -> None:
@@ -342,6 +363,7 @@ class AppTask(SimTask):
         self.publishing.committed()
         self.cluster.oracle.stored(self.shape, local)
         self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
+        self.told = []
         self.done.clear()
 
     def leave(self) -> Steps:

@@ -7,8 +7,7 @@ from the messages alone, whatever order they arrive in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 
 import polars as pl
@@ -18,7 +17,6 @@ from headrace.api.calling import retry
 from headrace.api.descriptors import files
 from headrace.api.remote import cached, remote
 from headrace.api.steps import JoinHow
-from headrace.api.stream import Stream
 from headrace.api.tasks import Out, Store, Task, Timer
 from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling
@@ -27,43 +25,10 @@ from headrace.core.errors import DataError
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
-from headrace.testing.sim import expected
+from headrace.testing.sim import counted, expected, lateness, silence
 from headrace.testing.sim.calls import answer, write
-from headrace.testing.sim.expected import TICK_MS, Outputs, Sources
-
-INTERVAL_MS = 30
-"""Between checkpoints, as in the shapes without operators."""
-
-DISORDER = 8
-"""How far out of order messages come, and how much of it the inputs allow; in ticks."""
-
-COLUMNS: dict[str, pl.DataType] = {"id": pl.Int64(), "k": pl.Int64(), "ts": pl.Int64()}
-
-
-@dataclass(frozen=True)
-class AppCase:
-    """An app: its inputs with their partition counts, how it is declared, what has to come out of it."""
-
-    name: str
-    inputs: Mapping[str, int]
-    declare: Callable[[App], None]
-    wrong: Callable[[Sources, Outputs], str | None]
-    tables: Callable[[Sources], Mapping[str, dict[int, set[int]]]] = lambda sources: {}
-    """By table and key the ids that its row may have at the end."""
-    table_column: str = "id"
-    """The column of a table that holds the id."""
-    repeats: bool = False
-    """Some messages come again under their id."""
-
-
-def ticks(number: int) -> str:
-    """So many ticks of event time as a duration."""
-    return f"{number * TICK_MS:+}ms" if number < 0 else f"{number * TICK_MS}ms"
-
-
-def read(app: App, name: str) -> Stream:
-    """An input of the columns that all of them have."""
-    return app.input(name, COLUMNS, event_time="ts", lateness=ticks(DISORDER))
+from headrace.testing.sim.case import COLUMNS, INTERVAL_MS, AppCase, read, ticks
+from headrace.testing.sim.expected import TICK_MS
 
 
 def _declare_counts(app: App) -> None:
@@ -355,7 +320,9 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-sessions", {"views": 2}, _declare_sessions, expected.sessions),
         AppCase("app-sliding", {"views": 2}, _declare_sliding, expected.lately),
         AppCase("app-latest", {"views": 1, "orders": 1}, _declare_latest, expected.latest),
-        AppCase("app-versions", {"views": 2, "orders": 2}, _declare_versions, expected.rated),
+        AppCase(
+            "app-versions", {"views": 2, "orders": 2}, _declare_versions, expected.rated, lasting=("rates.history",)
+        ),
         AppCase(
             "app-inner", {"views": 2, "orders": 1}, lambda app: _declare_join(app, "inner"), expected.pairs("inner")
         ),
@@ -374,6 +341,9 @@ CASES: Mapping[str, AppCase] = {
         AppCase("app-remote", {"views": 2}, _declare_remote, expected.grouped),
         AppCase("app-written", {"views": 2}, _declare_written, expected.written),
         AppCase("app-outbox", {"views": 2}, _declare_outbox, expected.reported),
+        *counted.CASES,
+        *lateness.CASES,
+        *silence.CASES,
     )
 }
 

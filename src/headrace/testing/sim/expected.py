@@ -27,6 +27,8 @@ class Message:
     ts: int
     """In ms."""
     partition: int
+    frame: int
+    """The number of its frame in the partition."""
 
 
 Sources = Mapping[str, Sequence[Message]]

@@ -31,6 +31,10 @@ class Account(msgspec.Struct, frozen=True):
     emitted: tuple[int, ...]
     label: int
     finished: bool = False
+    told: tuple[tuple[int, int, int], ...] = ()
+    """Of each of ``consumed``: when it was, what the task's clock showed then, and the latest that it has shown."""
+    latest: int = 0
+    """The latest that the task's clock has shown by the commit."""
 
 
 _ACCOUNT = msgspec.json.Decoder(Account)
@@ -128,6 +132,9 @@ class Oracle:
         """The body of a change frame, as ``settle`` wants it."""
         return msgspec.msgpack.decode(Change.decode(body).change, type=tuple)
 
+    def lived(self, ledger: Ledger, account: Account) -> None:
+        """A commit counts: this is what its task did since the last."""
+
     def settle(self, ledger: Ledger) -> None:
         """A commit counts: the changes before it are state now."""
         for key, value in ledger.pending:
@@ -192,6 +199,7 @@ class Oracle:
         self._judge_consumed(ledger, record, account)
         self._judge_positions(ledger, record)
         self.committed.update(account.emitted)
+        self.lived(ledger, account)
         ledger.consumed += account.consumed
         ledger.commits[offset] = record
         self.settle(ledger)

@@ -10,7 +10,8 @@ from headrace.core.ids import StreamId, TaskName
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.runtime.nodes import node_config
 from headrace.systems.registry import keeps_rows
-from headrace.testing.sim.declared import CASES, AppCase, planned
+from headrace.testing.sim.case import AppCase
+from headrace.testing.sim.declared import CASES, planned
 from headrace.testing.sim.shapes import Shape, Stage, TaskShape
 
 

@@ -12,8 +12,9 @@ from headrace.core.ids import SSP
 from headrace.testing.sim.app_cluster import AppCluster
 from headrace.testing.sim.app_oracle import AppOracle
 from headrace.testing.sim.app_task import AppTask
+from headrace.testing.sim.case import INTERVAL_MS
 from headrace.testing.sim.cluster import Cluster, Placing, Settings
-from headrace.testing.sim.declared import CASES, INTERVAL_MS
+from headrace.testing.sim.declared import CASES
 from headrace.testing.sim.faults import Faults
 from headrace.testing.sim.oracle import Oracle
 from headrace.testing.sim.planned import AppShape, app_shape
@@ -113,7 +114,8 @@ class Run:
                 begin_later = partial(self._publish, ssp, None)
                 world.after(world.chance.random() * settings.faults_until, begin_later)
         world.spawn("faults", self.faults.run())
-        deadline = settings.faults_until + GRACE_INTERVALS * settings.interval_ms
+        quiet = self.shape.case.quiet_ms if isinstance(self.shape, AppShape) else 0
+        deadline = settings.faults_until + quiet + GRACE_INTERVALS * settings.interval_ms
         if not world.run(deadline, self._done):
             self.oracle.fail("run", f"no end by {deadline:.0f} ms: {self._hanging()}")
         self._judge()
