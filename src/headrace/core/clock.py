@@ -35,14 +35,19 @@ class ManualClock:
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms = now_ms
+        self._behind_ms = 0
 
     def now_ms(self) -> int:
         """See ``Clock``."""
-        return self._now_ms
+        return self._now_ms - self._behind_ms
 
     def monotonic_ms(self) -> float:
         """See ``Clock``."""
         return float(self._now_ms)
+
+    def set_back(self, ms: int) -> None:
+        """Show a wall time so much earlier from now on, as when somebody sets the clock; time doesn't go back."""
+        self._behind_ms += ms
 
     def advance(self, ms: int) -> None:
         """Move time forward."""

@@ -1,8 +1,8 @@
 """What all window steps share: the time that they go by, late messages, and the shape of results.
 
 Time is that of the messages, read from their event time and moved by the watermark, or that of the clock: then a
-message belongs to the moment at which it is processed, and windows end when the clock says so. Each family of shapes
-has a module of its own; ``windows`` chooses.
+message belongs to the moment at which it is processed, and windows end when the clock says so. A clock that was set
+back stands still here until it has caught up. Each family of shapes has a module of its own; ``windows`` chooses.
 
 A null key is a key like any other, as in Polars; a null event time is an error.
 """
@@ -67,7 +67,7 @@ class WindowOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         """See ``Operator``."""
         if self.spec.axis == "processing":
-            now = self.now()
+            now = max(self.now(), self.time)  # a clock that was set back makes no message late
             if now > self.time:
                 self.on_time(now)
             rows = rows.with_columns(pl.lit(now, pl.Int64).alias(TIME))

@@ -129,6 +129,7 @@ class AlignedWindow(WindowOperator):
             self._fired = self._last_over(watermark)
         elif self._runs.taken is not None:  # what the clock has ended can't be read off a watermark
             self._fired = self._base(self._runs.taken)
+            self.time = self._fired + self._size
 
     @property
     def _pieces(self) -> int:

@@ -166,3 +166,37 @@ def test_triggers_of_the_clock_are_those_of_plain_python(
     oracle = Oracle(shape, early, accumulating=accumulating)
     found = play(windowed(shape, event_time="at", early=early, panes=panes), oracle, fed, by_clock=False, lateness=1000)
     assert found == Counter(oracle.results)
+
+
+SHAPES_OF_THE_CLOCK = [
+    (hr.tumbling("10s"), {}),
+    (hr.hopping("10s", every="5s"), {}),
+    (hr.tumbling("10s"), {"early": 100}),
+    (hr.session("3s"), {}),
+    (hr.sliding("10s"), {}),
+]
+
+
+@pytest.mark.parametrize(("shape", "options"), SHAPES_OF_THE_CLOCK, ids=lambda part: str(part)[:20])
+def test_no_message_is_lost_when_the_clock_is_set_back(shape: Any, options: Any) -> None:
+    with windowed(shape, time="processing", **options).test() as t:
+        t.clock.advance(100_000)
+        t.feed("rows", rows(("a", 0, 1)))
+        t.advance(25_000)
+        assert [1] in t.read("out")["values"].to_list()
+        t.clock.set_back(20_000)
+        t.feed("rows", rows(("a", 0, 2)))
+        t.advance(60_000)
+        assert [2] in t.read("out")["values"].to_list()
+
+
+def test_a_window_speaks_once_though_a_restart_finds_the_clock_set_back() -> None:
+    with windowed(hr.tumbling("10s"), time="processing").test() as t:
+        t.clock.advance(100_000)
+        t.feed("rows", rows(("a", 0, 1)))
+        t.advance(10_000)
+        t.restart(checkpoint=True)
+        t.clock.set_back(8_000)
+        t.feed("rows", rows(("a", 0, 2)))
+        t.advance(60_000)
+        assert t.read("out").select("window_start", "values").rows() == [(100_000, [1]), (110_000, [2])]
