@@ -31,6 +31,7 @@ class Arrival:
 class Version:
     """What came between two commits of a task, and where event time and clock were at the second."""
 
+    at: int
     arrivals: tuple[Arrival, ...]
     watermark: int
     latest: int

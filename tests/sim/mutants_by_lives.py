@@ -1,0 +1,140 @@
+"""Mistakes with order, lateness and silence: what shows only against the history of a task's commits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mutant_kit import app, mutant
+
+from headrace.runtime.operators.deduplicate import DropLateOperator
+from headrace.runtime.operators.window_aligned import AlignedWindow
+from headrace.runtime.operators.window_assigned import AssignedWindow
+from headrace.runtime.operators.window_count import CountedWindow
+from headrace.runtime.silence import Silence
+from headrace.runtime.task import Task
+from headrace.runtime.watermark import NEVER
+
+
+def operators(kind, **attributes):
+    """An app whose operators of a kind do something else."""
+
+    class Changed(Task):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            for operator in self.chain:
+                if isinstance(operator, kind):
+                    operator.__class__ = type("Mutant", (type(operator),), attributes)
+
+    return app(task_class=Changed)
+
+
+# -- count windows ---------------------------------------------------------------------------------------
+
+
+def from_the_last_on(self, rows, before):
+    rows = rows.reverse()
+    return CountedWindow._slices(self, rows, before)
+
+
+mutant(
+    "count windows in another order",
+    "a count window numbers the messages of a batch from the last to the first",
+    operators(CountedWindow, _slices=from_the_last_on),
+    "app-counted",
+)
+
+
+def uncounted(self):
+    return ()
+
+
+mutant(
+    "counts aren't kept",
+    "a restart begins each count window anew",
+    operators(CountedWindow, stores=uncounted),
+    "app-counted",
+)
+
+
+# -- late messages ---------------------------------------------------------------------------------------
+
+
+def late_without_a_word(self, rows):
+    self.count_late(rows.height)
+
+
+mutant(
+    "late messages vanish",
+    "a window counts what is too late, and hands it to nobody",
+    operators(AlignedWindow, too_late=late_without_a_word),
+    "app-late",
+)
+
+
+def resumed_in_the_past(self, watermark):
+    self.watermark = NEVER
+
+
+mutant(
+    "late messages are timely after a restart",
+    "a step that drops late messages forgets how far event time had come",
+    operators(DropLateOperator, resume=resumed_in_the_past),
+    "app-late",
+)
+
+
+def resumed_unfired(self, watermark):
+    self.time = watermark
+
+
+mutant(
+    "windows fire again after a restart",
+    "a window forgets which windows are over",
+    operators(AlignedWindow, resume=resumed_unfired),
+    "app-late",
+)
+
+
+def impatient(self, rows):
+    allowed, self.spec = self.spec, replace(self.spec, lateness_ms=0)
+    try:
+        return AssignedWindow.assign(self, rows)
+    finally:
+        self.spec = allowed
+
+
+mutant(
+    "no lateness is allowed",
+    "a message counts as too late as soon as its window has spoken",
+    operators(AssignedWindow, assign=impatient),
+    "app-late-panes",
+)
+
+
+# -- silent sources --------------------------------------------------------------------------------------
+
+
+class Patient(Silence):
+    def notice(self, chooser, now_ms):
+        pass
+
+
+mutant("silence isn't noticed", "windows wait for silent sources", app(silence_class=Patient), "app-silent")
+
+
+class Muted(Task):
+    """Forgets with a restart which tasks upstream are silent."""
+
+    def load(self, times):
+        super().load(times)
+        for partition in self.times.partitions.values():
+            partition.idle = False
+            partition._idle_tasks.clear()
+
+
+mutant(
+    "silence is forgotten",
+    "a restart waits for those who had said they are silent",
+    app(task_class=Muted),
+    "app-silent",
+)
