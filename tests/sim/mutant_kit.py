@@ -9,6 +9,7 @@ from headrace.checkpoint.node import Node
 from headrace.checkpoint.reading import ReadCommitted
 from headrace.checkpoint.receiving import Receiving
 from headrace.checkpoint.sending import Sending
+from headrace.runtime.task import Task
 from headrace.testing.sim.app_task import AppTask
 from headrace.testing.sim.run import Parts
 from headrace.testing.sim.task import SimTask
@@ -33,6 +34,19 @@ def task(**attributes) -> Parts:
 
 def app(**attributes) -> Parts:
     return Parts(app_task=type("MutantAppTask", (AppTask,), attributes))
+
+
+def operators(kind, **attributes):
+    """An app whose operators of a kind do something else."""
+
+    class Changed(Task):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            for operator in self.chain:
+                if isinstance(operator, kind):
+                    operator.__class__ = type("Mutant", (type(operator),), attributes)
+
+    return app(task_class=Changed)
 
 
 def node(**attributes) -> Parts:

@@ -1,10 +1,19 @@
 """All mutants."""
 
 import mutants_apps
+import mutants_by_clock
 import mutants_by_lives
 import mutants_known
 import mutants_more
 import mutants_waiting
 from mutant_kit import MUTANTS
 
-__all__ = ["MUTANTS", "mutants_apps", "mutants_by_lives", "mutants_known", "mutants_more", "mutants_waiting"]
+__all__ = [
+    "MUTANTS",
+    "mutants_apps",
+    "mutants_by_clock",
+    "mutants_by_lives",
+    "mutants_known",
+    "mutants_more",
+    "mutants_waiting",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mutant_kit import app, mutant
+from mutant_kit import app, mutant, operators
 
 from headrace.runtime.operators.deduplicate import DropLateOperator
 from headrace.runtime.operators.window_aligned import AlignedWindow
@@ -13,20 +13,6 @@ from headrace.runtime.operators.window_count import CountedWindow
 from headrace.runtime.silence import Silence
 from headrace.runtime.task import Task
 from headrace.runtime.watermark import NEVER
-
-
-def operators(kind, **attributes):
-    """An app whose operators of a kind do something else."""
-
-    class Changed(Task):
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
-            for operator in self.chain:
-                if isinstance(operator, kind):
-                    operator.__class__ = type("Mutant", (type(operator),), attributes)
-
-    return app(task_class=Changed)
-
 
 # -- count windows ---------------------------------------------------------------------------------------
 

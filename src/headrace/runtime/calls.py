@@ -85,6 +85,10 @@ class Calls:
             self._thread.start()
         return self._loop
 
+    def threads(self, most: int) -> Threads:
+        """Threads for the calls of a plain function, ``most`` at once."""
+        return Threads(most)
+
     def close(self) -> None:
         """Cancel what is left, and end the thread."""
         with self._waking:
@@ -124,7 +128,7 @@ class Lane(Generic[Argument]):
         self._function = function
         self._limit = limit
         self._cost = cost
-        self._threads = None if is_async(function) else _Threads(calling.concurrency)
+        self._threads = None if is_async(function) else calls.threads(calling.concurrency)
         self._waiting: deque[tuple[int, Argument]] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._done: deque[Done] = deque()
@@ -246,7 +250,7 @@ class Lane(Generic[Argument]):
             self._calls.ring()
 
 
-class _Threads:
+class Threads:
     """Daemon threads, started when needed, up to a number. On the event loop's thread, but for what is marked."""
 
     def __init__(self, most: int) -> None:

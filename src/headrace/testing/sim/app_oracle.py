@@ -97,10 +97,10 @@ class AppOracle(Oracle):
         if not self.shape.case.asks:
             return
         arrivals = []
-        for frame, (at, clock, latest) in zip(account.consumed, account.told, strict=True):
+        for frame, told in zip(account.consumed, account.told, strict=True):
             if frame not in self._rows:
                 self._rows[frame] = decode_rows(body_of(self._bodies[frame])).to_dicts()
-            arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], at, clock, latest))
+            arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], *told))
         time = NEVER if account.times is None else account.times.watermark
         self._lives[ledger.shape.name].append(Version(int(self.world.now), tuple(arrivals), time, account.latest))
 

@@ -94,7 +94,7 @@ class AppTask(SimTask):
         assert self.folder is not None
         plan, name = self.plan, self.shape.name
         self.metrics = TaskMetrics()
-        self.calls = VirtualCalls(self.world)
+        self.calls = VirtualCalls(self.world, self.number)
         connections = SimConnections(self.send_frame, self.cluster.targets, self.calls)
         self.publishing = self.publishing_class(plan, self.stage_plan, name, connections, self.world.chance)
         self.outlet = Outlet(plan, name, connections, self.publishing, self.node.stamp, self.metrics)
@@ -119,7 +119,7 @@ class AppTask(SimTask):
         self.silence = self.silence_class(self.task, self.world.now)
         self.announcer.reset()
         self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
-        self.told: list[tuple[int, int, int]] = []
+        self.told: list[tuple[int, int, int, int]] = []
         self._latest = 0
         self.done.clear()
         self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
@@ -239,7 +239,7 @@ class AppTask(SimTask):
             self.consumed += [message for message in found if message is not None]
         else:
             self.consumed += [oracle.message_of(ssp, payload) for payload in payloads]
-        told = int(self.world.now), int(self.world.now + self.skew), self._latest
+        told = self.number, int(self.world.now), int(self.world.now + self.skew), self._latest
         self.told += [told] * (len(self.consumed) - len(self.told))
 
     # -- output ------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextvars import Context
+from functools import partial
 from typing import Any, TypeVarTuple, Unpack
 
-from headrace.runtime.calls import Calls
+from headrace.runtime.calls import Calls, Threads
 from headrace.testing.sim.expected import Row
 from headrace.testing.sim.world import World
 
@@ -21,6 +22,8 @@ _LONGEST_S = 0.06
 """Longer than the interval between checkpoints: commits have to wait."""
 _SILENT = 0.03
 _FAILING = 0.15
+_LONGEST_MS = 120
+"""A plain function may take longer than a step waits for it: its thread stays busy with it."""
 _Taken = TypeVarTuple("_Taken")
 Key = tuple[int, ...]
 
@@ -28,8 +31,9 @@ Key = tuple[int, ...]
 class VirtualLoop(asyncio.AbstractEventLoop):
     """As much of an event loop as coroutines need that wait for time, for futures and for each other."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, caller: int = 0) -> None:
         self.world = world
+        self.caller = caller
         self._ready: deque[asyncio.Handle] = deque()
         self._planned = False
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -126,19 +130,65 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             raise context["exception"]
 
 
+class VirtualThreads(Threads):
+    """Threads of virtual time: a function is called when its thread is done, and fails at times, also afterwards."""
+
+    def __init__(self, world: World, most: int) -> None:
+        self._world = world
+        self._free = most
+        self._queue: deque[tuple[Callable[[Any], Any], Any, asyncio.Future[Any]]] = deque()
+
+    def run(
+        self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop
+    ) -> asyncio.Future[Any]:
+        """See ``Threads``."""
+        future: asyncio.Future[Any] = loop.create_future()
+        self._queue.append((function, argument, future))
+        self._begin()
+        return future
+
+    def close(self) -> None:
+        """See ``Threads``."""
+        self._queue.clear()
+
+    def _begin(self) -> None:
+        while self._free and self._queue:
+            self._free -= 1
+            work = self._queue.popleft()
+            self._world.after(self._world.chance.random() ** 3 * _LONGEST_MS, partial(self._end, *work))
+
+    def _end(self, function: Callable[[Any], Any], argument: Any, future: asyncio.Future[Any]) -> None:
+        self._free += 1
+        if not future.done():
+            try:
+                result = function(argument)
+                if self._world.chance.random() < _FAILING:
+                    raise ConnectionError("what the function asked failed")
+                future.set_result(result)
+            except Exception as error:  # noqa: BLE001  # whoever awaits it knows what to do
+                future.set_exception(error)
+        self._begin()
+
+
 class VirtualCalls(Calls):
     """The calls of one incarnation."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, caller: int = 0) -> None:
+        """``caller`` is the number of the incarnation."""
         super().__init__(lambda: None, world.chance.random)
         self._world = world
+        self._caller = caller
         self._virtual: VirtualLoop | None = None
 
     def loop(self) -> asyncio.AbstractEventLoop:
         """See ``Calls``."""
         if self._virtual is None:
-            self._virtual = VirtualLoop(self._world)  # type: ignore[abstract]  # nobody asks for the rest
+            self._virtual = VirtualLoop(self._world, self._caller)  # type: ignore[abstract]  # nobody asks for the rest
         return self._virtual
+
+    def threads(self, most: int) -> Threads:
+        """See ``Calls``."""
+        return VirtualThreads(self._world, most)
 
     def close(self) -> None:
         """See ``Calls``."""
@@ -146,16 +196,35 @@ class VirtualCalls(Calls):
             self._virtual.end()
 
 
-def _world() -> World:
+def _loop() -> VirtualLoop:
     loop = asyncio.get_running_loop()
     if not isinstance(loop, VirtualLoop):
         raise TypeError("a simulated service is asked outside a simulation")
-    return loop.world
+    return loop
+
+
+def _world() -> World:
+    return _loop().world
+
+
+def caller() -> int:
+    """The number of the incarnation that asks."""
+    return _loop().caller
 
 
 def write(table: str, rows: Iterable[tuple[Key, Row]]) -> None:
     """Have a simulated service keep rows by their keys."""
     _world().services.setdefault(table, {}).update(rows)
+
+
+def kept(table: str) -> dict[Key, Row]:
+    """What a simulated service has by now."""
+    return _world().services.setdefault(table, {})
+
+
+def moment() -> int:
+    """The world's time, in ms."""
+    return int(_world().now)
 
 
 async def answer() -> None:

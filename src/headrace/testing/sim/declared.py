@@ -25,7 +25,7 @@ from headrace.core.errors import DataError
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
-from headrace.testing.sim import clocked, counted, expected, expiry, lateness, silence
+from headrace.testing.sim import caching, clocked, counted, expected, expiry, lateness, mapped, silence
 from headrace.testing.sim.calls import answer, write
 from headrace.testing.sim.case import COLUMNS, INTERVAL_MS, AppCase, read, ticks
 from headrace.testing.sim.expected import TICK_MS
@@ -346,6 +346,8 @@ CASES: Mapping[str, AppCase] = {
         *silence.CASES,
         *expiry.CASES,
         *clocked.CASES,
+        *mapped.CASES,
+        *caching.CASES,
     )
 }
 
