@@ -24,7 +24,7 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py
 
-# Spark tests share one session, so tests/spark keeps them all in one of the two processes.
+# Spark tests share one session: tests/conftest.py deals them all to one of the two processes.
 test: check  ## check, then run all tests
 	$(ENTRY) pytest -n 2 --dist loadgroup
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from postgres_server import PostgresServer
 
-# What a property says doesn't hang on how busy the machine is.
+# What a property says doesn't hang on how busy the machine is. All else is as Hypothesis has it, in CI too.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("headrace")
 
