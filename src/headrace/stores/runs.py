@@ -10,8 +10,9 @@ Two operations change it: ``add`` a run, and take all rows with ``time <= bound`
 ``retire``). Both are logged. A large run is in pieces by the hash of its keys (``stores.pieces``), and so is what is
 taken, read or merged: a range of hashes comes after the other, so that this needs little memory, however much it is.
 
-On disk a manifest names the runs. A restart reads the manifest alone; a piece is read when it is asked for. Taking some
-rows of a large run notes up to which time they are gone; they are left out when it is read, and go when it is merged.
+On disk a manifest names the runs (``stores.runs_manifest``). A restart reads the manifest alone; a piece is read when
+it is asked for. Taking some rows of a large run notes up to which time they are gone; they are left out when it is
+read, and go when it is merged.
 
 Rows that are to be looked up have a column with the hash of their keys: runs are in its order, and each has an index in
 memory (``stores.hash_index``). So ``matching`` and ``between`` read only the pieces that have what is asked for.
@@ -23,7 +24,6 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import polars as pl
 
 from headrace.core.errors import CorruptLogError
@@ -43,6 +43,7 @@ from headrace.stores.pieces import (
     deal,
     together,
 )
+from headrace.stores.runs_manifest import Manifest, ManifestOfFormat1, RunEntry, read_manifest
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
@@ -54,45 +55,7 @@ _MERGED_ROWS_MAX = 1 << 21
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
-_MANIFEST = b"manifest"
-_MANIFEST_FORMAT = 3
-_FORMAT_WITHOUT_INDEXES = 2
-_PIECE_OF_FORMAT_1 = struct.Struct(">cQI")
-
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
-
-
-class _RunEntry(msgspec.Struct, frozen=True, kw_only=True):
-    number: int
-    heights: list[int]
-    low: int
-    high: int
-    gone_to: int | None = None
-
-
-class _Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    format: int = _MANIFEST_FORMAT
-    runs: list[_RunEntry]
-    taken: int | None = None
-
-
-class _EntryOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
-    number: int
-    pieces: int
-
-
-class _ManifestOfFormat1(msgspec.Struct, frozen=True, kw_only=True):
-    runs: list[_EntryOfFormat1]
-    taken: int | None = None
-
-
-class _Format(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-
-
-_MANIFEST_DECODER = msgspec.json.Decoder(_Manifest)
-_DECODER_OF_FORMAT_1 = msgspec.json.Decoder(_ManifestOfFormat1)
-_FORMAT_DECODER = msgspec.json.Decoder(_Format)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +67,13 @@ class _Run:
     high: int
     gone_to: int | None = None
     index: HashIndex | None = None
+
+    def entry(self) -> RunEntry:
+        """What a start must know of it."""
+        pieces = self.pieces
+        return RunEntry(
+            number=pieces.number, heights=pieces.heights, low=self.low, high=self.high, gone_to=self.gone_to
+        )
 
     def overlaps(self, low: int, high: int) -> bool:
         """Whether it may hold rows with ``low <= time <= high``."""
@@ -318,40 +288,22 @@ class Runs:
     def attach(self, view: View) -> None:
         """See ``StateStore``."""
         self._kept = Kept(self._id, view, self._conform)
-        data = view.get(_MANIFEST)
-        if data is None:
+        manifest = read_manifest(self._id, view)
+        if manifest is None:
             return
-        format_ = _FORMAT_DECODER.decode(data).format
-        if format_ == 1:
-            self._attach_format_1(view, _DECODER_OF_FORMAT_1.decode(data))
-            return
-        if format_ not in (_FORMAT_WITHOUT_INDEXES, _MANIFEST_FORMAT):
-            raise CorruptLogError(
-                f"store {self._id!r}: local state of format {format_}; this Headrace reads 1 to {_MANIFEST_FORMAT}",
-                hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
-            )
-        manifest = _MANIFEST_DECODER.decode(data)
-        self._runs = []
-        for entry in manifest.runs:
-            pieces = Pieces(self._kept, entry.number, entry.heights)
-            self._runs.append(_Run(pieces, entry.low, entry.high, entry.gone_to, self._index(pieces)))
-        self._next_number = max((entry.number + 1 for entry in manifest.runs), default=0)
-        self._earliest = min((run.low for run in self._runs), default=None)
+        if isinstance(manifest, ManifestOfFormat1):  # the next commit writes it anew
+            self._keys_of_format_1 = manifest.keys()
+            for rows in manifest.read(self._id, view):
+                self._push(rows)
+        else:
+            self._runs = [self._attached(entry) for entry in manifest.runs]
+            self._next_number = manifest.next_number
+            self._earliest = min((run.low for run in self._runs), default=None)
         self.taken = manifest.taken
 
-    def _attach_format_1(self, view: View, manifest: _ManifestOfFormat1) -> None:
-        """Read what an older Headrace wrote; the next commit writes it anew."""
-        for entry in manifest.runs:
-            keys = [_PIECE_OF_FORMAT_1.pack(b"r", entry.number, piece) for piece in range(entry.pieces)]
-            found = [value for value in map(view.get, keys) if value is not None]
-            if len(found) < len(keys):
-                raise CorruptLogError(
-                    f"store {self._id!r}: a piece of run {entry.number} is missing in the local state",
-                    hint="delete the task's local state: it is rebuilt from the changelog",
-                )
-            self._keys_of_format_1 += keys
-            self._push(concat_rows([decode_rows(value, checked=True) for value in found]))
-        self.taken = manifest.taken
+    def _attached(self, entry: RunEntry) -> _Run:
+        pieces = Pieces(self._kept, entry.number, entry.heights)
+        return _Run(pieces, entry.low, entry.high, entry.gone_to, self._index(pieces))
 
     def persist(self, writes: Writes) -> None:
         """See ``StateStore``."""
@@ -367,11 +319,7 @@ class Runs:
             if run.index is not None:
                 run.index.write(writes)
             run.pieces.write(writes)
-        entries = [
-            _RunEntry(number=r.pieces.number, heights=r.pieces.heights, low=r.low, high=r.high, gone_to=r.gone_to)
-            for r in self._runs
-        ]
-        writes.put(_MANIFEST, msgspec.json.encode(_Manifest(runs=entries, taken=self.taken)))
+        Manifest(runs=[run.entry() for run in self._runs], taken=self.taken).write(writes)
         self._gone, self._keys_of_format_1 = [], []
         self._changed = False
 
