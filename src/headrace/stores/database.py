@@ -23,7 +23,8 @@ from rocksdict import BlockBasedOptions, Cache, Checkpoint, Options, Rdict, Writ
 from headrace.core.errors import StorageError, SurroundingsError, UnavailableError
 from headrace.stores.pinned import Pin
 
-_NO_COMPRESSION_BELOW = 4096
+_BLOB_BYTES_MIN = 2048
+"""Values from this size on lie beside the tables: compaction need not carry them along."""
 _CACHE_BYTES = 64 << 20
 _BLOOM_BITS = 10  # of a hundred looks for a key that isn't there, one reads a block
 _WRITE_BUFFER_BYTES = 16 << 20
@@ -415,7 +416,7 @@ def _options(cache: Cache) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_enable_blob_files(True)
-    options.set_min_blob_size(_NO_COMPRESSION_BELOW)
+    options.set_min_blob_size(_BLOB_BYTES_MIN)
     options.set_enable_blob_gc(True)
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(1 << 20)

@@ -43,7 +43,8 @@ _MERGED_ROWS_MAX = 1 << 20
 """Segments are not merged beyond this size: a merge must stay short and fit into memory, however large the state is."""
 
 _MANIFEST = b"manifest"
-_MANIFEST_FORMAT = 2
+_MANIFEST_FORMAT = 3
+_FORMAT_WITHOUT_SLICES = 2
 _PIECE_OF_FORMAT_1 = struct.Struct(">cQI")
 _MASK_OF_FORMAT_1 = struct.Struct(">cQ")
 
@@ -114,7 +115,7 @@ class KeyedRows:
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
-        self._kept = Kept(id_, None, conform, in_memory=in_memory)
+        self._kept = Kept(id_, None, conform, in_memory=in_memory, sliced=not in_memory)
         self._segments: list[Segment] = []
         self._fresh: list[Segment] = []
         self._removed: list[pl.DataFrame] = []
@@ -252,7 +253,7 @@ class KeyedRows:
 
     def attach(self, view: View) -> None:
         """See ``StateStore``."""
-        self._kept = Kept(self._id, view, self._conform, in_memory=self._in_memory)
+        self._kept = Kept(self._id, view, self._conform, in_memory=self._in_memory, sliced=not self._in_memory)
         data = view.get(_MANIFEST)
         if data is None:
             if next(view.scan(b""), None) is not None:
@@ -262,7 +263,7 @@ class KeyedRows:
         if format_ == 1:
             self._attach_format_1(view, _DECODER_OF_FORMAT_1.decode(data))
             return
-        if format_ != _MANIFEST_FORMAT:
+        if format_ not in (_FORMAT_WITHOUT_SLICES, _MANIFEST_FORMAT):
             raise CorruptLogError(
                 f"store {self._id!r}: local state of format {format_}; this Headrace reads 1 to {_MANIFEST_FORMAT}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",

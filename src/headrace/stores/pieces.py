@@ -6,14 +6,15 @@ number of them are merged, or read to the end, a range of hashes at a time: no m
 a range has.
 
 A piece that isn't in the database yet is in memory. One that is may be in memory too, as far as its store's ``Kept``
-has room, or else is read when it is asked for.
+has room, or else is read when it is asked for. Where rows are looked up, pieces are written in slices
+(``stores.slices``), so that what is wanted of one can be read without the rest; where all of it is always read, whole.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +25,7 @@ from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, split
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import View, Writes
+from headrace.stores.slices import SliceForm
 
 KEPT_BYTES_MAX = 128 << 20
 """So much of what is in the database a store has in memory as well."""
@@ -33,7 +35,9 @@ VALUE_ROWS_MAX = 1 << 18
 """One record of the changelog, one value of the database: both have a greatest size."""
 _BITS_MAX = 12
 
+_SLICES_READ_AT_ONCE = 512
 _KEY = struct.Struct(">cQII")
+_FORM_KEY = struct.Struct(">cQ")
 
 HashOf = Callable[[pl.DataFrame], Hashes]
 Places = npt.NDArray[np.int64]
@@ -79,11 +83,16 @@ class Kept:
         conform: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
         *,
         in_memory: bool = False,
+        sliced: bool = False,
     ) -> None:
-        """``conform`` is applied to rows that are read; ``in_memory``: there is room for all."""
+        """``conform`` is applied to rows that are read; ``in_memory``: there is room for all.
+
+        ``sliced``: what is written is to be looked up in, and lies in slices if it can.
+        """
         self.store = store
         self.view = view
         self.conform = conform or _as_they_are
+        self.sliced = sliced
         self._most = _NO_LIMIT if in_memory else KEPT_BYTES_MAX
         self.bytes = 0
         self._frames: OrderedDict[tuple[int, int], pl.DataFrame] = OrderedDict()
@@ -133,6 +142,7 @@ class Pieces:
         self.stored = frames is None
         self._frames = frames
         self._kept = kept
+        self._read_form: tuple[SliceForm | None] | None = None
 
     @classmethod
     def of(cls, kept: Kept, number: int, parts: Sequence[Part]) -> Pieces:
@@ -167,15 +177,34 @@ class Pieces:
             if rows is not None:
                 yield rows
 
-    def at(self, places: Places) -> Iterator[tuple[pl.DataFrame, Places]]:
-        """The pieces that have rows at ``places``, which ascend and may repeat, and the places of these in each."""
+    def at(self, places: Places) -> Iterator[tuple[pl.DataFrame, Places | None]]:
+        """Rows that have those at ``places``, which ascend and may repeat, and where these are among them; None: alone.
+
+        Of a piece of which little is wanted only the slices that have it are read.
+        """
         ends = np.cumsum(self.heights)
         first = 0
+        waiting: list[tuple[int, Places]] = []
         for piece, last in enumerate(np.searchsorted(places, ends).tolist()):
-            rows = self.piece(piece) if last > first else None
-            if rows is not None:
-                yield rows, places[first:last] - (int(ends[piece]) - rows.height)
+            if last == first:
+                continue
+            within = places[first:last] - (int(ends[piece]) - self.heights[piece])
             first = last
+            form = self._form_for(piece, len(within))
+            if form is not None:
+                waiting.append((piece, within))
+                if sum(len(each) for _, each in waiting) >= _SLICES_READ_AT_ONCE:
+                    yield self._read_slices(form, waiting), None
+                    waiting = []
+                continue
+            if waiting:
+                yield self._read_slices(self._form, waiting), None
+                waiting = []
+            rows = self.piece(piece)
+            if rows is not None:
+                yield rows, within
+        if waiting:
+            yield self._read_slices(self._form, waiting), None
 
     def dealt(self, hash_of: HashOf | None, bits: int) -> Iterator[Part]:
         """The rows dealt by ``bits`` bits, at least as many as they are dealt by already; in the order of hashes."""
@@ -188,10 +217,19 @@ class Pieces:
         """Write them, if they aren't in the database yet."""
         if self._frames is None:
             return
+        filled = [rows for rows in self._frames if rows is not None and rows.height]
+        form = SliceForm.of(filled) if self._kept.sliced and filled else None
+        self._read_form = (form,)
+        if form is not None:
+            writes.put(_FORM_KEY.pack(b"f", self.number), form.written())
         for piece, rows in enumerate(self._frames):
-            if rows is not None and rows.height:
-                for place, part in enumerate(rows.iter_slices(VALUE_ROWS_MAX)):
-                    writes.put(_KEY.pack(b"p", self.number, piece, place), encode_rows(part))
+            if rows is None or not rows.height:
+                continue
+            keys = self._keys(piece, range(_values(rows.height, form)))
+            if form is None:
+                writes.put_many(keys, map(encode_rows, rows.iter_slices(VALUE_ROWS_MAX)))
+            else:
+                writes.put_many(keys, form.encode(rows))
         self.stored = True
         if self._kept.view is not None:
             frames, self._frames = self._frames, None
@@ -201,22 +239,79 @@ class Pieces:
 
     def erase(self, writes: Writes) -> None:
         """Remove them from the database."""
+        form = self._form
+        if form is not None:
+            writes.delete(_FORM_KEY.pack(b"f", self.number))
         for piece, height in enumerate(self.heights):
-            for place in range(_values(height)):
-                writes.delete(_KEY.pack(b"p", self.number, piece, place))
+            writes.delete_many(self._keys(piece, range(_values(height, form))))
         self._kept.forget(self.number, len(self))
 
+    # -- inside
+
+    @property
+    def _form(self) -> SliceForm | None:
+        """The form of the slices that are in the database; None: the pieces are whole."""
+        if self._read_form is None:
+            view = self._kept.view if self.stored else None
+            value = None if view is None else view.get(_FORM_KEY.pack(b"f", self.number))
+            self._read_form = (None if value is None else SliceForm.read(value),)
+        return self._read_form[0]
+
+    def _form_for(self, piece: int, wanted: int) -> SliceForm | None:
+        """The form, if it is slices that so many rows of this piece should be read from."""
+        if self._frames is not None or self._kept.get(self.number, piece) is not None:
+            return None
+        form = self._form
+        return form if form is not None and 2 * wanted <= form.count(self.heights[piece]) else None
+
+    def _read_slices(self, form: SliceForm | None, wanted: Sequence[tuple[int, Places]]) -> pl.DataFrame:
+        """The rows at these places of some pieces."""
+        if form is None:
+            raise ValueError("these pieces have no slices")
+        keys: list[bytes] = []
+        places = []
+        for piece, within in wanted:
+            slices, nth = np.unique(within // form.rows, return_inverse=True)
+            places.append((nth + len(keys)) * form.rows + within % form.rows)
+            keys += self._keys(piece, slices.tolist())
+        return self._kept.conform(form.decode(self._slices(keys), np.concatenate(places)))
+
     def _read(self, piece: int) -> pl.DataFrame:
-        view = self._kept.view
-        keys = [_KEY.pack(b"p", self.number, piece, place) for place in range(_values(self.heights[piece]))]
-        values = [None if view is None else view.get(key) for key in keys]
-        rows = concat_rows([decode_rows(value, checked=True) for value in values if value is not None])
-        if rows.height != self.heights[piece]:
-            raise CorruptLogError(
-                f"store {self._kept.store!r}: piece {piece} of {self.number} is missing in the local state",
-                hint="delete the task's local state: it is rebuilt from the changelog",
-            )
+        form, height = self._form, self.heights[piece]
+        if form is not None:
+            return self._kept.conform(form.decode(self._all_slices(piece, form.count(height)), height))
+        keys = self._keys(piece, range(_values(height, None)))
+        found = [] if self._kept.view is None else self._kept.view.get_many(keys)
+        rows = concat_rows([decode_rows(value, checked=True) for value in found if value is not None])
+        if rows.height != height:
+            raise self._missing(f"piece {piece}")
         return self._kept.conform(rows)
+
+    def _slices(self, keys: Sequence[bytes]) -> list[bytes]:
+        found = [] if self._kept.view is None else self._kept.view.get_many(keys)
+        values = [value for value in found if value is not None]
+        if len(values) != len(keys):
+            raise self._missing("a slice")
+        return values
+
+    def _all_slices(self, piece: int, count: int) -> list[bytes]:
+        """Read side by side: that costs less than one by one."""
+        first, behind = self._keys(piece, (0, count))
+        view = self._kept.view
+        values = [] if view is None else [value for _, value in view.range(first, behind)]
+        if len(values) != count:
+            raise self._missing(f"a slice of piece {piece}")
+        return values
+
+    def _missing(self, what: str) -> CorruptLogError:
+        return CorruptLogError(
+            f"store {self._kept.store!r}: {what} of {self.number} is missing in the local state",
+            hint="delete the task's local state: it is rebuilt from the changelog",
+        )
+
+    def _keys(self, piece: int, places: Iterable[int]) -> list[bytes]:
+        pack, number = _KEY.pack, self.number
+        return [pack(b"p", number, piece, place) for place in places]
 
 
 def together(flows: Sequence[Iterator[Part]]) -> Iterator[Part]:
@@ -230,5 +325,5 @@ def _as_they_are(rows: pl.DataFrame) -> pl.DataFrame:
     return rows
 
 
-def _values(height: int) -> int:
-    return -(-height // VALUE_ROWS_MAX)
+def _values(height: int, form: SliceForm | None) -> int:
+    return -(-height // VALUE_ROWS_MAX) if form is None else form.count(height)

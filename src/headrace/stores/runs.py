@@ -15,7 +15,7 @@ it is asked for. Taking some rows of a large run notes up to which time they are
 read, and go when it is merged.
 
 Rows that are to be looked up have a column with the hash of their keys: runs are in its order, and each has an index in
-memory (``stores.hash_index``). So ``matching`` and ``between`` read only the pieces that have what is asked for.
+memory (``stores.hash_index``). So ``matching`` and ``between`` read only the slices that have what is asked for.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Runs:
         elif keys:
             self._hash_of = lambda rows: hash_rows(rows, keys)
         self._conform = conform
-        self._kept = Kept(id_, None, conform)
+        self._kept = Kept(id_, None, conform, sliced=hashed is not None)
         self._runs: list[_Run] = []
         self._next_number = 0
         self._gone: list[_Run] = []
@@ -287,7 +287,7 @@ class Runs:
 
     def attach(self, view: View) -> None:
         """See ``StateStore``."""
-        self._kept = Kept(self._id, view, self._conform)
+        self._kept = Kept(self._id, view, self._conform, sliced=self._hashed is not None)
         manifest = read_manifest(self._id, view)
         if manifest is None:
             return
@@ -405,7 +405,7 @@ class Runs:
         there = run.within(self._time, None, None)
         waiting: list[pl.DataFrame] = []
         for piece, within in run.pieces.at(places):
-            rows = piece if 2 * len(within) > piece.height else piece[within]
+            rows = piece if within is None or 2 * len(within) > piece.height else piece[within]
             waiting.append(rows if there is None else rows.filter(there))
             if sum(rows.height for rows in waiting) >= PIECE_ROWS:
                 yield concat_rows(waiting)

@@ -20,8 +20,9 @@ from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.stores.base import View, Writes
 
 _KEY = b"manifest"
-_FORMAT = 3
-_FORMAT_WITHOUT_INDEXES = 2
+_FORMAT = 4
+_FORMATS = (2, 3, _FORMAT)
+"""2: without indexes; 3: without slices. What is missing is found missing, and done without."""
 _PIECE_OF_FORMAT_1 = struct.Struct(">cQI")
 
 
@@ -101,7 +102,7 @@ def read_manifest(store: str, view: View) -> Manifest | ManifestOfFormat1 | None
     format_ = _FORMAT_DECODER.decode(data).format
     if format_ == 1:
         return _DECODER_OF_FORMAT_1.decode(data)
-    if format_ not in (_FORMAT_WITHOUT_INDEXES, _FORMAT):
+    if format_ not in _FORMATS:
         raise CorruptLogError(
             f"store {store!r}: local state of format {format_}; this Headrace reads 1 to {_FORMAT}",
             hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",

@@ -149,7 +149,7 @@ class Segment:
 
     def rows(self, places: Places) -> Iterator[pl.DataFrame]:
         """The rows at ascending places, which may repeat; those of a piece after the other."""
-        return (rows[within] for rows, within in self.pieces.at(places))
+        return (rows if within is None else rows[within] for rows, within in self.pieces.at(places))
 
     def alive(self) -> Iterator[pl.DataFrame]:
         """The rows that are still there."""

@@ -9,17 +9,19 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from stored_values import Disk
 
-from headrace.stores import pieces
+from headrace.stores import pieces, slices
 from headrace.stores.runs import Runs
 
 
 class PersistedRuns(RuleBasedStateMachine):
-    """Runs in pieces of a row or two, of which few stay in memory; a restart goes on from the disk."""
+    """Runs in pieces of a few rows, of which few stay in memory, and slices of one; a restart goes on from the disk."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pieces, "PIECE_ROWS", 2)
+        self.patch.setattr(pieces, "PIECE_ROWS", 4)
+        self.patch.setattr(slices, "_ROWS_MIN", 1)
+        self.patch.setattr(slices, "SLICE_BYTES", 1)
         self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
         self.store, self.copy, self.disk = self.new_store(), self.new_store(), Disk()
         self.store.attach(self.disk)

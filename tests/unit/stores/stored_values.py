@@ -1,6 +1,6 @@
 """What a store writes into its part of the local database, in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class Disk:
@@ -12,11 +12,26 @@ class Disk:
     def put(self, key: bytes, value: bytes) -> None:
         self.values[key] = value
 
+    def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        for key, value in zip(keys, values, strict=True):
+            self.put(key, value)
+
     def delete(self, key: bytes) -> None:
         self.values.pop(key, None)
 
+    def delete_many(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self.delete(key)
+
     def get(self, key: bytes) -> bytes | None:
         return self.values.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.get(key) for key in keys]
+
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        found = sorted((k, v) for k, v in self.values.items() if start <= k and (stop is None or k < stop))
+        return iter(found[::-1] if reverse else found)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted((k, v) for k, v in self.values.items() if k.startswith(prefix)))

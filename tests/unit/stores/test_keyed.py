@@ -12,7 +12,7 @@ from stored_values import Disk
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.ipc import decode_rows, encode_rows
-from headrace.stores import pieces
+from headrace.stores import pieces, slices
 from headrace.stores.keyed import KeyedRows
 
 HERE = Path(__file__).parent
@@ -228,7 +228,7 @@ def test_local_state_of_version_1_is_read() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"segments":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 2"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 3"):
         store().attach(disk)
 
 
@@ -296,12 +296,14 @@ class KeyedMachine(RuleBasedStateMachine):
 
 
 class DealtKeyedMachine(KeyedMachine):
-    """The same in pieces of a row or two, of which few stay in memory."""
+    """The same in pieces of a few rows, of which few stay in memory, and slices of one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pieces, "PIECE_ROWS", 2)
+        self.patch.setattr(pieces, "PIECE_ROWS", 4)
+        self.patch.setattr(slices, "_ROWS_MIN", 1)
+        self.patch.setattr(slices, "SLICE_BYTES", 1)
         self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
 
     def teardown(self) -> None:

@@ -202,7 +202,7 @@ def test_local_state_of_version_1_is_read_and_written_anew() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"runs":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 3"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 4"):
         store().attach(disk)
 
 

@@ -14,7 +14,7 @@ from stored_values import Disk
 
 from headrace.serdes.hashing import hash_rows
 from headrace.serdes.ipc import encode_rows
-from headrace.stores import pieces
+from headrace.stores import pieces, slices
 from headrace.stores.database import Database, Part, PartOfBatch
 from headrace.stores.hash_index import HashIndex, places_of
 from headrace.stores.pieces import Kept, Pieces
@@ -53,6 +53,11 @@ class Reads(Disk):
         self.kinds.append(key[:1])
         return super().get(key)
 
+    def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        found = list(super().range(start, stop, reverse=reverse))
+        self.kinds += [key[:1] for key, _ in found]
+        return iter(found)
+
 
 def stored(disk: Disk, rows: Rows) -> None:
     runs = store()
@@ -72,10 +77,25 @@ def test_only_pieces_that_have_what_is_asked_for_are_read(monkeypatch: pytest.Mo
     assert listed(again.matching(hashes(range(1000, 3000)), FIRST, LAST)) == []
     assert disk.kinds == [b"i"]
     assert listed(again.matching(hashes([7]), FIRST, LAST)) == [(7, 7, 7)]
-    assert disk.kinds == [b"i", b"p"]
+    assert disk.kinds == [b"i", b"f", b"p"]
     assert listed(again.matching(hashes([8]), 9, LAST)) == []
     assert listed(again.between(1001, 2000)) == []
-    assert disk.kinds == [b"i", b"p"]
+    assert disk.kinds == [b"i", b"f", b"p"]
+
+
+def test_of_a_piece_of_which_little_is_wanted_only_slices_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "_ROWS_MAX", 16)
+    disk = Reads()
+    stored(disk, [(key, key, key) for key in range(1000)])
+    again = store()
+    again.attach(disk)
+    disk.kinds.clear()
+    assert [row for row in listed(again.matching(hashes([7, 8, 9]), FIRST, LAST)) if row[1] in (7, 8, 9)] == [
+        (7, 7, 7), (8, 8, 8), (9, 9, 9)
+    ]  # fmt: skip
+    assert disk.kinds == [b"i", b"f", b"p", b"p", b"p"]
+    assert len(listed(again.matching(hashes(range(500)), FIRST, LAST))) >= 500
+    assert disk.kinds.count(b"p") == 3 + 63
 
 
 def test_a_piece_of_which_most_is_asked_for_is_not_gathered_but_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,11 +150,12 @@ def test_an_index_is_hashes_and_times_since_the_first_in_steps() -> None:
     assert index.between(1_000, 2_000).tolist() == [0]
 
 
-def test_local_state_of_version_2_has_no_indexes_and_is_looked_up_in() -> None:
+@pytest.mark.parametrize("version", [b"2", b"3"])
+def test_local_state_of_older_versions_has_no_slices_and_is_looked_up_in(version: bytes) -> None:
+    """Version 2 has no indexes either; one of version 3 that is missing is told by the rows as well."""
     disk = Disk()
-    disk.put(
-        b"manifest", b'{"format":2,"runs":[{"number":3,"heights":[3],"low":11,"high":20,"gone_to":10}],"taken":10}'
-    )
+    entry = b'{"number":3,"heights":[3],"low":11,"high":20,"gone_to":10}'
+    disk.put(b"manifest", b'{"format":%b,"runs":[%b],"taken":10}' % (version, entry))
     piece = b"p" + (3).to_bytes(8) + (0).to_bytes(4) + (0).to_bytes(4)
     disk.put(piece, encode_rows(frame([(9, 1, 0), (12, 1, 1), (20, 2, 2)])))
     runs = store()
@@ -221,6 +242,7 @@ TestLookUps = LookUpsMachine.TestCase
 def test_the_real_database_keeps_indexes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_ROWS", 64)
     monkeypatch.setattr(pieces, "KEPT_BYTES_MAX", 1 << 10)
+    monkeypatch.setattr(slices, "_ROWS_MAX", 8)
     rows = [(time, time * 7 % 500, time) for time in range(3000)]
     database = Database(tmp_path / "state")
     runs = store()
