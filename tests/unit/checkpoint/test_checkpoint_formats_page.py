@@ -15,8 +15,8 @@ SEP_10 = {
     "Restore Checkpoint Command": "Generation CheckpointVersion",
     "Change Log Message": "Generation Key Value",
     "Change Log Commit Message": "CheckpointMetadata Generation CheckpointOutputSeq Topic PartitionAndSeq Partition "
-    "Seq TopicPartitionMetadata PartitionMetadata PartitionId Offset ParentCheckpointMetadata ProducerId CheckpointVersion "
-    "ResumeOffset RecoveryOffset",
+    "Seq TopicPartitionMetadata PartitionMetadata PartitionId Offset ParentCheckpointMetadata ProducerId "
+    "CheckpointVersion ResumeOffset RecoveryOffset",
     "Change Log Abort Message": "Generation",
     "RocksDB checkpoint data": "Offset Generation CheckpointVersion",
 }
