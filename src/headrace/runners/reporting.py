@@ -31,8 +31,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         lag=None if None in lags else sum(lag or 0 for lag in lags),
         inputs=inputs,
         outputs=_outputs(host),
-        counters=host.metrics.counters
-        | {f"rows_of_{id_}": rows for id_, rows in host.task.chain.tables.sizes().items()},
+        counters=host.metrics.counters | {f"rows_of_{id_}": rows for id_, rows in host.task.chain.sizes().items()},
         checkpoint=None
         if committed is None
         else CheckpointStatus(

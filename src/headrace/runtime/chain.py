@@ -285,6 +285,13 @@ class Chain:
             operator.resume(self._times.heard[id_])
             self._times.behind[id_] = max(NEVER, self._times.heard[id_] - operator.delay_ms)
 
+    def sizes(self) -> dict[str, int]:
+        """About how many rows each table has, and each store of a low-level task; for status."""
+        sizes = self.tables.sizes()
+        for operator in self._operators.values():
+            sizes |= operator.sizes()
+        return sizes
+
     def stores(self) -> dict[str, StateStore]:
         """The state of all operators and tables, by durable id."""
         parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]

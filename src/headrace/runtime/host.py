@@ -358,6 +358,7 @@ class TaskHost:
             raise
         self._silence = Silence(self.task, self._clock.monotonic_ms())
         self.attempt.begin(begun, self.inputs.ends(self.task.side_inputs), self._clock.now_ms())
+        self.state.begun()
 
     def _append_changes(self, version: int) -> None:
         for change in self.state.changes(version):

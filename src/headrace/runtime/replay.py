@@ -65,7 +65,6 @@ class Replay:
         if self.records == before:  # not even the own fence
             raise self._replaced("what its changelog holds begins behind its fence")
         self._state.read_to(node.local)
-        self._state.replayed()
         return True
 
     def _replaced(self, why: str) -> FencedError:

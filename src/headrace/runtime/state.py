@@ -241,8 +241,8 @@ class TaskState:
         self._since_snapshot += self._applied_bytes
         self._applied_bytes = 0
 
-    def replayed(self) -> None:
-        """The changelog has been read to its end: others may read what is committed."""
+    def begun(self) -> None:
+        """All of it is there, and the task goes on from it: others may read what is committed."""
         self._readable = True
 
     # -- for other threads

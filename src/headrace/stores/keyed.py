@@ -197,8 +197,12 @@ class KeyedRows:
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held; for inspection."""
-        frames = [rows for _, segment in self._all() for rows in segment.alive()]
+        frames = list(self.frames())
         return concat_rows(frames) if frames else None
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Everything held, a piece after the other."""
+        return (rows for _, segment in self._all() for rows in segment.alive())
 
     # -- the changelog
 

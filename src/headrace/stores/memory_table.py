@@ -24,13 +24,25 @@ from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import SCANNED_ROWS, Columns, check_types, key_range
 
 _PUT = "__put"
+_KEY = "__key"
 
 
 class MemoryTable:
     """Reads and writes rows as ``TableStore`` does; ``store`` is the task's to checkpoint."""
 
-    def __init__(self, id_: str, columns: Columns, key: Sequence[str], *, ttl_ms: int | None = None) -> None:
-        """With ``ttl_ms`` rows expire that long after they were last put, by the time that ``advance`` states."""
+    def __init__(
+        self,
+        id_: str,
+        columns: Columns,
+        key: Sequence[str],
+        *,
+        ttl_ms: int | None = None,
+        in_memory: bool = True,
+    ) -> None:
+        """With ``ttl_ms`` rows expire that long after they were last put, by the time that ``advance`` states.
+
+        Without ``in_memory`` rows that were read need not stay there: for whoever looks once at what was committed.
+        """
         self._id = id_
         self.key: Columns = {name: columns[name] for name in key}
         self.values: Columns = {name: dtype for name, dtype in columns.items() if name not in key}
@@ -44,7 +56,7 @@ class MemoryTable:
             (),
             [] if ttl_ms is None else [_PUT],
             self._conform,
-            in_memory=True,
+            in_memory=in_memory,
             form=msgspec.json.encode(in_order(self.key)).decode(),
             check=lambda form: check_key(id_, columns_from_json(dict(msgspec.json.decode(form))), self.key),
         )
@@ -97,6 +109,20 @@ class MemoryTable:
 
     def check(self) -> None:
         """See ``RowTable``. Its store finds out when it is filled."""
+
+    def between(self, low: bytes, high: bytes, most: int) -> tuple[pl.DataFrame, list[bytes]]:
+        """The first ``most`` rows with ``low <= key < high`` in the order of keys, and these keys as bytes.
+
+        All rows are looked at, a piece after the other.
+        """
+        within = pl.col(_KEY).is_between(pl.lit(low), pl.lit(high), closed="left")
+        best = pl.DataFrame(schema={**self.key, **self.values, _KEY: pl.Binary()})
+        for held in self.store.frames():
+            rows = self._living(held).select(*self.key, *self.values)
+            keys = pl.Series(_KEY, self._keys.encode(rows), pl.Binary)
+            best = concat_rows([best, rows.with_columns(keys).filter(within)])
+            best = best[best.get_column(_KEY).arg_sort()[:most]]
+        return best.drop(_KEY), best.get_column(_KEY).to_list()
 
     def entries(self) -> int:
         """How many rows there are; some may have expired."""

@@ -15,6 +15,7 @@ On the run-loop thread; reads may wait for the disk.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ import polars as pl
 from headrace.core.errors import DataError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
-from headrace.stores.base import StateStore
+from headrace.stores.base import StateStore, View
 from headrace.stores.conform import GONE, SINCE, conformed
 from headrace.stores.runs import Runs
 from headrace.stores.table import Columns, RowTable
@@ -47,19 +48,25 @@ Times = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
 
 
-class VersionedTable:
-    """Versions of rows. ``newest`` has the declared columns and ``VERSION_COLUMNS``."""
+class NewestRows(Protocol):
+    """The newest version of each key, to be read."""
 
-    def __init__(self, id_: str, newest: RowTable, keep_ms: int) -> None:
-        """Versions that ended more than ``keep_ms`` before the time that ``pass_by`` states may go."""
+    key: Columns
+    values: Columns
+
+    def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
+        """See ``TableReader``."""
+        ...
+
+
+class Versions:
+    """Versions of rows, to be read. ``newest`` has the declared columns and ``VERSION_COLUMNS``."""
+
+    def __init__(self, id_: str, newest: NewestRows) -> None:
         self._id = id_
-        self._newest = newest
-        self._keep_ms = keep_ms
+        self._rows = newest
         self.key = newest.key
         self.values: Columns = {name: dtype for name, dtype in newest.values.items() if name not in VERSION_COLUMNS}
-        self._slack_ms = max(_SLACK_MIN_MS, keep_ms // 8)
-        self._come_to: dict[str, int] = {}
-        keys = list(self.key)
         by_hash = [_HASH, SINCE]
         self._history = Runs(
             f"{id_}.history",
@@ -68,6 +75,88 @@ class VersionedTable:
             conform=self._conform,
             hashed=_HASH,
         )
+
+    @property
+    def gone_to(self) -> int | None:
+        """Versions that ended by then are gone; others may be, too. None: none are."""
+        return self._history.taken
+
+    def attach_history(self, view: View) -> None:
+        """Read the past from a database, and not from the store of a task."""
+        self._history.attach(view)
+
+    # -- reading
+
+    def as_of(self, keys: pl.DataFrame, times: Times, *, found: str) -> pl.DataFrame:
+        """The values that each of ``keys`` had at the time beside it; null, and ``found`` false, where it had none."""
+        distinct = keys.unique()
+        newest = pl.concat([distinct, self._rows.get_rows(distinct, found=_FOUND)], how="horizontal")
+        rows = keys.join(newest, on=keys.columns, how="left", maintain_order="left", nulls_equal=True)
+        known = rows.get_column(_FOUND).fill_null(False).to_numpy()
+        since = rows.get_column(SINCE).fill_null(_NEVER).to_numpy()
+        wanted = [*self.values, GONE]
+        rows = rows.select(wanted)
+        earlier = np.flatnonzero(known & (since > times))
+        there = known & (since <= times)
+        if len(earlier):
+            places, versions = self._before(keys[earlier], times[earlier])
+            there[earlier[places]] = True
+            rows = _put_in(rows, earlier[places], versions.select(wanted))
+        is_found = there & ~rows.get_column(GONE).fill_null(False).to_numpy()
+        values = rows.select(self.values.keys())
+        if not is_found.all():
+            values = values.select(pl.when(pl.Series(is_found)).then(pl.all())) if self.values else values
+        return values.with_columns(pl.Series(found, is_found)) if self.values else pl.DataFrame({found: is_found})
+
+    def _before(self, keys: pl.DataFrame, times: Times) -> tuple[Places, pl.DataFrame]:
+        """Of keys whose newest version is later: which had an earlier one, and that version."""
+        hashes = hash_rows(keys, list(self.key))
+        order = np.argsort(hashes)  # in their order they are found several times faster
+        keys, hashes, times = keys[order], hashes[order], times[order]
+        best = np.full(len(order), _NEVER, np.int64)
+        run_of = np.full(len(order), -1, np.int64)
+        place_of = np.full(len(order), -1, np.int64)
+        runs = []
+        for number, run in enumerate(self._history.matching(np.unique(hashes), int(times.min()) + 1, _FOREVER)):
+            runs.append(run)
+            # Large runs come in ranges of hashes, which not all keys are in.
+            low = int(np.searchsorted(hashes, run.item(0, _HASH), "left")) if run.height else 0
+            high = int(np.searchsorted(hashes, run.item(-1, _HASH), "right")) if run.height else 0
+            places = last_versions(run, keys[low:high], hashes[low:high], times[low:high])
+            hit = np.flatnonzero(places >= 0)
+            since = run.get_column(SINCE).to_numpy()[places[hit]]
+            # Runs come in the order in which they were put: of equal times the later run's counts.
+            better = since >= best[low + hit]
+            hit = hit[better]
+            asked = low + hit
+            best[asked], run_of[asked], place_of[asked] = since[better], number, places[hit]
+        parts, places_of_parts = [], []
+        for number, run in enumerate(runs):
+            mine = np.flatnonzero(run_of == number)
+            if len(mine):
+                parts.append(run[place_of[mine]])
+                places_of_parts.append(order[mine])
+        if not parts:
+            empty = pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
+            return np.empty(0, np.int64), empty
+        return np.concatenate(places_of_parts), concat_rows(parts)
+
+    def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
+        kept = {**self.key, **self.values, **VERSION_COLUMNS, _UNTIL: pl.Int64(), _HASH: pl.UInt64()}
+        return conformed(f"{self._id}.history", rows, kept, self.key)
+
+
+class VersionedTable(Versions):
+    """Versions of rows, written by one task. ``newest`` is as for ``Versions``."""
+
+    def __init__(self, id_: str, newest: RowTable, keep_ms: int) -> None:
+        """Versions that ended more than ``keep_ms`` before the time that ``pass_by`` states may go."""
+        super().__init__(id_, newest)
+        self._newest = newest
+        self._keep_ms = keep_ms
+        self._slack_ms = max(_SLACK_MIN_MS, keep_ms // 8)
+        self._come_to: dict[str, int] = {}
+        keys = list(self.key)
         self._gone = Runs(f"{id_}.gone", SINCE, lambda run: run, keys)
         self.bound = _NEVER
         """Nobody asks for what was before this any more; what ended by then may be gone."""
@@ -126,66 +215,6 @@ class VersionedTable:
         rows = rows.with_columns(pl.Series(_UNTIL, until)).filter(pl.Series(wanted))
         hashes = pl.Series(_HASH, hash_rows(rows, list(self.key)), dtype=pl.UInt64)
         self._history.add(rows.with_columns(hashes).sort(_HASH, SINCE, maintain_order=True))
-
-    # -- reading
-
-    def as_of(self, keys: pl.DataFrame, times: Times, *, found: str) -> pl.DataFrame:
-        """The values that each of ``keys`` had at the time beside it; null, and ``found`` false, where it had none."""
-        distinct = keys.unique()
-        newest = pl.concat([distinct, self._newest.get_rows(distinct, found=_FOUND)], how="horizontal")
-        rows = keys.join(newest, on=keys.columns, how="left", maintain_order="left", nulls_equal=True)
-        known = rows.get_column(_FOUND).fill_null(False).to_numpy()
-        since = rows.get_column(SINCE).fill_null(_NEVER).to_numpy()
-        wanted = [*self.values, GONE]
-        rows = rows.select(wanted)
-        earlier = np.flatnonzero(known & (since > times))
-        there = known & (since <= times)
-        if len(earlier):
-            places, versions = self._before(keys[earlier], times[earlier])
-            there[earlier[places]] = True
-            rows = _put_in(rows, earlier[places], versions.select(wanted))
-        is_found = there & ~rows.get_column(GONE).fill_null(False).to_numpy()
-        values = rows.select(self.values.keys())
-        if not is_found.all():
-            values = values.select(pl.when(pl.Series(is_found)).then(pl.all())) if self.values else values
-        return values.with_columns(pl.Series(found, is_found)) if self.values else pl.DataFrame({found: is_found})
-
-    def _before(self, keys: pl.DataFrame, times: Times) -> tuple[Places, pl.DataFrame]:
-        """Of keys whose newest version is later: which had an earlier one, and that version."""
-        hashes = hash_rows(keys, list(self.key))
-        order = np.argsort(hashes)  # in their order they are found several times faster
-        keys, hashes, times = keys[order], hashes[order], times[order]
-        best = np.full(len(order), _NEVER, np.int64)
-        run_of = np.full(len(order), -1, np.int64)
-        place_of = np.full(len(order), -1, np.int64)
-        runs = []
-        for number, run in enumerate(self._history.matching(np.unique(hashes), int(times.min()) + 1, _FOREVER)):
-            runs.append(run)
-            # Large runs come in ranges of hashes, which not all keys are in.
-            low = int(np.searchsorted(hashes, run.item(0, _HASH), "left")) if run.height else 0
-            high = int(np.searchsorted(hashes, run.item(-1, _HASH), "right")) if run.height else 0
-            places = last_versions(run, keys[low:high], hashes[low:high], times[low:high])
-            hit = np.flatnonzero(places >= 0)
-            since = run.get_column(SINCE).to_numpy()[places[hit]]
-            # Runs come in the order in which they were put: of equal times the later run's counts.
-            better = since >= best[low + hit]
-            hit = hit[better]
-            asked = low + hit
-            best[asked], run_of[asked], place_of[asked] = since[better], number, places[hit]
-        parts, places_of_parts = [], []
-        for number, run in enumerate(runs):
-            mine = np.flatnonzero(run_of == number)
-            if len(mine):
-                parts.append(run[place_of[mine]])
-                places_of_parts.append(order[mine])
-        if not parts:
-            empty = pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
-            return np.empty(0, np.int64), empty
-        return np.concatenate(places_of_parts), concat_rows(parts)
-
-    def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        kept = {**self.key, **self.values, **VERSION_COLUMNS, _UNTIL: pl.Int64(), _HASH: pl.UInt64()}
-        return conformed(f"{self._id}.history", rows, kept, self.key)
 
     # -- what nobody asks for any more
 

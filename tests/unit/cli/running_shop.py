@@ -105,6 +105,8 @@ class Shop:
         for _ in range(6000):
             if condition():
                 return
+            if self.errors:
+                raise AssertionError("the app has failed") from self.errors[0]
             never.wait(0.02)
         raise AssertionError("it didn't come to that")
 

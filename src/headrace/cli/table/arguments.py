@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,30 @@ Timeout = Annotated[
     typer.Option("--timeout", metavar="SECONDS", help="How long the answer may take; 30 at most.", show_default=True),
 ]
 TIMEOUT = 5.0
+
+At = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="TIME",
+        help="Rows of a table of versions as they were at this event time: ISO 8601 (UTC unless it says), or ms.",
+        show_default=False,
+    ),
+]
+
+
+def time_of(text: str | None) -> int | datetime | None:
+    """The time that a text means; None for no text."""
+    from headrace.core.errors import UsageError
+
+    if text is None:
+        return None
+    try:
+        return int(text) if text.removeprefix("-").isdecimal() else datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--at {text!r} is no time", hint="write it as 2026-01-31T12:00:00+00:00, or in ms since the epoch"
+        ) from error
 
 
 def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: str) -> list[Any]:

@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.console import Exit, print_note
 from headrace.cli.options import HOME, AsJson, Home
-from headrace.cli.table.arguments import TIMEOUT, AppOfHome, TableName, Timeout, key_values
+from headrace.cli.table.arguments import TIMEOUT, AppOfHome, At, TableName, Timeout, key_values, time_of
 from headrace.cli.table.output import print_json_lines, print_rows, print_versions
 
 
@@ -23,6 +23,7 @@ def get(
             show_default=False,
         ),
     ],
+    at: At = None,
     timeout: Timeout = TIMEOUT,
     home: Home = HOME,
     as_json: AsJson = False,
@@ -35,14 +36,14 @@ def get(
     from headrace.runners.tables.reader import open_table
 
     with open_table(app, table, home=home, timeout=timeout) as reader:
-        parts = reader.parts_of([key_values(reader.key, key, table)])
+        parts = reader.parts_of([key_values(reader.key, key, table)], at=time_of(at))
         there = [part for part in parts if part.rows.height]
         if as_json:
             print_json_lines(there)
         else:
             print_rows(reader.described, there)
         if not there:
-            print_note(f"table {table!r} has no row of the key {', '.join(key)}")
+            print_note(f"table {table!r} {'has' if at is None else 'had'} no row of the key {', '.join(key)}")
         if not as_json:
             print_versions(there or parts)
     if not there:

@@ -10,9 +10,9 @@ from headrace.cli.table.arguments import AppOfHome
 
 
 def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> None:
-    """List the tables of a running app.
+    """List the tables of a running app, and the stores of its low-level tasks.
 
-    Their keys and columns, the stage that keeps them, how many partitions they are in and how many rows they
+    Their kind, keys and columns, the stage that keeps them, how many partitions they are in and how many rows they
     have, roughly.
     """
     from headrace.cli.status import ask
@@ -37,6 +37,7 @@ def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> N
                 "rows": None if address is None or facts.kind not in READABLE else together(rows),
                 "ttlMs": facts.ttl_ms,
                 "storage": facts.storage,
+                "versionsMs": facts.versions_ms,
             }
         )
     if as_json:
@@ -55,7 +56,7 @@ def _print(found: list[dict[str, Any]]) -> None:
         [
             (
                 one["table"],
-                one["kind"],
+                _kind(one),
                 columns_as_text(one["key"]),
                 one["stage"] if one["running"] else f"{one['stage']} (not running here)",
                 one["partitions"],
@@ -65,3 +66,13 @@ def _print(found: list[dict[str, Any]]) -> None:
             for one in found
         ],
     )
+
+
+def _kind(one: dict[str, Any]) -> str:
+    from headrace.core.duration import format_ms
+
+    words = [one["kind"]]
+    words += ["in memory"] if one["storage"] == "memory" else []
+    words += [] if one["versionsMs"] is None else [f"versions {format_ms(one['versionsMs'])}"]
+    words += [] if one["ttlMs"] is None else [f"ttl {format_ms(one['ttlMs'])}"]
+    return ", ".join(words)

@@ -8,7 +8,7 @@ import typer
 
 from headrace.cli.console import print_json, print_note
 from headrace.cli.options import HOME, AsJson, Home
-from headrace.cli.table.arguments import TIMEOUT, AppOfHome, TableName, Timeout, key_values, next_value
+from headrace.cli.table.arguments import TIMEOUT, AppOfHome, At, TableName, Timeout, key_values, next_value, time_of
 from headrace.cli.table.output import print_json_lines, print_rows, print_versions
 
 
@@ -43,6 +43,7 @@ def scan(
         str | None,
         typer.Option(metavar="PLACE", help="Go on where an earlier page said that it ended.", show_default=False),
     ] = None,
+    at: At = None,
     timeout: Timeout = TIMEOUT,
     home: Home = HOME,
     as_json: AsJson = False,
@@ -64,7 +65,7 @@ def scan(
             start=next_value(reader.key, first, from_, table),
             stop=next_value(reader.key, first, to, table),
         )
-        page = reader.page(bounds, limit=limit, partition=partition, after=after)
+        page = reader.page(bounds, limit=limit, partition=partition, after=after, at=time_of(at))
         if as_json:
             print_json_lines(page.parts)
             if page.after is not None:

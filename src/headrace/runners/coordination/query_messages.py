@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from headrace.runners.coordination.messages import ErrorReport, Message, Part
 
 KEYS_MAX = 1000
@@ -27,7 +29,7 @@ LIMIT_MS = 5_000
 
 
 class TableFacts(Part, frozen=True, kw_only=True):
-    """A table: its columns with their types in the durable form, and the tasks that keep it.
+    """A table, or a store of a low-level task: its columns with their types in the durable form, and who keeps it.
 
     ``owned_by`` names columns of the key whose hash modulo the tasks is the one that has a row; None: any may.
     """
@@ -41,13 +43,18 @@ class TableFacts(Part, frozen=True, kw_only=True):
     owned_by: list[str] | None = None
     ttl_ms: int | None = None
     storage: str = "disk"
+    versions_ms: int | None = None
 
 
 class TableList(Message, frozen=True, kw_only=True):
-    """The tables of an app, also those of stages that run elsewhere."""
+    """The tables of an app, also those of stages that run elsewhere.
+
+    ``others`` are the steps that keep what can't be asked about: by id what each is.
+    """
 
     app: str = ""
     tables: tuple[TableFacts, ...] = ()
+    others: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 # -- between the asker and the coordinator -----------------------------------------------------------------
@@ -56,7 +63,8 @@ class TableList(Message, frozen=True, kw_only=True):
 class Ask(Message, frozen=True, kw_only=True):
     """What these tasks hold of a table: of ``keys``, if there are any, else with ``low <= key < high``.
 
-    An empty ``high`` is no bound. Each task is asked for ``rows`` at most, and has ``limit_ms`` to answer.
+    An empty ``high`` is no bound. Each task is asked for ``rows`` at most, and has ``limit_ms`` to answer. ``at_ms``:
+    of a table of versions what counted at that event time.
     """
 
     table: str
@@ -66,6 +74,7 @@ class Ask(Message, frozen=True, kw_only=True):
     high: bytes = b""
     rows: int = 100
     limit_ms: int = LIMIT_MS
+    at_ms: int | None = None
 
 
 class TaskAnswer(Part, frozen=True, kw_only=True):
@@ -102,6 +111,7 @@ class Question(Part, frozen=True, kw_only=True):
     high: bytes = b""
     rows: int = 100
     bytes_max: int = 1 << 20
+    at_ms: int | None = None
 
 
 class Answer(Part, frozen=True, kw_only=True):

@@ -89,6 +89,7 @@ class QuestionBook:
                     high=ask.high,
                     rows=ask.rows,
                     bytes_max=asked.bytes_max,
+                    at_ms=ask.at_ms,
                 )
         return None
 

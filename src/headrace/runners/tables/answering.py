@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError
+from headrace.plan.queryable import held_by
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.desk import HOLD_MS
 from headrace.runners.coordination.messages import ErrorReport
@@ -21,7 +22,9 @@ from headrace.runners.coordination.query_messages import Answer, Listening, Ques
 from headrace.runners.coordination.questions import ANSWER_BYTES_MAX
 from headrace.runtime.host import TaskHost
 from headrace.runtime.table_queries import CommittedTables, Page
+from headrace.runtime.watermark import NEVER
 from headrace.serdes.ipc import encode_rows
+from headrace.stores.versions import VersionedTable
 
 TASK_ANSWER_BYTES_MAX = 5 << 19
 """What one task's rows may take as Arrow: more than stored where strings are short."""
@@ -34,11 +37,7 @@ class TableAnswers:
 
     def __init__(self, hosts: Sequence[TaskHost], clock: Clock) -> None:
         self._tables = {
-            str(host.name): CommittedTables(
-                host.state,
-                {id_: spec for id_ in host.stage.tables if (spec := host.plan.graph.tables[id_]).remote is None},
-                clock.now_ms,
-            )
+            str(host.name): CommittedTables(host.state, held_by(host.plan, host.stage), clock.now_ms, _bounds(host))
             for host in hosts
         }
 
@@ -69,9 +68,20 @@ class TableAnswers:
 
     @staticmethod
     def _page(tables: CommittedTables, question: Question, bytes_max: int) -> Page:
+        table, at = question.table, question.at_ms
         if question.keys:
-            return tables.get(question.table, question.keys, bytes_max)
-        return tables.scan(question.table, question.low, question.high, max(1, question.rows), bytes_max)
+            return tables.get(table, question.keys, bytes_max, at_ms=at)
+        return tables.scan(table, question.low, question.high, max(1, question.rows), bytes_max, at_ms=at)
+
+
+def _bounds(host: TaskHost) -> Callable[[str], int]:
+    """How far back the versions of a table go. It may begin anew at any time: the task is asked for each time."""
+
+    def bound_of(table: str) -> int:
+        kept = host.task.chain.tables[table]
+        return kept.bound if isinstance(kept, VersionedTable) else NEVER
+
+    return bound_of
 
 
 class AnswerThread:

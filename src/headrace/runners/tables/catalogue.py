@@ -4,34 +4,34 @@ from __future__ import annotations
 
 from headrace.plan.model import Plan
 from headrace.plan.ownership import owned_by
+from headrace.plan.queryable import held_by, unreadable
 from headrace.runners.coordination.query_messages import TableFacts, TableList
 from headrace.serdes.dtypes import columns_to_json
 
 
 def catalogue(plan: Plan) -> TableList:
-    """All tables of the app, by name; of a table that several stages keep one entry each.
+    """All tables and stores of low-level tasks, by name; of a table that several stages keep one entry each.
 
     Remote ones are among them: they can't be asked for, and whoever tries is to be told why.
     """
     facts = []
     for stage in plan.stages:
-        for id_ in stage.tables:
-            spec = plan.graph.tables[id_]
-            if spec.schema is None:
-                continue  # nothing was ever sent there, so nothing is kept
-            columns = spec.schema.columns
-            owners = owned_by(plan, stage, id_)
+        for held in held_by(plan, stage).values():
+            # What a task makes keys of is its own affair, so nobody knows which one has a key of a store.
+            owners = None if held.kind == "store" else owned_by(plan, stage, held.id)
             facts.append(
                 TableFacts(
-                    id=id_,
-                    kind=spec.kind,
+                    id=held.id,
+                    kind=held.kind,
                     stage=stage.name,
-                    key=columns_to_json({name: columns[name] for name in spec.key}),
-                    values=columns_to_json({name: dtype for name, dtype in columns.items() if name not in spec.key}),
+                    key=columns_to_json({name: held.columns[name] for name in held.key}),
+                    values=columns_to_json({name: t for name, t in held.columns.items() if name not in held.key}),
                     tasks=[str(task.name) for task in stage.tasks],
                     owned_by=None if owners is None else list(owners),
-                    ttl_ms=spec.ttl_ms,
-                    storage=spec.storage if spec.remote is None else "remote",
+                    ttl_ms=held.ttl_ms,
+                    storage=held.storage,
+                    versions_ms=held.versions_ms,
                 )
             )
-    return TableList(app=plan.graph.app, tables=tuple(sorted(facts, key=lambda one: (one.id, one.stage))))
+    tables = tuple(sorted(facts, key=lambda one: (one.id, one.stage)))
+    return TableList(app=plan.graph.app, tables=tables, others=unreadable(plan.graph))

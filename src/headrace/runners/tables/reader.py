@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -88,26 +89,30 @@ class TableReader:
         """Where the last ``scan`` stopped at its limit; None: there were no more rows."""
         return self._after
 
-    def get(self, *key: Any) -> dict[str, Any] | None:
+    def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
         """The row of this key, one value for each of its columns; None when there is none.
+
+        ``at`` (ms, or a datetime; naive ones are UTC) asks a table of versions for the row as it was at that time.
 
         Raises ``DataError`` when tasks have different rows of it: then the table isn't partitioned by its key.
         """
-        rows = self.get_rows([key])
+        rows = self.get_rows([key], at=at)
         if rows.height > 1:
             raise DataError(
                 f"table {self.table!r} has {rows.height} rows of one key, in different tasks: {key}",
-                hint="what fills it isn't partitioned by the key; get_rows and scan show all of them",
+                hint=f"{self._filled} isn't partitioned by the key; get_rows and scan show all of them",
             )
         return rows.row(0, named=True) if rows.height else None
 
-    def get_rows(self, keys: Sequence[Sequence[Any]]) -> pl.DataFrame:
+    def get_rows(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> pl.DataFrame:
         """The rows of these keys, of those that are there; each key has one value for each column.
+
+        ``at`` is as for ``get``.
 
         >>> hr.open_table("shop", "prices").get_rows([("lamp",), ("sofa",)]).rows()
         [('lamp', 20.0)]
         """
-        parts = self.parts_of(keys)
+        parts = self.parts_of(keys, at=at)
         self._versions = {part.task: part.version for part in parts}
         return self._together(parts).unique(maintain_order=True)
 
@@ -120,21 +125,22 @@ class TableReader:
         limit: int | None = 100,
         partition: int | None = None,
         after: str | None = None,
+        at: int | datetime | None = None,
     ) -> pl.DataFrame:
         """Rows task by task, in each in the order of keys; ``limit=None``: all, however many.
 
         ``first`` are values that the first key columns have. Of the column behind them ``prefix`` is how it begins,
         and ``start <= column < stop``. ``partition`` asks one task only. ``after`` goes on where an earlier scan
-        stopped: it is what ``after`` of this reader said.
+        stopped: it is what ``after`` of this reader said. ``at`` is as for ``get``.
 
         >>> hr.open_table("shop", "prices").scan(prefix="l").rows()
         [('lamp', 20.0)]
         """
         bounds = self._columns.range(first, prefix=prefix, start=start, stop=stop)
-        page = self.page(bounds, limit=limit or LIMIT_MAX, partition=partition, after=after)
+        page = self.page(bounds, limit=limit or LIMIT_MAX, partition=partition, after=after, at=at)
         parts = list(page.parts)
         while limit is None and page.after is not None:
-            page = self.page(bounds, limit=LIMIT_MAX, partition=partition, after=page.after)
+            page = self.page(bounds, limit=LIMIT_MAX, partition=partition, after=page.after, at=at)
             parts += page.parts
         self._versions = {part.task: part.version for part in parts}
         self._after = page.after
@@ -161,14 +167,15 @@ class TableReader:
         """The columns, for whoever has values to be made keys of."""
         return self._columns
 
-    def parts_of(self, keys: Sequence[Sequence[Any]]) -> list[Part]:
+    def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[Part]:
         """The rows of these keys by the tasks that were asked."""
-        from headrace.runners.tables.routing import found, gets
+        from headrace.runners.tables.routing import found, gets, time_ms
 
         if not 1 <= len(keys) <= KEYS_MAX:
             raise UsageError(f"{len(keys)} keys are asked for", hint=f"ask for 1 to {KEYS_MAX} at once")
         client = self._connected()
-        asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms)
+        at_ms = time_ms(self._facts, at)
+        asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms, at_ms=at_ms)
         try:
             return [part for ask in asks for part in found(self._columns, client.ask(ask))]
         except HeadraceError:
@@ -176,10 +183,16 @@ class TableReader:
             raise
 
     def page(
-        self, bounds: tuple[bytes, bytes], *, limit: int, partition: int | None = None, after: str | None = None
+        self,
+        bounds: tuple[bytes, bytes],
+        *,
+        limit: int,
+        partition: int | None = None,
+        after: str | None = None,
+        at: int | datetime | None = None,
     ) -> Scan:
         """One page of rows within bounds."""
-        from headrace.runners.tables.routing import Scan
+        from headrace.runners.tables.routing import Scan, time_ms
 
         client = self._connected()
         scan = Scan.begin(
@@ -190,6 +203,7 @@ class TableReader:
             limit_ms=self._limit_ms,
             partition=partition,
             after=after,
+            at_ms=time_ms(self._facts, at),
         )
         try:
             while (ask := scan.ask()) is not None:
@@ -200,6 +214,10 @@ class TableReader:
         return scan
 
     # -- inside
+
+    @property
+    def _filled(self) -> str:
+        return "what its task makes of messages" if self._facts.kind == "store" else "what fills it"
 
     def _together(self, parts: Sequence[Part]) -> pl.DataFrame:
         rows = [part.rows for part in parts if part.rows.height]

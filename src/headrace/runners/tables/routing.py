@@ -11,6 +11,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import polars as pl
@@ -23,6 +24,8 @@ from headrace.serdes.ipc import decode_rows
 from headrace.stores.keyvalue import after_prefix
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import ROWS_END
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,31 @@ def owners(facts: TableFacts, columns: Columns, keys: pl.DataFrame) -> tuple[str
     return tuple(tasks[number] for number in sorted(set(partition_of(keys, names, len(tasks)).tolist())))
 
 
-def gets(facts: TableFacts, columns: Columns, keys: pl.DataFrame, limit_ms: int) -> list[Ask]:
+def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
+    """The event time (ms) that a table is asked as of; naive datetimes are UTC. Only a table of versions can be."""
+    if at is None:
+        return None
+    if facts.versions_ms is None:
+        raise UsageError(
+            f"table {facts.id!r} has no versions: its rows are as they are now",
+            hint="ask without a time; a table that keeps its rows as they were is declared with versions=",
+        )
+    if isinstance(at, datetime):
+        whole = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+        return (whole - _EPOCH) // timedelta(milliseconds=1)
+    if isinstance(at, bool) or not isinstance(at, int) or not -(2**63) <= at < 2**63:
+        raise UsageError(f"{at!r} is no time", hint="give a datetime, or milliseconds since the epoch")
+    return at
+
+
+def gets(
+    facts: TableFacts, columns: Columns, keys: pl.DataFrame, limit_ms: int, *, at_ms: int | None = None
+) -> list[Ask]:
     """What to ask for the rows of these keys."""
     tasks = owners(facts, columns, keys)
     encoded = tuple(columns.encode(keys))
     return [
-        Ask(table=facts.id, tasks=list(tasks[at : at + TASKS_MAX]), keys=encoded, limit_ms=limit_ms)
+        Ask(table=facts.id, tasks=list(tasks[at : at + TASKS_MAX]), keys=encoded, limit_ms=limit_ms, at_ms=at_ms)
         for at in range(0, len(tasks), TASKS_MAX)
     ]
 
@@ -163,6 +185,7 @@ class Scan:
     high: bytes
     limit: int
     limit_ms: int
+    at_ms: int | None = None
     parts: list[Part] = field(default_factory=list)
     after: str | None = None
     """Where the next page begins; None when this is the last one."""
@@ -181,11 +204,12 @@ class Scan:
         limit_ms: int,
         partition: int | None = None,
         after: str | None = None,
+        at_ms: int | None = None,
     ) -> Scan:
         """``partition``: only this task; ``after``: what an earlier page said."""
         if not 1 <= limit <= LIMIT_MAX:
             raise UsageError(f"a limit of {limit} rows", hint=f"a page has 1 to {LIMIT_MAX} rows")
-        scan = cls(facts, columns, *bounds, limit, limit_ms)
+        scan = cls(facts, columns, *bounds, limit, limit_ms, at_ms)
         scan._left = _tasks(facts, partition)
         if after is not None:
             task, scan._from = _parsed(after)
@@ -216,6 +240,7 @@ class Scan:
             high=self.high,
             rows=self.limit + 1 - self.rows,
             limit_ms=self.limit_ms,
+            at_ms=self.at_ms,
         )
 
     def take(self, answers: Answers) -> None:

@@ -11,7 +11,7 @@ what is done. The host commits, and ends, only when nobody holds anything, so no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import polars as pl
@@ -128,6 +128,10 @@ class Operator:
     def side(self, number: int) -> Operator:
         """Who takes the rows of the n-th input: the operator itself, unless it has to tell its inputs apart."""
         return self
+
+    def sizes(self) -> Mapping[str, int]:
+        """About how many rows each store has that can be asked about; for status."""
+        return {}
 
     def stores(self) -> Sequence[StateStore]:
         """The state this operator keeps, for checkpoints."""

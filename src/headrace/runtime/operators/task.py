@@ -10,7 +10,7 @@ Per message there is the user's own call and nothing else.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -90,6 +90,10 @@ class TaskOperator(Operator):
     def stores(self) -> Sequence[StateStore]:
         """See ``Operator``."""
         return (self.timers.store, *(records.store for records in self._records.values()))
+
+    def sizes(self) -> Mapping[str, int]:
+        """See ``Operator``."""
+        return {store.id: self._records[store.attribute].entries() for store in self._spec.stores}
 
     def side(self, number: int) -> Operator:
         """See ``Operator``."""

@@ -27,15 +27,17 @@ from headrace.runners.coordination.messages import ErrorReport, decode, encode
                         ttl_ms=60_000,
                     ),
                 ),
+                others={"per-10s": "a window"},
             ),
             b'{"version":1,"app":"shop","tables":[{"id":"prices","kind":"local","stage":"by-article",'
             b'"key":{"article":"String"},"values":{"euros":{"Decimal":{"precision":10,"scale":2}}},'
-            b'"tasks":["by-article/0","by-article/1"],"ownedBy":["article"],"ttlMs":60000,"storage":"disk"}]}',
+            b'"tasks":["by-article/0","by-article/1"],"ownedBy":["article"],"ttlMs":60000,"storage":"disk","versionsMs":null}],'
+            b'"others":{"per-10s":"a window"}}',
         ),
         (
             q.Ask(table="prices", tasks=["by-article/1"], keys=(b"\x01lamp\x00",), limit_ms=250),
             b'{"version":1,"table":"prices","tasks":["by-article/1"],"keys":["AWxhbXAA"],"low":"","high":"",'
-            b'"rows":100,"limitMs":250}',
+            b'"rows":100,"limitMs":250,"atMs":null}',
         ),
         (
             q.Answers(
@@ -58,7 +60,7 @@ from headrace.runners.coordination.messages import ErrorReport, decode, encode
                 question=q.Question(number=3, table="prices", tasks=["a/0"], low=b"\x01", high=b"\x02", rows=5)
             ),
             b'{"version":1,"question":{"number":3,"table":"prices","tasks":["a/0"],"keys":[],"low":"AQ==",'
-            b'"high":"Ag==","rows":5,"bytesMax":1048576}}',
+            b'"high":"Ag==","rows":5,"bytesMax":1048576,"atMs":null}}',
         ),
         (q.Questions(), b'{"version":1,"question":null}'),
     ],
