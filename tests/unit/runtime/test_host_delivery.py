@@ -8,15 +8,19 @@ any instruction of the protocol, and some run on a slow node.
 from __future__ import annotations
 
 import random
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app
 
 from headrace.checkpoint.instructions import Instruction
-from headrace.core.ids import Offset
+from headrace.core.errors import FencedError, SurroundingsError
+from headrace.core.ids import Offset, TaskName
+from headrace.runtime import state
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
 from headrace.runtime.host import TaskHost
@@ -71,6 +75,8 @@ class Scene:
         self.late: list[Flying] = []
         self.fuse = 10**9
         self.repeated = 0
+        self.zombies: list[Container] = []
+        self.current: dict[TaskName, object] = {}
         real, perform = Connections.record_producer, TaskHost._perform
 
         def producer(connections: Connections, spec: SystemSpec) -> Retrying:
@@ -93,10 +99,45 @@ class Scene:
         monkeypatch.setattr(Connections, "flush_records", flush)
         monkeypatch.setattr(TaskHost, "_perform", mortal)
 
-    def die(self, app: DrivenApp, container: Container) -> list[str]:
-        """Its frames in flight land in part: some at once, some when it has been replaced. Returns its stages."""
+    def start(self, app: DrivenApp, *stages: str) -> Container:
+        """As the coordinator has it: generations are for the container that began last."""
+        tasks = [task.name for stage in app.plan.stages if stage.name in stages for task in stage.tasks]
+        me = object()
+        self.current |= dict.fromkeys(tasks, me)
+
+        def next_generation(task: TaskName) -> int:
+            if self.current[task] is not me:
+                raise FencedError(f"task {task}: another container has it")
+            return app.next_generation(task)
+
+        container = Container(app.plan, tasks, next_generation, app.clock)
+        app.living.append(container)
+        for host in container.hosts:
+            host.start()
+        return container
+
+    def believe_dead(self, app: DrivenApp, container: Container) -> None:
+        """It lives on, beside its replacement."""
+        app.living.remove(container)
+        self.zombies.append(container)
+        replace(app, self, container)
+
+    def let_zombies_act(self, app: DrivenApp) -> int:
+        """Some take a turn; how many found out that they were replaced."""
+        found_out = 0
+        for zombie in [zombie for zombie in self.zombies if self.chance.random() < 0.2]:
+            try:
+                zombie.turn()
+            except (FencedError, Death) as error:
+                found_out += isinstance(error, FencedError)
+                self.zombies.remove(zombie)
+                app.living.append(zombie)
+                self.die(app, zombie)
+        return found_out
+
+    def die(self, app: DrivenApp, container: Container) -> None:
+        """Its frames in flight land in part: some at once, some when it has been replaced."""
         producer = self.producers.pop(container.connections, None)
-        stages = sorted({host.name.stage for host in container.hosts})
         app.kill(container)
         if producer is not None:
             self.repeated += producer.repeated
@@ -105,7 +146,6 @@ class Scene:
                 self._land(landing)
             else:
                 self.late.append(landing)
-        return stages
 
     def land_late(self) -> None:
         """What was under way arrives."""
@@ -141,13 +181,16 @@ def turn(app: DrivenApp, scene: Scene, slow: Container | None = None) -> None:
 
 
 def replace(app: DrivenApp, scene: Scene, container: Container) -> None:
-    stages = scene.die(app, container)
+    """Start another one in its place."""
+    stages = sorted({host.name.stage for host in container.hosts})
+    if container in app.living:
+        scene.die(app, container)
     while True:
         if scene.chance.random() < 0.3:
             scene.fuse = scene.chance.randint(1, 60)
         known = set(app.living)
         try:
-            app.start(*stages)
+            scene.start(app, *stages)
         except Death:
             (half_started,) = set(app.living) - known
             scene.die(app, half_started)
@@ -163,7 +206,7 @@ def test_what_is_delivered_twice_or_late_counts_once_and_tasks_may_die_at_any_in
     scene = Scene(tmp_path, seed, monkeypatch)
     with DrivenApp(orders_app(tmp_path)) as app:
         for stage in app.plan.stages:
-            app.start(stage.name)
+            scene.start(app, stage.name)
         deaths = 0
         for _ in range(12):
             orders.write(scene.chance.randrange(1, 60))
@@ -182,6 +225,58 @@ def test_what_is_delivered_twice_or_late_counts_once_and_tasks_may_die_at_any_in
         assert repeated > 100
         assert sum(host.metrics.counters.get("duplicates", 0) for host in app.hosts) > 0
         check(app, orders)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_zombies_live_on_beside_their_replacements_with_folders_lost_and_changelogs_trimmed(
+    tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 6000)
+    scene = Scene(tmp_path, 1000 + seed, monkeypatch)
+    with DrivenApp(orders_app(tmp_path)) as app:
+        for stage in app.plan.stages:
+            scene.start(app, stage.name)
+        fenced = 0
+        for _ in range(15):
+            orders.write(scene.chance.randrange(50, 200))
+            if scene.chance.random() < 0.5:
+                scene.fuse = scene.chance.randint(1, 150)
+            for _ in range(scene.chance.randrange(2, 2 * INTERVAL_MS // 20)):
+                turn(app, scene)
+                fenced += scene.let_zombies_act(app)
+            victim = scene.chance.choice(app.living)
+            if scene.chance.random() < 0.4:
+                for host in victim.hosts:
+                    if scene.chance.random() < 0.5:
+                        shutil.rmtree(
+                            tmp_path / f"state/orders/{host.name.stage}-{host.name.number}", ignore_errors=True
+                        )
+                turn_out(app, scene, victim)
+            elif len(scene.zombies) < 3:
+                scene.believe_dead(app, victim)
+        scene.fuse = 10**9
+        for _ in range(100):
+            fenced += scene.let_zombies_act(app)
+            turn(app, scene)
+        assert fenced
+        for zombie in list(scene.zombies):
+            scene.zombies.remove(zombie)
+            app.living.append(zombie)
+            scene.die(app, zombie)
+        scene.land_late()
+        orders.end()
+        for _ in range(60 * INTERVAL_MS // 20):
+            turn(app, scene)
+            if all(host.finished for host in app.hosts):
+                break
+        check(app, orders)
+
+
+def turn_out(app: DrivenApp, scene: Scene, container: Container) -> None:
+    """Its folders were deleted while it ran: it goes on without noticing, or dies of it, and is replaced."""
+    with suppress(SurroundingsError, Death):
+        container.turn()
+    replace(app, scene, container)
 
 
 @pytest.mark.parametrize("stage", ["orders", "by-member", "by-region"])
