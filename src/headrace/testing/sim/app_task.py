@@ -119,8 +119,8 @@ class AppTask(SimTask):
         self.silence = self.silence_class(self.task, self.world.now)
         self.announcer.reset()
         self.consumed, self.emitted, self.label, self.finished = [], [], -1, False
-        self.told: list[tuple[int, int, int, int]] = []
-        self._latest = 0
+        self.told: list[tuple[int, int, int, int, int]] = []
+        self._latest, self._published = 0, 0.0
         self.done.clear()
         self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
 
@@ -193,6 +193,7 @@ class AppTask(SimTask):
         return end + STEP if end == log.end and log.ends_at <= self.world.now else end
 
     def _publish(self) -> None:
+        self._published = self.world.now
         try:
             self.publishing.advance(self.world.now)
         except SurroundingsError as error:
@@ -239,7 +240,7 @@ class AppTask(SimTask):
             self.consumed += [message for message in found if message is not None]
         else:
             self.consumed += [oracle.message_of(ssp, payload) for payload in payloads]
-        told = self.number, int(self.world.now), int(self.world.now + self.skew), self._latest
+        told = self.number, int(self._published), int(self.world.now), int(self.world.now + self.skew), self._latest
         self.told += [told] * (len(self.consumed) - len(self.told))
 
     # -- output ------------------------------------------------------------------------------------------

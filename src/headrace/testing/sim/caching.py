@@ -76,7 +76,7 @@ def _wrong(sources: Sources, outputs: Outputs, lives: Lives) -> str | None:
                 changes = history[row["k"]]
                 since = max(
                     arrival.at - _TTL_MS - _SOON_MS if row["id"] in quiet else 0,
-                    _told(changes, arrival.incarnation, arrival.at),
+                    _told(changes, arrival.incarnation, arrival.heard),
                 )
                 allowed = _had(changes, since, version.at)
                 if held[row["id"]] not in allowed:
@@ -84,9 +84,9 @@ def _wrong(sources: Sources, outputs: Outputs, lives: Lives) -> str | None:
     return None
 
 
-def _told(changes: Sequence[Row], incarnation: int, at: int) -> int:
-    """When the last change was made of which an incarnation had been told by then that it is."""
-    own = (c for c in changes if c["writer"] == incarnation and c["told"] is not None and c["told"] < at)
+def _told(changes: Sequence[Row], incarnation: int, heard: int) -> int:
+    """When the last change was made of which an incarnation had heard by then that it is."""
+    own = (c for c in changes if c["writer"] == incarnation and c["told"] is not None and c["told"] < heard)
     return max((change["at"] + 1 for change in own), default=0)
 
 

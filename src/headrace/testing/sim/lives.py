@@ -17,12 +17,14 @@ from typing import Any
 class Arrival:
     """A frame was processed: what was in it, by which incarnation and when, in virtual time and by the task's clock.
 
-    ``latest`` is the latest that the clock has shown in that attempt: a store goes by it when the clock was set back.
+    ``heard`` is when the incarnation last heard what has become of its writes. ``latest`` is the latest that the clock
+    has shown in that attempt: a store goes by it when the clock was set back.
     """
 
     stream: str
     rows: Sequence[Mapping[str, Any]]
     incarnation: int
+    heard: int
     at: int
     clock: int
     latest: int

@@ -31,8 +31,8 @@ class Account(msgspec.Struct, frozen=True):
     emitted: tuple[int, ...]
     label: int
     finished: bool = False
-    told: tuple[tuple[int, int, int, int], ...] = ()
-    """Of each of ``consumed``: by which incarnation, when, what its clock showed then, and the latest it had shown."""
+    told: tuple[tuple[int, int, int, int, int], ...] = ()
+    """Of each of ``consumed``: as ``Arrival`` in ``lives`` has it."""
     latest: int = 0
     """The latest that the task's clock has shown by the commit."""
 
