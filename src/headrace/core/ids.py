@@ -51,6 +51,10 @@ class SSP:
     stream: StreamId
     partition: int
 
+    def __hash__(self) -> int:
+        # Every envelope is looked up by its partition: no call of another hash in Python, as the generated one makes.
+        return hash((self.stream.name, self.partition))
+
     def __str__(self) -> str:
         return f"{self.stream}[{self.partition}]"
 
