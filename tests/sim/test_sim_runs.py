@@ -9,7 +9,7 @@ from mutants import MUTANTS
 
 from headrace.testing.sim.__main__ import main
 from headrace.testing.sim.declared import CASES
-from headrace.testing.sim.run import Outcome, simulate
+from headrace.testing.sim.run import Outcome, Parts, Run, simulate
 from headrace.testing.sim.shapes import SHAPES, tasks_of
 
 
@@ -66,6 +66,22 @@ def test_apps_meet_the_fault(what):
 )
 def test_calls_meet_the_fault(app, what):
     assert _told(app, what)
+
+
+LATE = {"app-late": ["plain-late", "hops-late", "dropped"], "app-late-panes": ["growing-late", "apart-late"]}
+
+
+@pytest.mark.parametrize(
+    ("app", "output"), [(app, output) for app, outputs in LATE.items() for output in outputs] + [("app-silent", "late")]
+)
+def test_messages_come_late(app, output):
+    assert any(_rows(seed, app, output) for seed in range(1, 40))
+
+
+def _rows(seed: int, app: str, output: str) -> int:
+    run = Run(seed, (app,), Parts(), None)
+    run.run()
+    return sum(len(p.target.rows) for p in run.publishers if p.ssp.stream.name == output)
 
 
 def _told(app: str, what: str) -> bool:

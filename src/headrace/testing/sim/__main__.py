@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
@@ -13,6 +14,10 @@ from headrace.testing.sim.shapes import SHAPES
 
 _GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES)}
 """Names for many shapes: those without operators, and the apps with real ones."""
+
+_YOUNG_MAX = 50_000
+_FREEZES = 1, 100, 1000
+"""At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
 _NAMES = (*_GROUPS, *SHAPES, *CASES)
 
@@ -46,7 +51,11 @@ def _tell(seed: int, shapes: tuple[str, ...]) -> int:
 def _run(seeds: range, shapes: tuple[str, ...], keep_going: bool) -> int:
     counts: Counter[str] = Counter()
     taken = dict.fromkeys(_GROUPS, 0.0)
-    for seed in seeds:
+    gc.set_threshold(_YOUNG_MAX, 20, 100)
+    for number, seed in enumerate(seeds):
+        if number in _FREEZES:
+            gc.collect()
+            gc.freeze()
         began = time.process_time()
         outcome = simulate(seed, shapes)
         group = "apps" if outcome.shape in CASES else "bare"

@@ -51,7 +51,7 @@ def _declare_ticking(app: App) -> None:
 
 def _declare_clocked(app: App) -> None:
     """Windows of the clock: those that speak once, those that speak early, and sessions."""
-    by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    by_k = read(app, "views").partition_by("k", id="by-k", partitions=1)
     plain = by_k.window(
         tumbling(f"{_SIZE_MS}ms"),
         key="k",

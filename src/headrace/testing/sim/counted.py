@@ -19,7 +19,7 @@ from headrace.testing.sim.lives import Life, Lives, arrivals
 
 
 def _declare(app: App) -> None:
-    by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    by_k = read(app, "views").partition_by("k", id="by-k", partitions=1)
     three = by_k.window(count_window(3), key="k", agg={"n": count(), "ids": collect("id")}, id="by-threes")
     three.send_to(app.output("threes", partitions=1))
     four = by_k.window(count_window(5, every=2), key="k", agg={"n": count(), "ids": collect("id")}, id="by-fives")

@@ -51,7 +51,7 @@ def _declare_late(app: App) -> None:
 
 def _declare_late_panes(app: App) -> None:
     """Windows that speak again when something late comes, accumulating and discarding."""
-    by_k = read(app, "views", _LATENESS).partition_by("k", id="by-k", partitions=2)
+    by_k = read(app, "views", _LATENESS).partition_by("k", id="by-k", partitions=1)
     growing = by_k.window(
         tumbling(ticks(20)),
         key="k",

@@ -63,4 +63,4 @@ def _due(sources: Sources, outputs: Outputs, lives: Lives) -> str | None:
     return None
 
 
-CASES = (AppCase("app-silent", {"views": 2, "orders": 2}, _declare, wrong_by_lives=_wrong, due=_due, quiet_ms=700),)
+CASES = (AppCase("app-silent", {"views": 2, "orders": 2}, _declare, wrong_by_lives=_wrong, due=_due, quiet_ms=450),)
