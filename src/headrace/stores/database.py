@@ -269,7 +269,8 @@ class Database:
         """
         if not self._open:
             return self._was_released()
-        (self.folder / _UNREADABLE).touch()
+        with suppress(OSError):  # the folder is gone, or the disk full: what it says is known to this life at least
+            (self.folder / _UNREADABLE).touch()
         return StateCorruptError(
             f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
         )
@@ -303,8 +304,8 @@ class Database:
         """A copy of the present state in ``folder`` (hard links where it can), there wholly or not at all."""
         draft = folder.with_name(f".{folder.name}.draft")
         shutil.rmtree(draft, ignore_errors=True)
-        draft.parent.mkdir(parents=True, exist_ok=True)
         try:
+            draft.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._db).create_checkpoint(str(draft))
             draft.rename(folder)
         except Exception as error:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.core.errors import StorageError
 from headrace.stores.database import (
     Batch,
     Database,
@@ -124,3 +126,26 @@ def test_a_snapshot_outlives_what_it_was_taken_of(tmp_path: Path) -> None:
     database = Database(folder)
     assert len(list(database.scan(b"k"))) == ENTRIES
     database.close()
+
+
+def test_a_folder_that_was_deleted_while_it_was_open_is_told_as_one_that_can_not_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    fill(folder, 200)
+    database = Database(folder)
+    try:
+        shutil.rmtree(folder)
+        error = database._unreadable(OSError("No such file"))
+        assert isinstance(error, StateCorruptError)
+        assert "nothing is lost" in (error.hint or "")
+    finally:
+        database.close()
+
+
+def test_a_snapshot_that_has_no_place_is_told_clearly(tmp_path: Path) -> None:
+    (tmp_path / "snapshots").write_text("in the way")
+    database = Database(tmp_path / "state")
+    try:
+        with pytest.raises(StorageError, match="snapshot"):
+            database.snapshot(tmp_path / "snapshots" / "1")
+    finally:
+        database.close()
