@@ -17,7 +17,8 @@ Added by us, and safe to ignore:
 - in a stream's spec ``role``, ``isBroadcast``, ``columns``, ``eventTime`` (or null), ``latenessMs``,
   ``idleTimeoutMs``, ``onError``, ``deadLetter``, ``delivery`` (of an output, else null), ``isTarget``,
   ``sourceLocation``, ``sourceText``;
-- in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``sourceLocation``, ``sourceText``.
+- in a table ``kind``, ``key``, ``sideInputs``, ``jobs``, ``delivery`` (of what is written to a remote one, else null),
+  ``sourceLocation``, ``sourceText``.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ def _table(table: RenderedTable) -> dict[str, Any]:
         "key": list(table.key),
         "sideInputs": list(table.side_inputs),
         "jobs": list(table.stages),
+        "delivery": table.delivery,
         "sourceLocation": str(table.source),
         "sourceText": table.source.text,
     }

@@ -118,7 +118,10 @@ class RenderedStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTable:
-    """A table, the stages that hold it, and what keeps it: operators that write it, or side inputs."""
+    """A table, the stages that hold it, and what keeps it: operators that write it, or side inputs.
+
+    ``delivery`` says of a remote one how often a row is written there; None: it is no remote one, or nothing is.
+    """
 
     id: str
     kind: str
@@ -128,6 +131,7 @@ class RenderedTable:
     joins: tuple[str, ...]
     stages: tuple[str, ...]
     options: tuple[tuple[str, str], ...]
+    delivery: Delivery | None
     source: RenderedSource
 
 
@@ -279,15 +283,17 @@ def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     options = {**spec.options, **{name: value for name, value in chosen.items() if value is not None}}
     if spec.remote is not None:
         options |= remote_options(spec.remote)
+    writers = _ids(n for n in nodes if _writes(n.operator, id_))
     return RenderedTable(
         id=id_,
         kind=spec.kind,
         key=spec.key,
         side_inputs=tuple(sorted(spec.side_inputs)),
-        writers=_ids(n for n in nodes if _writes(n.operator, id_)),
+        writers=writers,
         joins=_ids(n for n in nodes if isinstance(n.operator, TableJoin) and n.operator.table == id_),
         stages=tuple(stage.name for stage in plan.stages if id_ in stage.tables),
         options=tuple(sorted((name, str(value)) for name, value in options.items())),
+        delivery=delivery_of(plan.graph, id_) if spec.remote is not None and writers else None,
         source=sources.of(spec.location),
     )
 

@@ -97,7 +97,7 @@ def _table_row(table: RenderedTable) -> Row:
     if table.side_inputs:
         origin = f"kept by {', '.join(table.side_inputs)}"
     elif table.kind == "remote":
-        origin = ", ".join(f"{name} {value}" for name, value in table.options)
+        origin = f"written by {', '.join(table.writers)}, {table.delivery}" if table.writers else "read alone"
     else:
         origin = f"filled by {', '.join(table.writers)}"
     joined = f"joined by {', '.join(table.joins)}" if table.joins else "joined by none"

@@ -147,6 +147,7 @@ def _about_table(table: RenderedTable) -> Facts:
     yield "joined by", _names(table.joins)
     yield "held by", _names(f"stage {stage}" for stage in table.stages)
     yield "options", _names(f"{name}={value}" for name, value in table.options)
+    yield "written", table.delivery or ""
 
 
 def _names(names: Iterable[str]) -> str:
