@@ -48,7 +48,7 @@ def test_racing_drivers_never_get_the_same_one(tmp_path):
     tasks = [TaskName("s", n) for n in range(3)]
 
     def drive() -> None:
-        store = SqliteMetadata(tmp_path / "metadata.db")
+        store = SqliteMetadata(tmp_path / "metadata.db", busy_timeout_ms=60_000)
         generations = Generations(store, "app")
         for _ in range(5):
             issued.extend(generations.issue(tasks).values())

@@ -45,7 +45,7 @@ def test_threads_that_open_at_once_all_get_in(tmp_path):
     def open_and_close(file, together):
         try:
             together.wait(60)
-            SqliteMetadata(file).close()
+            SqliteMetadata(file, busy_timeout_ms=60_000).close()
         except Exception as error:
             failed.append(error)
 
@@ -65,7 +65,7 @@ import sys
 from pathlib import Path
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.metadata.store import update
-store = SqliteMetadata(Path(sys.argv[1]), busy_timeout_ms=20000)
+store = SqliteMetadata(Path(sys.argv[1]), busy_timeout_ms=60000)
 for _ in range(25):
     update(store, "ns", "sum", lambda old: str(int(old or b"0") + 1).encode())
 store.close()
