@@ -33,6 +33,7 @@ mutant(
     "app-counts",
     "app-panes",
     "app-inner",
+    first_seed=21,
 )
 
 
@@ -48,6 +49,7 @@ mutant(
     app(append_changes=persist_first),
     "app-counts",
     "app-mixed",
+    first_seed=26,
 )
 
 
@@ -57,7 +59,14 @@ class Twice(SimState):
         super().apply(local)
 
 
-mutant("applied twice", "a change read back is applied twice", app(state_class=Twice), "app-counts", "app-mixed")
+mutant(
+    "applied twice",
+    "a change read back is applied twice",
+    app(state_class=Twice),
+    "app-counts",
+    "app-mixed",
+    first_seed=21,
+)
 
 
 class Detached(SimState):
@@ -148,6 +157,7 @@ mutant(
     "the watermark overtakes results that a join makes late",
     app(task_class=Unheld),
     "app-pairs",
+    first_seed=61,
 )
 
 
@@ -201,6 +211,7 @@ mutant(
     "app-inner",
     "app-left",
     "app-outer",
+    first_seed=11,
 )
 
 

@@ -66,6 +66,7 @@ mutant(
     "a step that drops late messages forgets how far event time had come",
     operators(DropLateOperator, resume=resumed_in_the_past),
     "app-late",
+    first_seed=16,
 )
 
 
@@ -78,6 +79,7 @@ mutant(
     "a window forgets which windows are over",
     operators(AlignedWindow, resume=resumed_unfired),
     "app-late",
+    first_seed=31,
 )
 
 
