@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -58,8 +59,14 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
     if master is None:
         check_reachable(complete.get("spark.master", ""))
     os.environ.setdefault("PYSPARK_PYTHON", complete.get("spark.pyspark.python") or sys.executable)
-    with _interrupts_unchanged():
-        context = SparkContext(conf=complete)
+    try:
+        with _interrupts_unchanged():
+            context = SparkContext(conf=complete)
+    except Py4JJavaError as error:
+        raise SurroundingsError(
+            f"Spark doesn't start on {complete.get('spark.master')}: {error.java_exception.getMessage()}",
+            hint="look at --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows all that Spark says",
+        ) from error
     _prepare_workers(context)
     return context
 
