@@ -74,6 +74,7 @@ class App(Declarations):
                 f"the file of app {self.name!r} runs it while it is only being read",
                 hint='put app.run() under `if __name__ == "__main__":`',
             )
+        _check_options(master, containers, stages, conf)
         graph = at_home(self.graph())
         metadata = SqliteMetadata(Path(graph.settings.home) / "metadata.db")  # makes the home folder
         line = ProgressLine() if progress else None
@@ -98,3 +99,15 @@ class App(Declarations):
             how = "drained" if status.drained else "ended"
             seconds = time.monotonic() - began
             print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201
+
+
+def _check_options(master: object, containers: object, stages: object, conf: object) -> None:
+    """Raise for what would only be noticed somewhere in Spark, and not be understood there."""
+    if master is not None and not isinstance(master, str):
+        raise UsageError(f"master={master!r} is not a Spark master", hint='write master="local[2]"')
+    if containers is not None and type(containers) is not int:
+        raise UsageError(f"containers={containers!r} is not a number of containers", hint="write containers=2")
+    if stages is not None and (isinstance(stages, str) or not isinstance(stages, Sequence)):
+        raise UsageError(f"stages={stages!r} is not a list of stages", hint=f"write stages=[{stages!r}]")
+    if conf is not None and not isinstance(conf, Mapping):
+        raise UsageError(f"conf={conf!r} has no keys", hint='write conf={"spark.executor.memory": "4g"}')

@@ -17,6 +17,7 @@ Home = Annotated[
         metavar="FOLDER",
         help="Where Headrace keeps its data; the embedded log lies in FOLDER/streams.",
         show_default=True,
+        file_okay=False,
     ),
 ]
 HOME = Path(DEFAULT_HOME)

@@ -7,12 +7,14 @@ the line is cheaper than a plan that is wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from headrace.api.location import Location
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
 from headrace.api.steps import Broadcast, Input, PartitionBy, SendTo, SendToTable, TableJoin, stream_written, table_used
 from headrace.core.errors import DataError, PlanError
+from headrace.core.home import home_of
 from headrace.plan.describe import kind_of
 from headrace.plan.joins import fillers_of_versions, input_nodes
 from headrace.plan.partitions import Facts
@@ -238,10 +240,18 @@ def _check_declared_count(spec: StreamSpec) -> None:
 def _missing(spec: StreamSpec) -> PlanError:
     if spec.system.kind in ("log", "memory", "kafka", "kinesis"):
         name = spec.stream.name if spec.stream.system == "log" else str(spec.stream)
-        hint = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}"
+        hint = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}{_home_option(spec)}"
     else:
         hint = f"look at the place that the system {spec.system.name!r} names, and at the stream's name"
     return PlanError(f"{_the(spec)} doesn't exist", hint=hint)
+
+
+def _home_option(spec: StreamSpec) -> str:
+    """How to name the home of a stream of the log, unless commands look there anyway."""
+    root = Path(str(spec.system.options.get("root", "")))
+    if root.name != "streams" or root.parent.absolute() == home_of().absolute():
+        return ""
+    return f" --home {root.parent}"
 
 
 def _check_columns(spec: StreamSpec, facts: Facts) -> None:

@@ -106,6 +106,8 @@ class StreamReader:
         >>> hr.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
         <generator object ...>
         """
+        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+            raise UsageError(f"timeout={timeout!r} is not a number of seconds", hint="write timeout=1.5")
         return self._read(list(self._positions), follow=True, timeout=timeout)
 
     def batches_of(self, partition: int) -> Iterator[pl.DataFrame]:
@@ -133,8 +135,8 @@ class StreamReader:
     def _taken_up(self, text: str) -> dict[SSP, ReaderPosition]:
         try:
             position = msgspec.json.decode(text, type=_Position)
-        except msgspec.MsgspecError as error:
-            raise UsageError(f"this is no position of a StreamReader: {error}: {text[:200]!r}") from error
+        except (msgspec.MsgspecError, TypeError) as error:
+            raise UsageError(f"this is no position of a StreamReader: {error}: {text!r:.200}") from error
         if position.format not in (POSITION_FORMAT, POSITION_FORMAT_PLAIN):
             raise UsageError(
                 f"a position of format {position.format}; this Headrace reads {POSITION_FORMAT} and "

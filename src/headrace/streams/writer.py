@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import polars as pl
 
-from headrace.core.errors import StorageError
+from headrace.core.errors import StorageError, UsageError
 from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
 from headrace.serdes.schema import Schema, as_records
@@ -50,7 +50,13 @@ class StreamWriter:
         self._name = name
         self._admin = system.admin()
         self._schema = Schema(info.columns) if info.columns is not None else None
-        self._writer = RowWriter(system, stream, info, [key] if isinstance(key, str) else key)
+        keys = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else [key]
+        unknown = [name for name in keys if not isinstance(name, str) or (info.columns and name not in info.columns)]
+        if unknown:
+            there = ", ".join(info.columns or {}) or "columns with names"
+            raise UsageError(f"key={key!r}: there is no column {unknown[0]!r} in {stream}", hint=f"it has {there}")
+        self._closed = False
+        self._writer = RowWriter(system, stream, info, keys)
 
     def write(self, rows: pl.DataFrame | Iterable[Any]) -> dict[int, Offset]:
         """Append rows (a DataFrame, or dicts); returns the offset behind them in each partition written.
@@ -58,6 +64,8 @@ class StreamWriter:
         Raises ``DataError`` when they don't fit the stream's schema: then none of them was written. When the disk is
         full, the rows are kept, and the next write, or ``close``, writes them first.
         """
+        if self._closed:
+            raise UsageError(f"this writer of {self._name!r} is closed", hint="make another one")
         table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
         if self._schema is not None:
             table, mismatch = self._schema.conform(table)
@@ -79,6 +87,7 @@ class StreamWriter:
 
     def close(self) -> None:
         """Release the writer; the stream stays open."""
+        self._closed = True
         self._writer.close()
 
     def __enter__(self) -> Self:

@@ -23,6 +23,7 @@ import polars as pl
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.checkpoint.reading import ReadCommitted
 from headrace.core.clock import ManualClock
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_control, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
@@ -50,6 +51,10 @@ class TestApp:
 
     def __init__(self, graph: Graph, partitions: int | Mapping[str, int] = 1) -> None:
         """``partitions`` says how many partitions inputs have: one number for all, or one each by name."""
+        if not isinstance(partitions, int | Mapping):
+            raise UsageError(
+                f"partitions={partitions!r} is no number of partitions", hint='write 2, or {"views": 2, "orders": 4}'
+            )
         self._memory = SystemSpec(f"test-{uuid.uuid4().hex[:12]}", "memory")
         self._connections = Connections()
         self._generations: dict[TaskName, int] = {}
@@ -83,6 +88,8 @@ class TestApp:
     def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:
         """Append one record as it is, to see what becomes of a broken one."""
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
+        if not isinstance(partition, int):
+            raise UsageError(f"partition={partition!r} is not the number of a partition", hint="they count from 0")
         producer = self._connections.record_producer(self._memory)
         producer.send(spec.stream.name, partition, record)
         producer.flush()
@@ -97,9 +104,9 @@ class TestApp:
             admin.seal(self._spec(name, Role.SOURCE, Role.SIDE_INPUT).stream.name)
         self.settle()
 
-    def advance(self, ms: int) -> None:
-        """Let processing time pass (idle timeouts, checkpoints)."""
-        self.clock.advance(ms)
+    def advance(self, ms: Duration) -> None:
+        """Let processing time pass (idle timeouts, checkpoints): ``"10s"``, or a number of milliseconds."""
+        self.clock.advance(to_ms(ms, "advance"))
         self.settle()
 
     def settle(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
 from headrace.cli.run import parse_conf
 from headrace.core.errors import UsageError
 
@@ -118,3 +119,33 @@ def test_a_failing_function_ends_it_with_1(cli: Cli, spawn: Spawn, tmp_path: Pat
     assert run.returncode == 1
     assert err.startswith(b"error: ")
     assert b"division by zero" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"master": 5}, "master=5 is not a Spark master"),
+        ({"containers": "2"}, "containers='2' is not a number"),
+        ({"stages": "dealt"}, "stages='dealt' is not a list"),
+        ({"conf": "a=b"}, "conf='a=b' has no keys"),
+    ],
+)
+def test_options_of_wrong_types_are_refused_before_spark_sees_them(options: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        hr.App("doubles").run(progress=False, **options)
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_an_input_that_is_not_there_says_how_to_create_it_where_the_app_looks(
+    cli: Cli, pipeline: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("plan", pipeline).err.endswith("hint: create it: headrace stream create numbers --partitions N\n")
+    monkeypatch.delenv("HEADRACE_HOME")
+    said = cli("plan", pipeline).err
+    assert said.endswith(f"hint: create it: headrace stream create numbers --partitions N --home {home}\n")
+
+
+def test_a_home_that_is_a_file_is_refused(cli: Cli, pipeline: Path) -> None:
+    refused = cli("stream", "list", "--home", pipeline)
+    assert refused.code == 2
+    assert "is a file" in refused.err

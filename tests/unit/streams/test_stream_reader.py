@@ -256,3 +256,27 @@ def test_what_is_no_collection_of_rows_is_not_written(tmp_path: Path) -> None:
         for rows in (5, {"n": 5}, "n"):
             with pytest.raises(UsageError, match="rows are a DataFrame, or a list of dicts"):
                 writer.write(rows)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("partitions", ["2", 2.5, True, None])
+def test_a_number_of_partitions_is_a_whole_number(tmp_path: Path, partitions: object) -> None:
+    with pytest.raises(hr.DeclarationError, match=f"{partitions!r} partitions; use 1 to"):
+        hr.create_stream("numbers", partitions, {"n": pl.Int64}, home=tmp_path)  # type: ignore[arg-type]
+    assert not (tmp_path / "streams").exists()
+
+
+def test_writers_and_readers_say_what_they_were_given(tmp_path: Path) -> None:
+    hr.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
+    for key in ("m", ["n", "m"], 5):
+        with pytest.raises(UsageError, match=r"there is no column ('m'|5) in log\.numbers"):
+            hr.StreamWriter("numbers", key=key, home=tmp_path)  # type: ignore[arg-type]
+    writer = hr.StreamWriter("numbers", key=("n",), home=tmp_path)
+    writer.close()
+    with pytest.raises(UsageError, match="this writer of 'numbers' is closed"):
+        writer.write([{"n": 1}])
+    with pytest.raises(UsageError, match="timeout='1s' is not a number of seconds"):
+        hr.StreamReader("numbers", home=tmp_path).follow(timeout="1s")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no position of a StreamReader"):
+        hr.StreamReader("numbers", from_position=5, home=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="a timeout of '5s' s"):
+        hr.open_table("shop", "prices", home=tmp_path, timeout="5s")  # type: ignore[arg-type]

@@ -140,3 +140,21 @@ def test_committed_results_are_those_that_a_crash_can_no_longer_take_back() -> N
 def test_what_is_no_collection_of_rows_is_refused(rows: object) -> None:
     with counting().test() as t, pytest.raises(hr.UsageError, match="rows are a DataFrame, or a list of dicts"):
         t.feed("views", rows)  # type: ignore[arg-type]
+
+
+def test_time_passes_by_durations_and_never_back() -> None:
+    with counting().test() as t:
+        before = t.clock.now_ms()
+        t.advance("1s")
+        t.advance(500)
+        assert t.clock.now_ms() - before >= 1500
+        for wrong in (-5, "soon"):
+            with pytest.raises(hr.DeclarationError, match="advance: "):
+                t.advance(wrong)  # type: ignore[arg-type]
+
+
+def test_partitions_are_numbers() -> None:
+    with pytest.raises(hr.UsageError, match="partitions='x' is no number"):
+        counting().test("x")  # type: ignore[arg-type]
+    with counting().test() as t, pytest.raises(hr.UsageError, match="partition='x' is not the number of a partition"):
+        t.feed("views", [], partition="x")  # type: ignore[arg-type]

@@ -114,8 +114,8 @@ def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadLine]]:
 
 
 def shown(line: bytes) -> str:
-    """The beginning of a line, for an error."""
-    text = line.strip().decode("utf-8", "replace")
+    """The beginning of a line, for an error; what a terminal would take for an order is left out."""
+    text = "".join(c if c.isprintable() else "\ufffd" for c in line[:500].strip().decode("utf-8", "replace"))
     return text if len(text) <= 120 else text[:117] + "..."
 
 

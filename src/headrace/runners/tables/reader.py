@@ -52,8 +52,9 @@ class TableReader:
 
     def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> None:
         """See ``open_table``."""
-        if not 0 < timeout <= LIMIT_MS_MAX / 1000:
-            raise UsageError(f"a timeout of {timeout} s", hint=f"give more than 0 and {LIMIT_MS_MAX // 1000} s at most")
+        most = LIMIT_MS_MAX // 1000
+        if not isinstance(timeout, int | float) or not 0 < timeout <= most:
+            raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and {most} s at most")
         self.app = app
         self.table = table
         self._home = home_of(home)

@@ -221,8 +221,8 @@ def stream_names(root: Path) -> list[str]:
 
 def wanted_info(name: str, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
     """The shape a caller asks for; raises ``DeclarationError`` when there is no such shape."""
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise DeclarationError(f"stream {name!r}: {partitions} partitions; use 1 to {MAX_PARTITIONS}")
+    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+        raise DeclarationError(f"stream {name!r}: {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
     typed = None if columns is None else {column: instantiate(dtype, column) for column, dtype in columns.items()}
     return StreamInfo(name, partitions, typed)
 

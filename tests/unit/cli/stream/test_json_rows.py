@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.stream.json_rows import JsonRows, infer_columns
+from headrace.cli.stream.json_rows import JsonRows, infer_columns, shown
 from headrace.core.errors import DataError
 from headrace.serdes.json_lines import encode_lines
 
@@ -139,3 +139,7 @@ def test_a_field_that_is_always_null_asks_for_a_schema() -> None:
     with pytest.raises(DataError, match="no value to know the type of a from") as raised:
         infer_columns(b'{"a":null}')
     assert raised.value.hint is not None and '--schema "a:str,..."' in raised.value.hint
+
+
+def test_lines_are_shown_without_what_steers_a_terminal() -> None:
+    assert shown(b"\x1b[31mred\x07 \xff ok") == "\ufffd[31mred\ufffd \ufffd ok"
