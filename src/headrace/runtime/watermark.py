@@ -67,6 +67,7 @@ class PartitionTime:
         "_times",
         "closed",
         "idle",
+        "seen",
         "ssp",
         "watermark",
     )
@@ -75,6 +76,8 @@ class PartitionTime:
         self.ssp = ssp
         self.watermark = NEVER
         self.closed = False
+        self.seen = NEVER
+        """How far event time had come when it ended; what is silent holds that back no more."""
         self.idle = False
         self._stages = frozenset(stages)
         self._counts: dict[str, int] = {}
@@ -93,6 +96,8 @@ class PartitionTime:
 
     def end(self) -> None:
         """Nothing more will come."""
+        if not self.closed:
+            self.seen = self.watermark
         self.closed = True
         self.watermark = FOREVER
 
@@ -164,8 +169,9 @@ class PartitionTime:
         living = [t for t in self._times if t not in self._ended]
         awake = [self._times[t] for t in living if t not in self._idle_tasks]
         self.idle = bool(living) and not awake
-        # When all are silent, time has come as far as the foremost of them saw it: nobody is left to wait for.
-        self.watermark = max(self.watermark, min(awake) if awake else max(self._times[t] for t in living))
+        # When all that live are silent, time has come as far as the foremost saw it, also one that has ended since:
+        # nobody is left to wait for.
+        self.watermark = max(self.watermark, min(awake) if awake else max(self._times.values(), default=NEVER))
 
     # -- durable form
 
@@ -179,7 +185,7 @@ class PartitionTime:
                 total_tasks=dict(self._counts),
                 tasks_to_event_time=dict(self._times),
                 idle_tasks=sorted(self._idle_tasks),
-                timestamp_of_last_emission=self.watermark,
+                timestamp_of_last_emission=self.seen if self.closed else self.watermark,
                 idle=self.idle,
             ),
             EndOfStreamCheckpoint(
@@ -200,8 +206,9 @@ class PartitionTime:
         self._names = {}
         for task in self._times.keys() | self._ended:
             self._names.setdefault(TaskName.parse(task).stage, set()).add(task)
-        self.watermark = times.timestamp_of_last_emission
         self.closed = ends.ended
+        self.seen = times.timestamp_of_last_emission
+        self.watermark = FOREVER if self.closed else times.timestamp_of_last_emission
         # An upstream task that is idle says so once: forgotten here, it would hold everything back for good.
         self.idle = times.idle
 
@@ -231,12 +238,19 @@ class InputTimes:
         """The task's watermark if it has risen since the last call, else None."""
         living = [p for p in self.partitions.values() if not p.closed]
         awake = [p.watermark for p in living if not p.idle]
-        # All idle: nobody is left to wait for, so time comes as far as the foremost saw it.
-        reached = min(awake) if awake else max((p.watermark for p in living), default=NEVER)
+        # All that live are idle: nobody is left to wait for, so time comes as far as the foremost saw it.
+        reached = (
+            min(awake) if awake else max((self._seen(p) for p in self.partitions.values() if living), default=NEVER)
+        )
         if reached <= self.watermark:
             return None
         self.watermark = reached
         return reached
+
+    def _seen(self, partition: PartitionTime) -> int:
+        # One that ended under an earlier release says FOREVER: that is no time that anybody saw.
+        seen = partition.seen if partition.closed else partition.watermark
+        return NEVER if seen == FOREVER else seen
 
     def held_back_by(self) -> list[SSP]:
         """The partitions whose watermark is the lowest: those that everything waits for."""

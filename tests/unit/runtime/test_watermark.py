@@ -222,3 +222,31 @@ def test_when_all_are_idle_time_comes_as_far_as_the_foremost_saw_it() -> None:
     assert (partition.idle, partition.watermark) == (True, 90)
     partition.on_watermark("count/0", 2, 20)
     assert partition.watermark == 90  # never back
+
+
+def test_a_silent_task_holds_nothing_back_that_an_ended_one_has_seen():
+    for ends_first in (True, False):
+        partition = PartitionTime(SSP(StreamId("log", "between"), 0), ("a",))
+        partition.on_watermark("a/0", 2, 5000)
+        if ends_first:
+            partition.on_end_of_stream("a/0", 2)
+        partition.on_watermark("a/1", 2, NEVER, idle=True)
+        partition.on_end_of_stream("a/0", 2)
+        assert (partition.watermark, partition.idle) == (5000, True)
+
+
+def test_a_silent_source_holds_nothing_back_that_an_ended_one_has_seen_also_after_a_restart():
+    ssps = [SSP(StreamId("log", "source"), n) for n in range(2)]
+    times = InputTimes([PartitionTime(ssp) for ssp in ssps])
+    times[ssps[0]].advance(5000)
+    times[ssps[0]].end()
+    assert times.rise() is None
+    again = InputTimes([PartitionTime(ssp) for ssp in ssps])
+    again.load(times.save())
+    for either in (times, again):
+        either[ssps[1]].idle = True
+        assert either.rise() == 5000
+        either[ssps[1]].advance(NEVER)
+        assert either.rise() is None
+        either[ssps[1]].end()
+        assert (either.rise(), either.ended) == (None, True)

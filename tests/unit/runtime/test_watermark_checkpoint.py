@@ -114,14 +114,14 @@ class Naive:
         ended = {t for t, at, _ in self.heard if at is None}
         if {t for t, _, _ in self.heard} != set(TASKS):
             return
-        awake, all_living = [], []
+        awake = []
         for living in set(TASKS) - ended:
             said = [(at, silent) for t, at, silent in self.heard if t == living and at is not None]
-            all_living.append(max(at for at, _ in said))
             if not said[-1][1]:
                 awake.append(max(at for at, _ in said))
-        if all_living:
-            self.highest = max(self.highest, min(awake) if awake else max(all_living))
+        if ended != set(TASKS):
+            seen_by_any = max(at for _, at, _ in self.heard if at is not None)
+            self.highest = max(self.highest, min(awake) if awake else seen_by_any)
         if self.closed:
             self.highest = FOREVER
 
