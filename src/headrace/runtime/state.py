@@ -36,7 +36,7 @@ from headrace.stores.pinned import Pin
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
 SNAPSHOTS_KEPT = 2
-_PERSIST_AFTER_BYTES = 64 << 20
+_PERSIST_AFTER_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +232,17 @@ class TaskState:
             self._applied_bytes += len(change.change)
         self._held.clear()
         if self._applied_bytes > _PERSIST_AFTER_BYTES and local is not None:
-            self.read_to(local)
+            if self._database is not None:
+                self._database.begin_rebuilding()
+            self._settle(local)
 
     def read_to(self, local: LocalCheckpoint | None) -> None:
-        """The changelog has been read up to this commit: what it said is local state now."""
+        """The changelog has been read to its end, of which this commit is the last: it is local state now."""
+        self._settle(local)
+        if self._database is not None:
+            self._database.end_rebuilding()
+
+    def _settle(self, local: LocalCheckpoint | None) -> None:
         if local is not None and self._applied_bytes:
             self.persist(local)
         self._since_snapshot += self._applied_bytes

@@ -13,6 +13,8 @@ from headrace.core.errors import StorageError
 from headrace.stores.database import (
     Batch,
     Database,
+    Part,
+    PartOfBatch,
     StateCorruptError,
     StateLockedError,
     discard_abandoned,
@@ -111,6 +113,53 @@ def test_a_folder_is_open_once(tmp_path: Path) -> None:
         Database(tmp_path / "state")
     database.close()
     Database(tmp_path / "state").close()
+
+
+def test_what_is_left_of_a_rebuilding_is_what_was_after_one_of_its_batches(tmp_path: Path) -> None:
+    """And once it has ended nothing of it can be lost, nor what is written afterwards."""
+    database = Database(tmp_path / "state")
+    written: list[dict[bytes, bytes]] = [{}]
+
+    def write(number: int, entries: int) -> None:
+        batch = Batch()
+        values = {b"s\0%08d" % (n * 7919 % 100_003): os.urandom(100) for n in range(entries)}
+        PartOfBatch(batch, "s").put_many([key[2:] for key in values], values.values())
+        batch.put(b"number", b"%d" % number)
+        database.write(batch)
+        written.append(written[-1] | values | {b"number": b"%d" % number})
+
+    def after_a_death(name: str) -> dict[bytes, bytes]:
+        shutil.copytree(tmp_path / "state", tmp_path / name)
+        (tmp_path / name / "LOCK").unlink()
+        copy = Database(tmp_path / name)
+        found = dict(copy.scan(b""))
+        copy.close()
+        return found
+
+    write(1, 10)
+    database.begin_rebuilding()
+    database.begin_rebuilding()
+    for number in range(2, 8):
+        write(number, 30_000 + number)
+    found = after_a_death("killed")
+    assert 1 <= int(found[b"number"]) <= 7
+    assert found == written[int(found[b"number"])]
+    database.end_rebuilding()
+    database.end_rebuilding()
+    assert after_a_death("ended") == written[7]
+    write(8, 5000)
+    assert after_a_death("went on") == written[8]
+    database.close()
+
+
+def test_of_equal_keys_the_last_one_counts(tmp_path: Path) -> None:
+    database = Database(tmp_path / "state")
+    keys = [b"%d" % (n % 5000) for n in range(10_000)]
+    batch = Batch()
+    PartOfBatch(batch, "s").put_many(keys, [b"%d" % n for n in range(10_000)])
+    database.write(batch)
+    assert Part(database, "s").get_many(keys[:5000]) == [b"%d" % n for n in range(5000, 10_000)]
+    database.close()
 
 
 def test_a_snapshot_outlives_what_it_was_taken_of(tmp_path: Path) -> None:

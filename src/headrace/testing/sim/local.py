@@ -94,6 +94,12 @@ class SimDatabase(Database):
             else:
                 state[key] = value
 
+    def begin_rebuilding(self) -> None:
+        """See ``Database``."""
+
+    def end_rebuilding(self) -> None:
+        """See ``Database``."""
+
     def close(self) -> None:
         """See ``Database``."""
 
