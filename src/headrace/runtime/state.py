@@ -29,6 +29,7 @@ from headrace.stores.database import (
     StateLockedError,
     discard,
     discard_abandoned,
+    discard_drafts,
     restore_snapshot,
     stand_in_for,
 )
@@ -97,6 +98,7 @@ class TaskState:
             return None
         if self._database is None:
             self._database = self._open(self._folders)
+            discard_drafts(self._folders.snapshots)
         local = self._read_local()
         if local is None:
             local = self._from_snapshot()

@@ -347,7 +347,7 @@ class Database:
 
     def snapshot(self, folder: Path) -> None:
         """A copy of the present state in ``folder`` (hard links where it can), there wholly or not at all."""
-        draft = folder.with_name(f".{folder.name}.draft")
+        draft = _draft_of(folder)
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
@@ -377,7 +377,7 @@ class Database:
 
 def restore_snapshot(snapshot: Path, folder: Path) -> None:
     """Put a snapshot in the place of the local state; hard links where it can. The snapshot stays."""
-    draft = folder.with_name(f".{folder.name}.draft")
+    draft = _draft_of(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.parent.mkdir(parents=True, exist_ok=True)
@@ -395,6 +395,16 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
 def discard(folder: Path) -> None:
     """Throw local state away."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def discard_drafts(snapshots: Path) -> None:
+    """Throw away what lives that were killed left half made; a fenced one that still makes it fails at that."""
+    for draft in snapshots.glob(str(_draft_of(Path("*")))):
+        discard(draft)
+
+
+def _draft_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.draft")
 
 
 def stand_in_for(folder: Path) -> Path:

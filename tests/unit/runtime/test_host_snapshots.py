@@ -72,6 +72,17 @@ def test_the_changelog_begins_at_the_last_snapshot_but_one(tmp_path: Path, order
         finished(app, orders)
 
 
+def test_a_snapshot_that_a_killed_life_began_goes_away(tmp_path: Path, orders: Orders) -> None:
+    with DrivenApp(orders_app(tmp_path)) as app:
+        ran(app, orders)
+        whole = snapshots(tmp_path, "by-member-0")
+        draft = whole[-1].with_name(f".{whole[-1].name}9.draft")
+        shutil.copytree(whole[-1], draft)
+        app.start()
+        assert not draft.exists()
+        finished(app, orders)
+
+
 def test_commits_without_changes_bound_the_changelog_too(tmp_path: Path, orders: Orders) -> None:
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
