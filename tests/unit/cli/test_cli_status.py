@@ -74,7 +74,7 @@ def test_as_json_it_is_the_coordinators_own_status(cli: Cli) -> None:
     (status,) = cli("status", "--json").json()
     assert (status["app"], status["state"]) == ("page-views", "running")
     assert status["stages"] == [
-        {"name": "views", "tasks": 2, "finished": 0, "watermark": None, "rowsPerSecond": 0.0, "lag": 14}
+        {"name": "views", "tasks": 2, "finished": 0, "watermark": None, "idle": 0, "rowsPerSecond": 0.0, "lag": 14}
     ]
     (container,) = status["containers"]
     assert (container["host"], container["pid"], container["tasks"]) == ("worker-a", 4711, ["views/0", "views/1"])
