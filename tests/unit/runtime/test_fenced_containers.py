@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from driven_app import DrivenApp, Orders, orders_app
@@ -48,9 +52,19 @@ def test_a_current_container_that_can_not_go_on_is_no_secret(tmp_path: Path, ord
             payload = ship(ContainerPayload(app.plan, coordinator.url, coordinator.token, ()))
             with pytest.raises(FencedError, match="would have to read what was given up"):
                 container_main(ContainerArgs(0, 0, payload))
+            assert _open_sockets_to(urlsplit(coordinator.url).port) == []
             (status,) = coordinator.status().containers
             assert status.state == "failed"
             assert status.error is not None
             assert "would have to read what was given up" in status.error.message
     finally:
         metadata.close()
+
+
+def _open_sockets_to(port: int | None) -> list[socket.socket]:
+    found = []
+    for one in gc.get_objects():
+        if isinstance(one, socket.socket) and one.fileno() != -1:
+            with suppress(OSError):  # it listens, or nobody is at its other end
+                found += [one] if one.getpeername()[1:2] == (port,) else []
+    return found

@@ -17,6 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +57,11 @@ class ContainerPayload:
 def container_main(args: ContainerArgs) -> dict[str, Any]:
     """Run one container; returns what it did, for the driver's log."""
     payload = _decode_payload(args.payload)
-    client = CoordinatorClient(payload.url, payload.token)
+    with closing(CoordinatorClient(payload.url, payload.token)) as client:
+        return _attempt(args, payload, client)
+
+
+def _attempt(args: ContainerArgs, payload: ContainerPayload, client: CoordinatorClient) -> dict[str, Any]:
     incarnation = uuid.uuid4().hex
     assignment = client.register(
         Register(
