@@ -20,6 +20,7 @@ from headrace.api.descriptors import sql
 from headrace.api.stream import Stream
 from headrace.api.windows import session, tumbling
 from headrace.app import App
+from headrace.runners.spark.hosting import die_with_parent
 from headrace.streams import StreamWriter, create_stream
 
 APP = "chaos"
@@ -109,4 +110,5 @@ def _sums(app: App, by_member: Stream, home: str) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent()  # chaos that is killed itself leaves no app behind that nobody will end
     build(sys.argv[1]).run(master=sys.argv[2])
