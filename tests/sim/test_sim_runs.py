@@ -25,6 +25,11 @@ def test_real_operators_and_stores_pass_seeds_of_every_app(app):
     assert failed == []
 
 
+def test_a_zombie_that_announces_more_than_its_replacement_makes_labels_late_by_right():
+    """The replacement began at label 4 before the zombie, whose clock was ahead, began at 8; and came second."""
+    assert simulate(289319, ("wide",)).failure is None
+
+
 @pytest.mark.parametrize("shapes", [tuple(SHAPES), tuple(CASES)])
 def test_a_seed_does_the_same_again_told_or_not(shapes):
     story: list[str] = []

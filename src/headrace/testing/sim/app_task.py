@@ -252,7 +252,7 @@ class AppTask(SimTask):
             message = oracle.message_of(ssp, payload)
             oracle.emitted(message, stream.name, 0)
             self.emitted.append(message)
-            oracle.labelled(self.shape, decode_header(payload).version, restore=False)
+            oracle.labelled(self.shape, self.node.generation, decode_header(payload).version)
         if self.world.story is not None:
             self.world.tell(self.name, f"writes {frame(decode_header(payload), None)} to {ssp}")
         self.channel(self.cluster.logs[ssp]).send(payload)

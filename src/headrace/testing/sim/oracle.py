@@ -75,7 +75,8 @@ class Oracle:
         self._landed: dict[int, tuple[SSP, Offset]] = {}
         self._consumed: dict[str, set[int]] = defaultdict(set)
         self._restores: dict[tuple[SSP, int, int], tuple[bytes, Offset]] = {}
-        self._highest: dict[int, int] = defaultdict(lambda: -1)
+        self._highest: dict[int, dict[int, int]] = defaultdict(dict)
+        self._begun: dict[int, dict[int, int]] = defaultdict(dict)
         self._lowered: set[int] = set()
         self._rolled_back: set[tuple[int, SSP, int, int]] = set()
 
@@ -95,11 +96,19 @@ class Oracle:
         """A task has made a message."""
         self._messages[message] = (stream, key)
 
-    def labelled(self, task: TaskShape, label: int, *, restore: bool) -> None:
-        """A task will label what follows; a restore may go below what it announced before."""
-        if restore and label < self._highest[task.producer]:
+    def labelled(self, task: TaskShape, generation: int, label: int, *, restore: bool = False) -> None:
+        """A task will label what follows; a restore may go below what it announced before.
+
+        An older incarnation may announce more after its replacement has begun: what it sends comes late, or first.
+        """
+        highest, begun = self._highest[task.producer], self._begun[task.producer]
+        if restore:
+            begun[generation] = label
+        elif label <= highest.get(generation, -1):
+            return
+        highest[generation] = max(label, highest.get(generation, -1))
+        if any(before < after and high > at for before, high in highest.items() for after, at in begun.items()):
             self._lowered.add(task.producer)
-        self._highest[task.producer] = max(label, self._highest[task.producer])
 
     def late(self, task: TaskShape, producer: int, label: int, version: int) -> None:
         """A frame of a version already committed was processed: only after a restore that lowered a label."""

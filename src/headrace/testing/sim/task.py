@@ -282,8 +282,9 @@ class SimTask(Worker):
         """Send control frames, in order, one by one."""
         for frame in frames[:1]:
             assert isinstance(frame.message, Restore | Checkpoint)
+            generation, label = frame.header.generation, frame.message.next_version
             restore = isinstance(frame.message, Restore)
-            self.cluster.oracle.labelled(self.shape, frame.message.next_version, restore=restore)
+            self.cluster.oracle.labelled(self.shape, generation, label, restore=restore)
         for frame in frames:
             log = self.cluster.logs[SSP(frame.stream, frame.partition)]
             self.channel(log).send(encode_control(frame.header, frame.message))

@@ -221,7 +221,7 @@ class Worker(Incarnation):
         cluster.oracle.emitted(message, stream.name, key)
         self.emitted.append(message)
         header = self.node.stamp(stream, partition)
-        cluster.oracle.labelled(self.shape, header.version, restore=False)
+        cluster.oracle.labelled(self.shape, header.generation, header.version)
         payload = encode(header, encode_message(message, key, time))
         self.channel(cluster.logs[SSP(stream, partition)]).send(payload)
 
