@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import polars as pl
-import pytest
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from stored_values import Disk
+from stored_values import Disk, in_small_pieces
 
-from headrace.stores import pieces, slices
 from headrace.stores.runs import Runs
 
 
@@ -18,11 +16,7 @@ class PersistedRuns(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pieces, "PIECE_ROWS", 4)
-        self.patch.setattr(slices, "_ROWS_MIN", 1)
-        self.patch.setattr(slices, "SLICE_BYTES", 1)
-        self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
+        self.patch = in_small_pieces()
         self.store, self.copy, self.disk = self.new_store(), self.new_store(), Disk()
         self.store.attach(self.disk)
 

@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+import pytest
+
+from headrace.stores import pieces, slices
+
 
 class Disk:
     """What a store wrote, as the local database would keep it."""
@@ -35,3 +39,13 @@ class Disk:
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted((k, v) for k, v in self.values.items() if k.startswith(prefix)))
+
+
+def in_small_pieces() -> pytest.MonkeyPatch:
+    """Until it is undone, stores make pieces of a few rows, of which few stay in memory, and slices of one."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(pieces, "PIECE_ROWS", 4)
+    patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
+    patch.setattr(slices, "_ROWS_MIN", 1)
+    patch.setattr(slices, "SLICE_BYTES", 1)
+    return patch

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from stored_values import Disk
+from stored_values import Disk, in_small_pieces
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.ipc import decode_rows, encode_rows
-from headrace.stores import pieces, slices
+from headrace.stores import pieces
 from headrace.stores.keyed import KeyedRows
 
 HERE = Path(__file__).parent
@@ -300,11 +300,7 @@ class DealtKeyedMachine(KeyedMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(pieces, "PIECE_ROWS", 4)
-        self.patch.setattr(slices, "_ROWS_MIN", 1)
-        self.patch.setattr(slices, "SLICE_BYTES", 1)
-        self.patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
+        self.patch = in_small_pieces()
 
     def teardown(self) -> None:
         self.patch.undo()
