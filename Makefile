@@ -6,7 +6,7 @@ STAMP := .venv/.set-up
 ENTRY := $(BIN)/python -m
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit spark chaos bench clean
+.PHONY: help setup demo test check unit spark sim chaos bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
@@ -40,8 +40,11 @@ unit: $(STAMP)  ## the tests that need no Spark, on two processes
 spark: $(STAMP)  ## the tests on real Spark
 	$(ENTRY) pytest -m spark
 
+sim: $(STAMP)  ## simulate the protocol in virtual time, with faults (SEEDS=n, SEED=first; SEED alone tells its story)
+	$(ENTRY) simulator $(if $(SEEDS)$(SEED),,--seeds 1000) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED))
+
 chaos: $(STAMP)  ## kill and freeze processes of a real app for a minute, then check every message (SEED=n)
-	$(ENTRY) headrace.testing.chaos --seconds 60 $(if $(SEED),--seed $(SEED))
+	$(ENTRY) chaos --seconds 60 $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP)  ## measure against Structured Streaming; writes bench/results
 	$(ENTRY) bench

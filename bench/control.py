@@ -14,7 +14,7 @@ from bench.measure import median
 from bench.throughput import folder
 from headrace.core.frame import Header, Kind, Watermark, body_of, decode_control, decode_header, encode_control
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.watermark import PartitionTime
+from headrace.runtime.event_time.watermark import PartitionTime
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem
 

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import polars as pl
 
-from headrace.runtime.operators.look_up import FOUND, look_up
+from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
 from headrace.stores.base import StateStore
 from headrace.stores.conform import GONE, SINCE
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.table import RowTable, TableStore
@@ -60,7 +60,7 @@ def tables(columns: dict[str, pl.DataType], database: Database) -> list[RowTable
     """One on disk and one in memory."""
     both: list[RowTable] = [TableStore(KeyValueStore("disk"), columns, ["k"]), MemoryTable("memory", columns, ["k"])]
     for table in both:
-        table.store.attach(Part(database, table.store.id))
+        table.store.attach(KeySpace(database, table.store.id))
     return both
 
 
@@ -89,7 +89,7 @@ def measure_versions(size: int, database: Database) -> None:
         random = np.random.default_rng(1)
         table = VersionedTable(f"{newest.store.id}-versions", newest, 100 * STEP_MS)
         for store in table.stores()[1:]:
-            store.attach(Part(database, store.id))
+            store.attach(KeySpace(database, store.id))
         table.used_by("bench")
         took = 0.0
         for step in range(100):

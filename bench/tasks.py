@@ -16,7 +16,7 @@ import polars as pl
 import headrace as hr
 from headrace.core.ids import TaskName
 from headrace.plan.planner import plan
-from headrace.runtime.calls import Calls
+from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.base import StreamInfo

@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from chaos.deployment import until
 from headrace.api.app import Declarations
 from headrace.core.errors import UnavailableError
 from headrace.runners.coordination.address import find_all
-from headrace.testing.chaos.deployment import until
 
 MODULES = [
     "aggregates",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing.chaos.deployment import until
+from chaos.deployment import until
 
 PATIENCE_S = 300.0
 

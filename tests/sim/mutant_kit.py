@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.node import Node
-from headrace.checkpoint.reading import ReadCommitted
-from headrace.checkpoint.receiving import Receiving
-from headrace.checkpoint.sending import Sending
+from headrace.checkpoint.frame_judge import FrameJudge
+from headrace.checkpoint.frame_stamper import FrameStamper
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.runtime.task import Task
-from headrace.testing.sim.app_task import AppTask
-from headrace.testing.sim.run import Parts
-from headrace.testing.sim.task import SimTask
+from simulator.app_task import AppTask
+from simulator.run import Parts
+from simulator.task import SimTask
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ def operators(kind, **attributes):
 
 
 def node(**attributes) -> Parts:
-    return task(node_class=type("MutantNode", (Node,), attributes))
+    return task(node_class=type("MutantNode", (ProtocolMachine,), attributes))
 
 
 def receiving(**attributes) -> Parts:
-    return node(receiving_class=type("MutantReceiving", (Receiving,), attributes))
+    return node(receiving_class=type("MutantReceiving", (FrameJudge,), attributes))
 
 
 def sending(**attributes) -> Parts:
-    return node(sending_class=type("MutantSending", (Sending,), attributes))
+    return node(sending_class=type("MutantSending", (FrameStamper,), attributes))
 
 
 def changelog(**attributes) -> Parts:
@@ -87,7 +87,7 @@ def nothing(*_: object, **__: object) -> None:
 
 
 def slow(self, ssp, offset, after, header, control):
-    """``Receiving.receive`` without its shortcut: every frame goes through the table."""
+    """``FrameJudge.receive`` without its shortcut: every frame goes through the table."""
     partition = self._inputs[ssp]
     parent = partition.parents[header.producer]
     partition.position = after

@@ -6,22 +6,22 @@ from functools import partial
 
 from mutant_kit import app, mutant
 
-from headrace.runtime.operators.join import JoinOperator
-from headrace.runtime.publishing import Publishing
+from headrace.runtime.event_time.watermark import FOREVER
+from headrace.runtime.operators.joins.interval import JoinOperator
+from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
-from headrace.runtime.watermark import FOREVER
 from headrace.stores.runs import Runs
-from headrace.testing.sim.app_cluster import AppCluster
-from headrace.testing.sim.app_task import AppTask
-from headrace.testing.sim.edges import RowTarget
-from headrace.testing.sim.local import SimState
-from headrace.testing.sim.run import Parts
+from simulator.app_cluster import AppCluster
+from simulator.app_task import AppTask
+from simulator.edges import RowTarget
+from simulator.local import SimState
+from simulator.run import Parts
 
 # -- stores and the changelog ----------------------------------------------------------------------------
 
 
 def nothing_after_a_rollback(self, version):
-    if self.node.rollbacks and not getattr(self, "forgot", False) and any(self.state.changes(version)):
+    if self.machine.rollbacks and not getattr(self, "forgot", False) and any(self.state.changes(version)):
         self.forgot = True
     AppTask.append_changes(self, version)
 
@@ -39,8 +39,8 @@ mutant(
 
 def persist_first(self, version):
     AppTask.append_changes(self, version)
-    if self.node.local is not None:
-        self.state.persist(self.node.local)
+    if self.machine.local is not None:
+        self.state.persist(self.machine.local)
 
 
 mutant(
@@ -270,7 +270,7 @@ mutant(
 )
 
 
-class Leaky(Publishing):
+class Leaky(Publisher):
     """Leaves its outboxes out of the state."""
 
     def stores(self):

@@ -5,16 +5,16 @@ from __future__ import annotations
 import polars as pl
 from mutant_kit import app, mutant, operators
 
-from headrace.runtime.cache import RowCache
-from headrace.runtime.operators.aggregation import TIME
 from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
-from headrace.runtime.operators.failing import FailurePolicy
-from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator
-from headrace.runtime.operators.join_latest import LatestJoinOperator
-from headrace.runtime.operators.panes import NUMBER
-from headrace.runtime.operators.window import WindowOperator
-from headrace.runtime.operators.window_keyed import KeyedWindow
-from headrace.runtime.remote import RemoteTable
+from headrace.runtime.operators.joins.latest import LatestJoinOperator
+from headrace.runtime.operators.user_code.failure_policy import FailurePolicy
+from headrace.runtime.operators.user_code.functions import BatchFunctionOperator, RowFunctionOperator
+from headrace.runtime.operators.windows.aggregation import TIME
+from headrace.runtime.operators.windows.base import WindowOperator
+from headrace.runtime.operators.windows.keyed import KeyedWindow
+from headrace.runtime.operators.windows.panes import NUMBER
+from headrace.runtime.tables.remote_table import RemoteTable
+from headrace.runtime.tables.row_cache import RowCache
 from headrace.runtime.task import Task
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.ttl import Stamps

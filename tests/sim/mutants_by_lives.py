@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from mutant_kit import app, mutant, operators
 
+from headrace.runtime.event_time.idleness import Idleness
+from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.deduplicate import DropLateOperator
-from headrace.runtime.operators.window_aligned import AlignedWindow
-from headrace.runtime.operators.window_assigned import AssignedWindow
-from headrace.runtime.operators.window_count import CountedWindow
-from headrace.runtime.silence import Silence
+from headrace.runtime.operators.windows.aligned import AlignedWindow
+from headrace.runtime.operators.windows.assigned import AssignedWindow
+from headrace.runtime.operators.windows.count import CountedWindow
 from headrace.runtime.task import Task
-from headrace.runtime.watermark import NEVER
 
 # -- count windows ---------------------------------------------------------------------------------------
 
@@ -102,12 +102,12 @@ mutant(
 # -- silent sources --------------------------------------------------------------------------------------
 
 
-class Patient(Silence):
+class Patient(Idleness):
     def notice(self, chooser, now_ms):
         pass
 
 
-mutant("silence isn't noticed", "windows wait for silent sources", app(silence_class=Patient), "app-silent")
+mutant("silence isn't noticed", "windows wait for silent sources", app(idleness_class=Patient), "app-silent")
 
 
 class Muted(Task):

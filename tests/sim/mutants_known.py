@@ -9,13 +9,13 @@ from mutant_kit import changelog, mutant, no, node, nothing, receiving, slow, ta
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.node import Node
-from headrace.checkpoint.reading import ReadCommitted
-from headrace.checkpoint.receiving import Receiving
+from headrace.checkpoint.frame_judge import FrameJudge
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.frame import END_VERSION, Kind
-from headrace.testing.sim.cluster import Cluster
-from headrace.testing.sim.run import Parts
-from headrace.testing.sim.task import SimTask
+from simulator.cluster import Cluster
+from simulator.run import Parts
+from simulator.task import SimTask
 
 # -- F1 to F15 -------------------------------------------------------------------------------------------
 
@@ -74,7 +74,7 @@ mutant(
 )
 
 
-class PerProducer(Receiving):
+class PerProducer(FrameJudge):
     """What one partition says of a producer is applied to all."""
 
     def take_restore(self, parent, header, control, offset):
@@ -110,7 +110,7 @@ mutant(
 )
 
 
-class NoS(Receiving):
+class NoS(FrameJudge):
     def overtakes(self, parent, header, control):
         return False
 
@@ -122,13 +122,13 @@ mutant("F4 restore undoes nothing", "a task notes a restore without rolling back
 
 
 def counting_checkpoint(self, parent, header, control, offset):
-    verdict = Receiving.take_checkpoint(self, parent, header, control, offset)
+    verdict = FrameJudge.take_checkpoint(self, parent, header, control, offset)
     parent.done = header.seq
     return verdict
 
 
 def covered_is_done(self, entries, version, parents_version):
-    Receiving.load(self, entries, version, parents_version)
+    FrameJudge.load(self, entries, version, parents_version)
     for parent in self._parents:
         parent.done = parent.seq
 
@@ -143,13 +143,13 @@ mutant("F5 covered is processed", "what the record covers counts as processed", 
 
 def only_up(self, parent, header, control, offset):
     before = parent.closed
-    verdict = Receiving.take_restore(self, parent, header, control, offset)
+    verdict = FrameJudge.take_restore(self, parent, header, control, offset)
     self.close(parent, max(before, parent.closed))
     return verdict
 
 
 def closes_its_commit(self, parent, header, control, offset):
-    verdict = Receiving.take_restore(self, parent, header, control, offset)
+    verdict = FrameJudge.take_restore(self, parent, header, control, offset)
     if control.next_version != END_VERSION:
         self.close(parent, header.version)
     return verdict
@@ -170,7 +170,7 @@ mutant(
 
 
 def final_without_end(self):
-    Node.decide_final(self)
+    ProtocolMachine.decide_final(self)
     self._next = self._target + 1
 
 
@@ -178,12 +178,12 @@ mutant("F7 no END", "the final checkpoint closes its own version only", node(dec
 
 
 def last_taken(self, parent, version):
-    entry = Receiving.covered(self, parent, version)
+    entry = FrameJudge.covered(self, parent, version)
     return msgspec.structs.replace(entry, generation=parent.generation, seq=parent.seq)
 
 
 def own_version(self, parent, version):
-    return msgspec.structs.replace(Receiving.covered(self, parent, version), version=version)
+    return msgspec.structs.replace(FrameJudge.covered(self, parent, version), version=version)
 
 
 mutant(
@@ -194,7 +194,7 @@ mutant(
 mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version))
 
 
-class FollowsClock(Node):
+class FollowsClock(ProtocolMachine):
     def tick(self, now_ms):
         super().tick(now_ms)
         if not self.ended():
@@ -212,7 +212,7 @@ def only_next(self):
 mutant("F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next))
 
 
-class HeardOnly(Receiving):
+class HeardOnly(FrameJudge):
     @property
     def closed_through(self):
         heard = [parent.closed for parent in self._parents if parent.generation]
@@ -227,18 +227,18 @@ mutant("F11 heard so far", "a parent that has not spoken yet is not waited for",
 
 
 def sources_only(self):
-    return not self.config.inputs and Node.clock_passed(self)
+    return not self.config.inputs and ProtocolMachine.clock_passed(self)
 
 
-class Silent(Node):
+class Silent(ProtocolMachine):
     silence: object = None
 
     def clock_passed(self):
-        return super().clock_passed() and self._sending.save() != self.silence
+        return super().clock_passed() and self._sending.save() != self.idleness
 
     def committed(self):
         super().committed()
-        self.silence = self._sending.save()
+        self.idleness = self._sending.save()
 
 
 mutant(

@@ -10,16 +10,16 @@ from mutants_known import InMemory
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.node import Node
-from headrace.checkpoint.reading import ReadCommitted
-from headrace.checkpoint.receiving import Receiving
+from headrace.checkpoint.frame_judge import FrameJudge
+from headrace.checkpoint.frame_stamper import FrameStamper
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import LocalCheckpoint, encode_record
-from headrace.checkpoint.sending import Sending
 from headrace.core.frame import Kind
-from headrace.testing.sim.readers import Publisher
-from headrace.testing.sim.run import Parts
-from headrace.testing.sim.storage import STEP, Target
-from headrace.testing.sim.task import SimTask
+from simulator.readers import Publisher
+from simulator.run import Parts
+from simulator.storage import STEP, Target
+from simulator.task import SimTask
 
 # -- others ------------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ def generation_only(self, parent, header, control):
 mutant("no seq check", "duplicates and gaps are not noticed", receiving(duplicate=generation_only, gap=no))
 
 
-class ReadPosition(Receiving):
+class ReadPosition(FrameJudge):
     def save(self, version):
         at = dict(self.positions())
         entries = super().save(version)
@@ -47,11 +47,11 @@ def checkpoint_first() -> Parts:
     class Hasty(SimTask):
         def perform(self, step):
             if isinstance(step, do.AppendCommit):
-                self._early_frames = self.node._sending.checkpoints(step.version, step.next_version)
+                self._early_frames = self.machine._sending.checkpoints(step.version, step.next_version)
                 yield from self.send_control(self._early_frames)
             if isinstance(step, do.SendControl) and getattr(self, "_early_frames", None):
                 self._early_frames = None
-                self.node.performed()
+                self.machine.performed()
                 return
             yield from super().perform(step)
 
@@ -72,11 +72,11 @@ mutant("outputs not flushed", "a commit doesn't wait for its outputs", task(flus
 
 class LocalFirst(SimTask):
     def append_commit(self):
-        header, record = self.node.seal(sources=self.source_entries(), bookkeeping=self.bookkeeping())
+        header, record = self.machine.seal(sources=self.source_entries(), bookkeeping=self.bookkeeping())
         self.append(header, encode_record(record))
         end = yield from self._acknowledged()
         self.write_local(LocalCheckpoint(end - STEP, record.generation, record.version))
-        self.node.performed(end)
+        self.machine.performed(end)
 
 
 mutant("local state before the check", "RocksDB is written before the commit is known to count", Parts(task=LocalFirst))
@@ -84,7 +84,7 @@ mutant("local state before the check", "RocksDB is written before the commit is 
 
 def keeps_buffered(self, parent, header, control, offset):
     kept = list(parent.buffered)
-    verdict = Receiving.take_restore(self, parent, header, control, offset)
+    verdict = FrameJudge.take_restore(self, parent, header, control, offset)
     parent.buffered.extend(kept[len(parent.buffered) :])
     return verdict
 
@@ -133,7 +133,7 @@ class ReportsReading(SimTask):
 mutant("reports the read position", "what isn't covered is trimmed", Parts(task=ReportsReading))
 
 
-class CountsControls(Node):
+class CountsControls(ProtocolMachine):
     def seal(self, **own):
         header, record = super().seal(**own)
         ahead = tuple(msgspec.structs.replace(o, seq=o.seq + 1) for o in record.outputs)
@@ -233,7 +233,7 @@ mutant(
 )
 
 
-class Reseated(Sending):
+class Reseated(FrameStamper):
     def load(self, saved):
         return None
 
@@ -241,7 +241,7 @@ class Reseated(Sending):
 mutant("seqs go on", "a new generation goes on behind its void frames", node(sending_class=Reseated))
 
 
-class Trusting(Node):
+class Trusting(ProtocolMachine):
     def fenced(self):
         return False
 
@@ -264,7 +264,7 @@ mutant(
 )
 
 
-class UserOnly(Receiving):
+class UserOnly(FrameJudge):
     def receive(self, ssp, offset, after, header, control):
         parent = self._inputs[ssp].parents[header.producer]
         before = parent.done

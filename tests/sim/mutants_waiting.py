@@ -5,13 +5,13 @@ from __future__ import annotations
 from mutant_kit import app, mutant
 
 from headrace.checkpoint.instructions import Finish, FlushOutputs
-from headrace.runtime.attempt import Attempt
-from headrace.runtime.operators.waiting import WaitingOperator
-from headrace.runtime.publishing import Publishing
-from headrace.runtime.publishing_calls import CallingOutput
+from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.operators.user_code.waiting import WaitingOperator
+from headrace.runtime.outputs.function_publisher import FunctionPublisher
+from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
-from headrace.testing.sim.app_task import AppTask
-from headrace.testing.sim.run import Parts
+from simulator.app_task import AppTask
+from simulator.run import Parts
 
 APPS = "app-async", "app-ordered", "app-remote"
 
@@ -76,7 +76,7 @@ class Hanging(AppTask):
 mutant("held rows survive", "a rollback keeps what steps wait for", Parts(app_task=Hanging), *APPS)
 
 
-class Unasked(CallingOutput):
+class Unasked(FunctionPublisher):
     """Takes what it is about to write for written."""
 
     def _split(self, rows):
@@ -84,7 +84,7 @@ class Unasked(CallingOutput):
         self.outbox.published(self._version)
 
 
-class Trusting(Publishing):
+class Trusting(Publisher):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         for output in self._outputs.values():

@@ -8,9 +8,9 @@ import pytest
 
 from headrace.core.calling import Calling
 from headrace.core.retry import Retry
-from headrace.runtime.calls import Lane
-from headrace.testing.sim.calls import VirtualCalls, answer
-from headrace.testing.sim.world import World
+from headrace.runtime.calls.lanes import Lane
+from simulator.calls import VirtualCalls, answer
+from simulator.world import World
 
 
 def lane_of(world, function, *, timeout_ms=50, attempts=None):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from mutants import MUTANTS
 
-from headrace.testing.sim.declared import CASES
-from headrace.testing.sim.run import simulate
-from headrace.testing.sim.shapes import SHAPES
+from simulator.declared import CASES
+from simulator.run import simulate
+from simulator.shapes import SHAPES
 
 SEEDS = 400
 """How many seeds a mutant may survive at most. Most die within ten."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from mutants import MUTANTS
 
-from headrace.testing.sim.__main__ import main
-from headrace.testing.sim.declared import CASES
-from headrace.testing.sim.run import Outcome, Parts, Run, simulate
-from headrace.testing.sim.shapes import SHAPES, tasks_of
+from simulator.__main__ import main
+from simulator.declared import CASES
+from simulator.run import Outcome, Parts, Run, simulate
+from simulator.shapes import SHAPES, tasks_of
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -104,7 +104,7 @@ def test_a_failing_seed_is_named_and_told(monkeypatch, capsys):
     def simulate_broken(seed: int, shapes: tuple[str, ...] = (), story: list[str] | None = None) -> Outcome:
         return simulate(seed, shapes or tuple(SHAPES), broken, story)
 
-    monkeypatch.setattr("headrace.testing.sim.__main__.simulate", simulate_broken)
+    monkeypatch.setattr("simulator.__main__.simulate", simulate_broken)
     assert main(["--seeds", "20"]) == 1
     out = capsys.readouterr().out
     assert "rolled back twice for the restore" in out

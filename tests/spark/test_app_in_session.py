@@ -16,13 +16,13 @@ import pytest
 from pyspark import SparkContext
 from two_stages import TwoStages
 
+from chaos.deployment import is_running, until
+from chaos.processes import cpu_seconds
 from headrace.app import App
 from headrace.cli.loader import load_app
 from headrace.core.errors import UnavailableError, UsageError
 from headrace.runners.coordination.address import find
 from headrace.runners.coordination.messages import AppStatus
-from headrace.testing.chaos.deployment import is_running, until
-from headrace.testing.chaos.processes import cpu_seconds
 
 IDLE_PERCENT_MAX = 2.0
 PATIENCE_S = 300.0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.testing.chaos.run import Plan, run
+from chaos.run import ChaosPlan, run
 
 
 @pytest.mark.slow
 def test_containers_executors_and_drivers_may_die_and_come_back_as_zombies() -> None:
     told: list[str] = []
     kinds = ("kill again", "zombie executor", "zombie driver")
-    assert run(Plan(seed=5, seconds=0, kinds=kinds, rate=5_000), told.append), "\n".join(told)
+    assert run(ChaosPlan(seed=5, seconds=0, kinds=kinds, rate=5_000), told.append), "\n".join(told)

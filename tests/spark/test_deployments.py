@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from two_stages import TwoStages, headrace
 
+from chaos.deployment import is_running, until
+from chaos.processes import look
 from headrace.runners.coordination.messages import AppStatus
-from headrace.testing.chaos.deployment import is_running, until
-from headrace.testing.chaos.processes import look
 
 END_S = 300.0
 

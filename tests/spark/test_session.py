@@ -7,7 +7,7 @@ import signal
 import pytest
 from pyspark import SparkContext
 
-from headrace.core.errors import SurroundingsError, UsageError
+from headrace.core.errors import InfrastructureError, UsageError
 from headrace.runners.spark.session import open_context, open_session
 from headrace.runners.spark.slots import check_slots, count_slots
 
@@ -34,7 +34,7 @@ def test_a_session_that_gives_up_after_one_failure_is_refused(
     spark_context: SparkContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_context, "master", "local[2]")
-    with pytest.raises(SurroundingsError, match=r"\.master\('local\[2,1000000\]'\)"):
+    with pytest.raises(InfrastructureError, match=r"\.master\('local\[2,1000000\]'\)"):
         open_context("plain")
 
 
@@ -50,6 +50,6 @@ def test_interrupts_are_left_to_the_caller(spark_context: SparkContext) -> None:
 def test_slots_are_counted_and_too_few_say_what_to_do(spark_context: SparkContext) -> None:
     assert count_slots(spark_context) == 2
     check_slots(spark_context, 2)
-    with pytest.raises(SurroundingsError, match=r"app needs 4 container slots, local\[2\] has 2") as caught:
+    with pytest.raises(InfrastructureError, match=r"app needs 4 container slots, local\[2\] has 2") as caught:
         check_slots(spark_context, 4)
     assert caught.value.hint == "use --containers 2 or --master local[4]"

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 from headrace.runners.spark.session import open_context
 from headrace.runners.spark.slots import check_slots
 
@@ -14,7 +14,7 @@ context = open_context("given up", "local-cluster[1,1,1024]")
 context._jsc.sc().stop()
 try:
     check_slots(context, 1, wait_seconds_max=1000.0)
-except SurroundingsError as error:
+except InfrastructureError as error:
     print(error.message)
 """
 
@@ -25,12 +25,12 @@ def test_a_stopped_spark_is_not_waited_for() -> None:
 
 
 REFUSED = """
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 from headrace.runners.spark.session import open_context
 
 try:
     open_context("refused", "local[1]", {"spark.driver.bindAddress": "192.0.2.1", "spark.port.maxRetries": "1"})
-except SurroundingsError as error:
+except InfrastructureError as error:
     print(str(error).splitlines())
 """
 

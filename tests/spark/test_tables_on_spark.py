@@ -13,12 +13,12 @@ import pytest
 from pyspark import SparkContext
 
 import headrace as hr
+from chaos.deployment import Deployment, is_running, until
 from headrace.app import App
 from headrace.cli.loader import load_app
 from headrace.core.errors import HeadraceError, UnavailableError
 from headrace.runners.coordination.address import find_all
 from headrace.runners.coordination.messages import AppStatus
-from headrace.testing.chaos.deployment import Deployment, is_running, until
 
 COLUMNS = {"member": pl.Int64, "round": pl.Int64}
 MEMBERS = 500

@@ -10,9 +10,9 @@ from pathlib import Path
 import polars as pl
 
 import headrace as hr
-from headrace.testing.chaos.committed import committed_rows
-from headrace.testing.chaos.deployment import Deployment
-from headrace.testing.chaos.verdict import compare
+from chaos.committed import committed_rows
+from chaos.deployment import Deployment
+from chaos.verdict import compare
 
 SOURCE = """
 import sys

@@ -26,7 +26,6 @@ ELSEWHERE = {
     "headrace.stores.database.StateCorruptError": "a subclass that the task's start tells apart",
     "headrace.stores.database.StateLockedError": "a subclass that the task's start tells apart",
     "headrace.systems.files.text.RowsUnreadable": "never leaves the files system",
-    "headrace.testing.sim.world.SimFailure": "the simulator's finding",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }
 

@@ -8,7 +8,7 @@ appended may land late and more than once. One rule makes a single history of it
 A generation begins with its abort record (seq 1), so that nothing of an older generation counts behind it,
 and what the older one had not committed by then never will be. A commit happened iff it counts.
 
-``Changelog`` is fed every record in order. While a task starts it says what to do with each (``Entry``);
+``Changelog`` is fed every record in order. While a task starts it says what to do with each (``ReplayStep``);
 afterwards a committing task feeds what landed since, to see whether its commit counts and whether a newer
 generation has taken over.
 """
@@ -26,7 +26,7 @@ ABORT_SEQ = 1
 """A generation's first record is its abort."""
 
 
-class Entry(Enum):
+class ReplayStep(Enum):
     """What to do with a changelog record while state is being restored."""
 
     SKIP = "skip"
@@ -63,7 +63,7 @@ class Changelog:
         """From now on the reader is this generation: an abort of it by another writer is looked out for."""
         self._own_generation = generation
 
-    def take(self, offset: Offset, header: Header, body: Bytes) -> Entry:
+    def take(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
         """Judge the next record."""
         if header.producer != self._producer:
             raise ProtocolError(
@@ -76,16 +76,16 @@ class Changelog:
         if header.kind is Kind.ABORT:
             self._look_for_duplicate(header, body)
         if not self._counts(offset, header):
-            return Entry.SKIP
+            return ReplayStep.SKIP
         self.generation, self.seq = header.generation, header.seq
         match header.kind:
             case Kind.CHANGE:
-                return Entry.HOLD
+                return ReplayStep.HOLD
             case Kind.ABORT:
-                return Entry.FORGET
+                return ReplayStep.FORGET
             case Kind.COMMIT:
                 self._adopt(offset, decode_commit(body))
-                return Entry.APPLY
+                return ReplayStep.APPLY
             case _:
                 raise ProtocolError(f"changelog record at offset {offset} is a {header.kind.name} frame")
 
@@ -112,14 +112,14 @@ class Changelog:
         self.generation, self.seq = header.generation, header.seq
         self._adopt(offset, record)
 
-    def _take_base(self, offset: Offset, header: Header, body: Bytes) -> Entry:
+    def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
         base, self._base = self._base, None
         found = (offset, header.generation, header.version)
         if header.kind is not Kind.COMMIT or base is None or found != (base.offset, base.generation, base.version):
-            return Entry.MISFIT
+            return ReplayStep.MISFIT
         self.generation, self.seq = header.generation, header.seq
         self.record = decode_commit(body)
-        return Entry.SKIP
+        return ReplayStep.SKIP
 
     def _counts(self, offset: Offset, header: Header) -> bool:
         if (header.generation, header.seq) <= (self.generation, self.seq):

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from headrace.checkpoint.frame_judge import RULES
 from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase, Step
-from headrace.checkpoint.receiving import RULES
 from headrace.core.errors import UsageError
 
 _MARKED = re.compile(r"(<!-- drawn: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -72,29 +72,29 @@ class CorruptLogError(DataError):
 # -- the surroundings are wrong ----------------------------------------------------------------------
 
 
-class SurroundingsError(HeadraceError):
+class InfrastructureError(HeadraceError):
     """Something outside the app is missing or full: Java, Spark slots, disk, a server."""
 
     fault = "environment"
 
 
-class StreamNotFoundError(SurroundingsError):
+class StreamNotFoundError(InfrastructureError):
     """A stream that should be there isn't. ``StreamExistsError`` is the opposite."""
 
 
-class StreamExistsError(SurroundingsError):
+class StreamExistsError(InfrastructureError):
     """A stream can't be created because one of that name is there with another shape."""
 
 
-class StreamSealedError(SurroundingsError):
+class StreamSealedError(InfrastructureError):
     """An append to a stream that was sealed: it has an end, and the end has been written."""
 
 
-class TrimmedOffsetError(SurroundingsError):
+class TrimmedOffsetError(InfrastructureError):
     """A read below the oldest kept offset. Never answered by jumping to the oldest in silence."""
 
 
-class StorageError(SurroundingsError):
+class StorageError(InfrastructureError):
     """A write didn't reach the disk (full, read-only, gone). Nothing was acknowledged.
 
     Raised with a hint to mend the disk; whoever knows what happens next adds it by ``then``.
@@ -108,11 +108,11 @@ class StorageError(SurroundingsError):
         return self
 
 
-class IndeterminateWriteError(SurroundingsError):
+class IndeterminateWriteError(InfrastructureError):
     """A write may or may not have happened. ``StorageError`` means that it did not."""
 
 
-class UnavailableError(SurroundingsError):
+class UnavailableError(InfrastructureError):
     """A server or process isn't answering now; the same call may work later."""
 
     retry = True

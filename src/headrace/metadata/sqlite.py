@@ -19,8 +19,8 @@ from headrace.core.errors import (
     DataError,
     HeadraceError,
     IndeterminateWriteError,
+    InfrastructureError,
     StorageError,
-    SurroundingsError,
     UnavailableError,
 )
 from headrace.metadata.store import Entry, Put, Version
@@ -119,7 +119,7 @@ class SqliteMetadata:
                 hint="check the path of the home folder",
             )
         if found != FORMAT:
-            raise SurroundingsError(
+            raise InfrastructureError(
                 f"the metadata store {self._path} is of format {found}; this Headrace knows {FORMAT}",
                 hint="use the Headrace that wrote it, or a newer one",
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.checkpoint.changelog import Changelog, Entry
+from headrace.checkpoint.changelog import Changelog, ReplayStep
 from headrace.checkpoint.record import CommitRecord, LocalCheckpoint
 from headrace.core.errors import HeadraceError, ProtocolError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header
@@ -22,7 +22,7 @@ from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runtime.naming import changelog_name
-from headrace.runtime.state import Snapshot
+from headrace.runtime.state.task_state import Snapshot
 from headrace.systems.base import Edge, Extent, Records
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.system import LogSystem
@@ -213,13 +213,13 @@ def _read_from(system: LogSystem, ssp: SSP, extent: Extent, base: LocalCheckpoin
             if reading is None:
                 reading = _Reading(Changelog(header.producer, "", base))
             match reading.changelog.take(offset, header, body_of(payload)):
-                case Entry.MISFIT:
+                case ReplayStep.MISFIT:
                     return None
-                case Entry.HOLD:
+                case ReplayStep.HOLD:
                     reading.changes_bytes += len(payload)
-                case Entry.APPLY | Entry.FORGET:
+                case ReplayStep.APPLY | ReplayStep.FORGET:
                     reading.changes_bytes = 0
-                case Entry.SKIP:
+                case ReplayStep.SKIP:
                     pass
     except HeadraceError:
         if base is None or reading is not None:

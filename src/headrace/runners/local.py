@@ -36,7 +36,7 @@ from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import AnswerThread, TableAnswers
 from headrace.runners.tables.catalogue import catalogue
 from headrace.runtime.container import Container
-from headrace.runtime.host import TaskHost
+from headrace.runtime.host.task_host import TaskHost
 
 
 def run_local(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from headrace.core.ids import SSP
 from headrace.plan.delivery import deliveries
 from headrace.runners.coordination.messages import CheckpointStatus, InputStatus, OutputStatus, TaskState, TaskStatus
-from headrace.runtime.host import TaskHost
-from headrace.runtime.watermark import FOREVER, NEVER
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.host.task_host import TaskHost
 
 LATE_INTERVALS, LATE_MS = 3, 2000
 """A version is overdue when so many checkpoint intervals, and so long, have passed since the last one."""
@@ -35,7 +35,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         checkpoint=None
         if committed is None
         else CheckpointStatus(
-            version=host.node.version, age_ms=int(now_ms - committed), duration_ms=host.commit_took_ms
+            version=host.machine.version, age_ms=int(now_ms - committed), duration_ms=host.commit_took_ms
         ),
         waits_for=_waits_for(host) if overdue_ms else {},
         overdue_ms=overdue_ms,
@@ -57,7 +57,7 @@ def overdue(host: TaskHost, now_ms: float) -> int:
 def _waits_for(host: TaskHost) -> dict[str, list[str]]:
     names = {task.producer: str(task.name) for stage in host.plan.stages for task in stage.tasks}
     found: dict[str, list[str]] = {}
-    for ssp, producer in host.node.holding_up():
+    for ssp, producer in host.machine.holding_up():
         found.setdefault(str(ssp), []).append(names[producer])
     return found
 

@@ -40,25 +40,25 @@ from headrace.core.errors import PlanError
 from headrace.core.ids import TaskName
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
-from headrace.runtime.calls import Calls
-from headrace.runtime.feeding import Table
+from headrace.runtime.calls.lanes import Calls
+from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Counters, Operator, Port
-from headrace.runtime.operators.combine import CombineOperator
 from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
 from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
-from headrace.runtime.operators.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
-from headrace.runtime.operators.join import JoinOperator
-from headrace.runtime.operators.join_latest import LatestJoinOperator
-from headrace.runtime.operators.map_async import MapAsyncOperator
-from headrace.runtime.operators.remote_lookup import RemoteLookup
+from headrace.runtime.operators.joins.as_of import TableAsOf
+from headrace.runtime.operators.joins.interval import JoinOperator
+from headrace.runtime.operators.joins.latest import LatestJoinOperator
+from headrace.runtime.operators.joins.remote import RemoteLookup
+from headrace.runtime.operators.joins.table import RemoteWriter, TableLookup, TableWriter
+from headrace.runtime.operators.provenance import Arrival, Provenance
 from headrace.runtime.operators.sending import SendOperator
-from headrace.runtime.operators.table import RemoteWriter, TableLookup, TableWriter
-from headrace.runtime.operators.table_as_of import TableAsOf
-from headrace.runtime.operators.task import TaskOperator
-from headrace.runtime.operators.trail import Arrival, Trail
-from headrace.runtime.operators.windows import window_operator
-from headrace.runtime.tables import TaskTables
-from headrace.runtime.watermark import NEVER
+from headrace.runtime.operators.user_code.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
+from headrace.runtime.operators.user_code.map_async import MapAsyncOperator
+from headrace.runtime.operators.user_code.task import TaskOperator
+from headrace.runtime.operators.windows.choice import window_operator
+from headrace.runtime.operators.windows.partial import CombineOperator
+from headrace.runtime.tables.table_feed import LocalTable
+from headrace.runtime.tables.task_tables import TaskTables
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.versions import VersionedTable
@@ -111,7 +111,7 @@ def build_operator(
             return TableWriter(node, spec, tables[table], tables.feed(spec, before), counters)
 
 
-def _look_up(plan: Plan, node: Node, spec: TableJoin, left: Schema, table: Table, counters: Counters) -> Operator:
+def _look_up(plan: Plan, node: Node, spec: TableJoin, left: Schema, table: LocalTable, counters: Counters) -> Operator:
     if isinstance(table, VersionedTable):
         waits = not plan.graph.tables[spec.table].side_inputs
         return TableAsOf(node, spec, left, table, counters, waits=waits)
@@ -146,9 +146,9 @@ class Chain:
                 side = node.operator.name if isinstance(node.operator, SideOutput) else None
                 after = operator.after if side is None else operator.aside.setdefault(side, [])
                 after.append(_entry(plan, self._operators[id_], counters).side(number))
-        self.trail = Trail()
+        self.provenance = Provenance()
         for operator in self._reached():
-            operator.trail = self.trail
+            operator.provenance = self.provenance
         filled_by = fillers_of_versions(graph)
         self._times = _Times({id_: (*graph.nodes[id_].inputs, *filled_by.get(id_, ())) for id_ in stage.nodes})
         operators = self._operators.values()
@@ -174,12 +174,12 @@ class Chain:
 
     def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:
         """Feed rows of an input stream; all that follows from them has left when this returns."""
-        self.trail.arrive(arrival)
+        self.provenance.arrive(arrival)
         try:
             for operator in self._inputs[stream]:
                 operator.receive(rows)
         finally:
-            self.trail.arrive(None)
+            self.provenance.arrive(None)
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
         """Put rows of a side input into its tables."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from headrace.core.ids import StreamId
-from headrace.runtime.calls import Calls
+from headrace.runtime.calls.lanes import Calls
 from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
 

@@ -21,9 +21,9 @@ from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
 from headrace.plan.model import Plan
-from headrace.runtime.backpressure import Backpressure
 from headrace.runtime.connections import Connections
-from headrace.runtime.host import TaskHost
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.outputs.backpressure import Backpressure
 
 STEPS_PER_TURN = 8
 POLL_WITHOUT_FD_MS = 5.0
@@ -205,14 +205,14 @@ class Container:
 
         What is uncommitted when the moment is over is not lost: the next start reads it again, or publishes it.
         """
-        targets = [(host, host.node.label) for host in self.hosts if not host.finished]
+        targets = [(host, host.machine.label) for host in self.hosts if not host.finished]
         for host, _ in targets:
             host.commit_now()
         deadline = self._clock.monotonic_ms() + DRAIN_MS_MAX
         while self._clock.monotonic_ms() < deadline and not self._stopping:
             for host, _ in targets:
                 host.publish(self._clock.monotonic_ms())
-            if all(host.finished or (host.node.version >= label and host.publishing.idle) for host, label in targets):
+            if all(host.finished or host.has_committed(label) for host, label in targets):
                 return
             stepped = False
             for host in self.hosts:

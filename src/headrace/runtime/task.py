@@ -17,13 +17,13 @@ from headrace.core.errors import DataError, ProtocolError
 from headrace.core.frame import ControlMessage, EndOfStream, Watermark
 from headrace.core.ids import SSP
 from headrace.plan.model import Plan, StagePlan, TaskPlan
-from headrace.runtime.calls import Calls
+from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
+from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
-from headrace.runtime.operators.event_time import time_ms
-from headrace.runtime.operators.trail import Arrival
-from headrace.runtime.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
+from headrace.runtime.operators.provenance import Arrival
 
 
 class Task:

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 
-from headrace.core.errors import StorageError, SurroundingsError, UnavailableError
+from headrace.core.errors import InfrastructureError, StorageError, UnavailableError
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
 
@@ -34,11 +34,11 @@ _UNREADABLE = "UNREADABLE"
 """A file of this name says that reading the folder failed: opening it may work nevertheless, and must not."""
 
 
-class StateLockedError(SurroundingsError):
+class StateLockedError(InfrastructureError):
     """Another process has the folder open: an incarnation that was replaced, but still lives."""
 
 
-class StateCorruptError(SurroundingsError):
+class StateCorruptError(InfrastructureError):
     """The folder can't be read. What was in it can be rebuilt from snapshot and changelog."""
 
 
@@ -61,7 +61,7 @@ class Batch:
         self.writes.delete_range(start, stop)
 
 
-class Part:
+class KeySpace:
     """One store's part of a database (or of a batch): its keys stand below its id.
 
     Another thread than the task's may read through a part of its own, too: it sees commits, each of them wholly
@@ -75,14 +75,14 @@ class Part:
         self._end = store.encode() + b"\x01"
 
     @contextmanager
-    def pinned(self) -> Iterator[Part]:
+    def pinned(self) -> Iterator[KeySpace]:
         """The same part as it is now, whatever is written meanwhile. For a moment: it keeps old files from going."""
         if isinstance(self._whole, Pin):
             yield self
             return
         pin = self._whole.pin()
         try:
-            yield Part(pin, self._store)
+            yield KeySpace(pin, self._store)
         finally:
             pin.close()
 
@@ -277,7 +277,7 @@ class Database:
     def _was_released(self) -> UnavailableError:
         return UnavailableError(f"state folder {self.folder} was released", hint="ask the task's present container")
 
-    def _unreadable(self, error: Exception) -> SurroundingsError:
+    def _unreadable(self, error: Exception) -> InfrastructureError:
         """Have the next start rebuild the folder: most damage shows when something is read, not at the opening.
 
         A reader on another thread may come when the folder has just been released; nothing is damaged by that.
@@ -468,7 +468,7 @@ class _SharedCache:
 _CACHE = _SharedCache()
 
 
-def _classified(folder: Path, error: Exception) -> SurroundingsError:
+def _classified(folder: Path, error: Exception) -> InfrastructureError:
     text = str(error)
     if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
         return StateLockedError(f"state folder {folder} is open elsewhere: {text}")

@@ -42,7 +42,7 @@ _FORM_KEY = struct.Struct(">cQ")
 HashOf = Callable[[pl.DataFrame], Hashes]
 Places = npt.NDArray[np.int64]
 """Rows of several pieces, by their number from the first piece's first row on."""
-Part = pl.DataFrame | None
+PieceRows = pl.DataFrame | None
 """The rows of a range of hashes; None: there are none."""
 
 
@@ -51,12 +51,12 @@ def bits_for(rows: int) -> int:
     return min(max(0, (max(rows, 1) - 1).bit_length() - (PIECE_ROWS - 1).bit_length()), _BITS_MAX)
 
 
-def deal(rows: pl.DataFrame, hash_of: HashOf | None, had: int, bits: int) -> list[Part]:
+def deal(rows: pl.DataFrame, hash_of: HashOf | None, had: int, bits: int) -> list[PieceRows]:
     """Rows whose first ``had`` bits are the same, dealt by the bits after them up to ``bits``; their order stays."""
     number = 1 << (bits - had)
     if number == 1:
         return [rows]
-    parts: list[Part] = [None] * number
+    parts: list[PieceRows] = [None] * number
     if hash_of is None or not rows.height:
         parts[0] = rows
         return parts
@@ -133,7 +133,7 @@ class Kept:
 class Pieces:
     """Rows dealt into a power of two of pieces. ``number`` is their name in the database, and no other rows'."""
 
-    def __init__(self, kept: Kept, number: int, heights: Sequence[int], frames: list[Part] | None = None) -> None:
+    def __init__(self, kept: Kept, number: int, heights: Sequence[int], frames: list[PieceRows] | None = None) -> None:
         """``heights`` are the rows of each piece; without ``frames`` they are in the database."""
         self.number = number
         self.heights = list(heights)
@@ -145,7 +145,7 @@ class Pieces:
         self._read_form: tuple[SliceForm | None] | None = None
 
     @classmethod
-    def of(cls, kept: Kept, number: int, parts: Sequence[Part]) -> Pieces:
+    def of(cls, kept: Kept, number: int, parts: Sequence[PieceRows]) -> Pieces:
         """New ones: a power of two of parts, in the order of their hashes. Small neighbours become one."""
         heights = [0 if part is None else part.height for part in parts]
         wide = len(parts) >> min(bits_for(sum(heights)), len(parts).bit_length() - 1)
@@ -158,7 +158,7 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.heights)
 
-    def piece(self, piece: int) -> Part:
+    def piece(self, piece: int) -> PieceRows:
         """The rows of one piece."""
         if not self.heights[piece]:
             return None
@@ -206,7 +206,7 @@ class Pieces:
         if waiting:
             yield self._read_slices(self._form, waiting), None
 
-    def dealt(self, hash_of: HashOf | None, bits: int) -> Iterator[Part]:
+    def dealt(self, hash_of: HashOf | None, bits: int) -> Iterator[PieceRows]:
         """The rows dealt by ``bits`` bits, at least as many as they are dealt by already; in the order of hashes."""
         finer = 1 << (bits - self.bits)
         for piece in range(len(self)):
@@ -314,7 +314,7 @@ class Pieces:
         return [pack(b"p", number, piece, place) for place in places]
 
 
-def together(flows: Sequence[Iterator[Part]]) -> Iterator[Part]:
+def together(flows: Sequence[Iterator[PieceRows]]) -> Iterator[PieceRows]:
     """Flows dealt alike, range by range: the rows of the first stand first."""
     for parts in zip(*flows, strict=True):
         filled = [part for part in parts if part is not None and part.height]

@@ -36,7 +36,7 @@ from headrace.stores.pieces import (
     VALUE_ROWS_MAX,
     HashOf,
     Kept,
-    Part,
+    PieceRows,
     Pieces,
     Places,
     bits_for,
@@ -336,7 +336,7 @@ class Runs:
             if part is not None:
                 yield self._merge(part)
 
-    def _flow(self, run: _Run, low: int | None, bound: int | None, bits: int) -> Iterator[Part]:
+    def _flow(self, run: _Run, low: int | None, bound: int | None, bits: int) -> Iterator[PieceRows]:
         within = run.within(self._time, low, bound)
         dealt = run.pieces.dealt(self._hash_of, bits)
         if within is None:
@@ -389,7 +389,7 @@ class Runs:
         if run.pieces.stored:
             self._gone.append(run)
 
-    def _run(self, parts: Sequence[Part]) -> _Run:
+    def _run(self, parts: Sequence[PieceRows]) -> _Run:
         bounds = [self._bounds(part) for part in parts if part is not None]
         pieces = Pieces.of(self._kept, self._next_number, parts)
         self._next_number += 1

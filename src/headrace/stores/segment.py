@@ -19,7 +19,7 @@ from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import Writes
-from headrace.stores.pieces import Kept, Part, Pieces, Places, bits_for, together
+from headrace.stores.pieces import Kept, PieceRows, Pieces, Places, bits_for, together
 
 NEVER_DUE = 2**63 - 1
 _HASH = "__hash of a row"
@@ -82,7 +82,7 @@ class Segment:
         return cls._of_parts(kept, number, parts, due)
 
     @classmethod
-    def _of_parts(cls, kept: Kept, number: int, parts: Sequence[Part], due: Sequence[str]) -> Segment:
+    def _of_parts(cls, kept: Kept, number: int, parts: Sequence[PieceRows], due: Sequence[str]) -> Segment:
         filled = [part for part in parts if part is not None]
         index = _Index(
             np.concatenate([part.get_column(_HASH).to_numpy() for part in filled]),
@@ -235,13 +235,13 @@ def ranges(segments: Sequence[Segment]) -> Iterator[pl.DataFrame]:
             yield part.drop(_HASH)
 
 
-def _ranges(segments: Sequence[Segment]) -> Iterator[Part]:
+def _ranges(segments: Sequence[Segment]) -> Iterator[PieceRows]:
     living = sum(segment.living for segment in segments)
     bits = max([bits_for(living), *(segment.pieces.bits for segment in segments)])
     return together([_dealt(segment, bits) for segment in segments])
 
 
-def _dealt(segment: Segment, bits: int) -> Iterator[Part]:
+def _dealt(segment: Segment, bits: int) -> Iterator[PieceRows]:
     index, begin = segment.index, 0
     finer = bits - segment.pieces.bits
     for number, height in enumerate(segment.pieces.heights):
@@ -257,7 +257,7 @@ def _dealt(segment: Segment, bits: int) -> Iterator[Part]:
         begin = end
 
 
-def _cut(rows: pl.DataFrame, bits: int, first: int = 0, number: int | None = None) -> list[Part]:
+def _cut(rows: pl.DataFrame, bits: int, first: int = 0, number: int | None = None) -> list[PieceRows]:
     """Rows in the order of their hashes, by the first ``bits`` bits: ``number`` parts from that number on."""
     number = 1 << bits if number is None else number
     if number == 1:

@@ -5,7 +5,7 @@ store itself, under a key that no row can have: a numbered list of layouts, whic
 A column that was added reads as null in older rows, one that was taken away is passed over; a type that has
 changed, or other key columns, are an error.
 
-``TableReader`` reads from anything that ``Reads``: a store on its own thread, ``Committed`` on any other.
+``RowReader`` reads from anything that ``Reads``: a store on its own thread, ``Committed`` on any other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RowTable(Protocol):
         ...
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """See ``TableReader``."""
+        """See ``RowReader``."""
         ...
 
     def put_rows(self, rows: pl.DataFrame) -> None:
@@ -86,7 +86,7 @@ class _Layouts(msgspec.Struct, frozen=True, kw_only=True):
 _LAYOUTS_DECODER = msgspec.json.Decoder(_Layouts)
 
 
-class TableReader:
+class RowReader:
     """Reads rows of ``columns``, some of which are the key."""
 
     def __init__(self, reads: Reads, columns: Columns, key: Sequence[str]) -> None:
@@ -205,7 +205,7 @@ class TableReader:
                 )
 
 
-class TableStore(TableReader):
+class TableStore(RowReader):
     """Reads and writes rows in a key-value store of its own: ``store``, which is the task's to checkpoint."""
 
     def __init__(self, store: KeyValueStore, columns: Columns, key: Sequence[str]) -> None:
@@ -282,7 +282,7 @@ def key_range(
     stop: Mapping[str, Any] | None,
     prefix: Mapping[str, Any] | None,
 ) -> tuple[bytes, bytes]:
-    """The bytes that keys lie between, from the first to without the second; see ``TableReader.scan``."""
+    """The bytes that keys lie between, from the first to without the second; see ``RowReader.scan``."""
     low = _bound(id_, key, start) if start else b""
     high = _bound(id_, key, stop) if stop else ROWS_END
     if prefix:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import FrameError, ProtocolError, UnavailableError, UsageError
 from headrace.core.frame import ControlMessage, Header, Kind, body_of, decode_control, decode_header

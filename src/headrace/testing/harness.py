@@ -21,7 +21,7 @@ from typing import Any, Self
 import polars as pl
 
 from headrace.api.specs import Graph, Role, StreamSpec
-from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.clock import ManualClock
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import UsageError
@@ -32,7 +32,7 @@ from headrace.plan.planner import plan
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
-from headrace.runtime.watermark import NEVER
+from headrace.runtime.event_time.watermark import NEVER
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.serdes.schema import Schema, as_records
 from headrace.systems.base import Edge, Records

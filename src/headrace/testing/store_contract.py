@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from headrace.core.errors import CorruptLogError, UsageError
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValues
 from headrace.testing.system_scene import ContractError, expect, expect_raises
 
@@ -35,7 +35,7 @@ class StoreLife:
     def _begun(self) -> KeyValues:
         store = self._make()
         if self._database is not None:
-            store.attach(Part(self._database, store.id))
+            store.attach(KeySpace(self._database, store.id))
         for change in self.log[self._persisted :]:
             store.apply(change)
         return store

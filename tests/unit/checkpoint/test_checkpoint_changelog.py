@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.checkpoint.changelog import Changelog, Entry
+from headrace.checkpoint.changelog import Changelog, ReplayStep
 from headrace.checkpoint.record import AbortRecord, CommitRecord, LocalCheckpoint, encode_record
 from headrace.core.errors import FencedError, ProtocolError
 from headrace.core.frame import Header, Kind
@@ -34,21 +34,21 @@ def read(changelog, *records, start=0):
 def test_changes_count_with_their_commit():
     changelog = Changelog(1, "w", None)
     got = read(changelog, abort(1), change(1, 2), commit(1, 3, 0), change(1, 4))
-    assert got == [Entry.FORGET, Entry.HOLD, Entry.APPLY, Entry.HOLD]
+    assert got == [ReplayStep.FORGET, ReplayStep.HOLD, ReplayStep.APPLY, ReplayStep.HOLD]
     assert changelog.local == LocalCheckpoint(20, 1, 0)
 
 
 def test_late_records_of_older_generations_count_for_nothing():
     changelog = Changelog(1, "w", None)
     got = read(changelog, abort(1), abort(3), abort(2), change(1, 2), commit(2, 2, 0), commit(3, 2, 0), commit(3, 3, 1))
-    assert got == [Entry.FORGET, Entry.FORGET, *[Entry.SKIP] * 3, Entry.APPLY, Entry.APPLY]
+    assert got == [ReplayStep.FORGET, ReplayStep.FORGET, *[ReplayStep.SKIP] * 3, ReplayStep.APPLY, ReplayStep.APPLY]
     assert changelog.record.version == 1
 
 
 def test_a_retried_suffix_counts_once():
     changelog = Changelog(1, "w", None)
     records = [abort(1), change(1, 2), commit(1, 3, 0)]
-    assert read(changelog, *records, *records)[3:] == [Entry.SKIP] * 3
+    assert read(changelog, *records, *records)[3:] == [ReplayStep.SKIP] * 3
     assert changelog.local.offset == 20
 
 
@@ -56,13 +56,13 @@ def test_a_base_is_read_first_and_must_fit():
     base = LocalCheckpoint(70, 1, 0)
     changelog = Changelog(1, "w", base)
     assert read(changelog, commit(1, 3, 0), commit(1, 3, 0), commit(1, 4, 1), start=7) == [
-        Entry.SKIP,
-        Entry.SKIP,
-        Entry.APPLY,
+        ReplayStep.SKIP,
+        ReplayStep.SKIP,
+        ReplayStep.APPLY,
     ]
     for record in (commit(1, 3, 1), commit(2, 3, 0), change(1, 3)):
-        assert read(Changelog(1, "w", base), record, start=7) == [Entry.MISFIT]
-    assert read(Changelog(1, "w", base), commit(1, 3, 0), start=8) == [Entry.MISFIT]
+        assert read(Changelog(1, "w", base), record, start=7) == [ReplayStep.MISFIT]
+    assert read(Changelog(1, "w", base), commit(1, 3, 0), start=8) == [ReplayStep.MISFIT]
 
 
 def test_the_owner_learns_that_it_was_replaced():
@@ -89,7 +89,7 @@ def test_the_own_commit_may_be_vouched_for():
     header, _ = commit(1, 5, 0)
     changelog.own(40, header, CommitRecord(generation=1, version=0, next_version=1))
     assert changelog.local == LocalCheckpoint(40, 1, 0)
-    assert read(changelog, commit(1, 6, 1)) == [Entry.APPLY]
+    assert read(changelog, commit(1, 6, 1)) == [ReplayStep.APPLY]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 
 from headrace.checkpoint.diagram import DRAWINGS, main, redraw
-from headrace.checkpoint.node import Node
+from headrace.checkpoint.frame_judge import RULES, FrameJudge
+from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase
-from headrace.checkpoint.receiving import RULES, Receiving
 from headrace.core.errors import UsageError
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
@@ -36,10 +36,10 @@ def test_pages_are_redrawn_in_place(tmp_path, capsys):
 def test_the_tables_name_methods_and_phases_that_are_there():
     for step in STEPS:
         names = [step.gives, step.effect, *(guard for guard, _ in step.then)]
-        assert all(callable(getattr(Node, name)) for name in names)
+        assert all(callable(getattr(ProtocolMachine, name)) for name in names)
         assert not step.then or step.then[-1][0] == "always"
-    assert all(callable(getattr(Node, name)) for d in DECISIONS for name in (d.when, d.then))
-    assert all(callable(getattr(Receiving, name)) for rule in RULES for name in (rule.when, rule.then))
+    assert all(callable(getattr(ProtocolMachine, name)) for d in DECISIONS for name in (d.when, d.then))
+    assert all(callable(getattr(FrameJudge, name)) for rule in RULES for name in (rule.when, rule.then))
     assert {step.phase for step in STEPS} == set(Phase) - {Phase.RUNNING}
     assert {phase for step in STEPS for _, phase in step.then} | {d.phase for d in DECISIONS} == set(Phase) - {
         Phase.DOWN

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from headrace.checkpoint.reading import ReadCommitted
+from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import FrameError, ProtocolError
 from headrace.core.frame import UNVERSIONED, Checkpoint, Header, Kind, Restore

@@ -19,8 +19,8 @@ from headrace.plan.planner import plan
 from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
-from headrace.runtime import state
 from headrace.runtime.container import Container
+from headrace.runtime.state import task_state
 from headrace.systems.log.system import LogSystem
 
 Cli = Callable[..., Any]
@@ -65,7 +65,7 @@ class Driven:
 
 @pytest.fixture
 def running(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
-    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 1000)
+    monkeypatch.setattr(task_state, "SNAPSHOT_AFTER_BYTES", 1000)
     hr.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
     driven = Driven(home, "page-views")
     with hr.StreamWriter("views", home=home) as writer:
@@ -84,10 +84,10 @@ def test_the_list_says_what_the_tasks_have_committed(cli: Cli, home: Path, runni
         ("page-views", "views/0"),
     ]
     for one, host in zip(found, sorted(running.container.hosts, key=lambda host: host.name), strict=True):
-        assert (one["version"], one["generation"], one["currentGeneration"]) == (host.node.version, 1, 1)
+        assert (one["version"], one["generation"], one["currentGeneration"]) == (host.machine.version, 1, 1)
         assert (one["ended"], one["problem"], one["durationMs"]) == (False, None, None)
         assert 0 <= one["ageMs"] < 60_000
-        local = host.node.local
+        local = host.machine.local
         assert local is not None
         assert one["changelogBytes"] > 0
         assert one["stateBytes"] > 0
@@ -115,7 +115,7 @@ def test_show_tells_everything_of_one_task(cli: Cli, running: Driven) -> None:
     (host,) = (host for host in running.container.hosts if str(host.name) == "by-member/1")
     text = cli("checkpoint", "show", "page-views", "by-member/1").out
     assert text.startswith("page-views  by-member/1\n")
-    assert f"version      {host.node.version}, next {host.node.label}" in text
+    assert f"version      {host.machine.version}, next {host.machine.label}" in text
     assert "generation   1 committed it, 1 is the newest" in text
     assert "reads        log.page-views-by-member[1] from offset" in text
     assert "has written" in text
@@ -179,10 +179,10 @@ def test_a_changelog_that_cannot_be_read_spoils_only_its_own_line(home: Path, cl
 def test_one_that_was_trimmed_by_hand(home: Path, running: Driven) -> None:
     shutil.rmtree(home / "snapshots")
     (host,) = (host for host in running.container.hosts if str(host.name) == "by-member/0")
-    local = host.node.local
+    local = host.machine.local
     assert local is not None
     LogSystem(home / "streams").admin().trim(SSP(StreamId("log", "page-views-by-member-changelog"), 0), local.offset)
-    assert read_checkpoints(home, "page-views", "by-member/0")[0].version == host.node.version
+    assert read_checkpoints(home, "page-views", "by-member/0")[0].version == host.machine.version
 
 
 def test_nothing_there(cli: Cli, home: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
     (tmp_path / "rows.jsonl").write_text('{"n":2}\n')
     with hr.StreamWriter("numbers") as writer:
         files_no_larger_than(file.stat().st_size)
-        with pytest.raises(hr.SurroundingsError, match="could not be written") as caught:
+        with pytest.raises(hr.InfrastructureError, match="could not be written") as caught:
             writer.write([{"n": 2}])
         assert "make room on the disk; then go on: these rows are kept" in (caught.value.hint or "")
         refused = cli("stream", "write", "numbers", "rows.jsonl")

@@ -41,7 +41,7 @@ def test_streams_are_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tm
     assert hr.StreamReader("numbers").partitions == 1
     assert (tmp_path / "here" / "streams" / "numbers").is_dir()
     assert not (tmp_path / ".headrace").exists()
-    with pytest.raises(hr.SurroundingsError, match=f"no app 'shop' has ever run on {tmp_path / 'here'}"):
+    with pytest.raises(hr.InfrastructureError, match=f"no app 'shop' has ever run on {tmp_path / 'here'}"):
         hr.open_table("shop", "prices")
 
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from headrace.core.errors import DataError, StorageError, SurroundingsError, UnavailableError
+from headrace.core.errors import DataError, InfrastructureError, StorageError, UnavailableError
 from headrace.metadata.sqlite import SqliteMetadata
 
 
@@ -115,7 +115,7 @@ def test_refuses_a_newer_format(path):
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 2")
     other.close()
-    with pytest.raises(SurroundingsError, match=r"of format 2; this Headrace knows 1"):
+    with pytest.raises(InfrastructureError, match=r"of format 2; this Headrace knows 1"):
         SqliteMetadata(path)
 
 

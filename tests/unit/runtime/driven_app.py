@@ -25,7 +25,7 @@ from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
-from headrace.runtime.host import TaskHost
+from headrace.runtime.host.task_host import TaskHost
 
 STEP_MS = 20
 INTERVAL_MS = 200

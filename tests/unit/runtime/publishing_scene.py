@@ -19,7 +19,7 @@ from headrace.plan.planner import plan
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
-from headrace.runtime.host import TaskHost
+from headrace.runtime.host.task_host import TaskHost
 from headrace.serdes.ipc import encode_rows
 from headrace.systems.base import Admin, Consumer, StreamInfo
 from headrace.systems.memory import MemorySystem

@@ -9,8 +9,8 @@ from headrace.cli.status_view import held_up
 from headrace.core.ids import SSP, StreamId
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.reporting import task_status
-from headrace.runtime.bootstrap import Bootstrap
-from headrace.runtime.chooser import Chooser
+from headrace.runtime.inputs.bootstrap import Bootstrap
+from headrace.runtime.inputs.chooser import Chooser
 
 A, B = (SSP(StreamId("log", "prices"), partition) for partition in range(2))
 

@@ -15,7 +15,7 @@ from headrace.core.calling import Calling, is_async
 from headrace.core.errors import DeclarationError, UnavailableError
 from headrace.core.rate import TokenBucket
 from headrace.core.retry import Retry
-from headrace.runtime.calls import Calls, Done, Lane
+from headrace.runtime.calls.lanes import Calls, Done, Lane
 
 
 class Bench:

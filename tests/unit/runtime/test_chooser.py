@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.chooser import Chooser
-from headrace.runtime.envelope import ControlFrame, Envelope, Frames, PartitionEnd
+from headrace.runtime.inputs.chooser import Chooser
+from headrace.runtime.inputs.envelope import Envelope, Frames, PartitionEnd, SingleFrame
 
 A, B, C = (SSP(StreamId("log", name), 0) for name in "abc")
 
@@ -16,8 +16,8 @@ def data(ssp: SSP, offset: int) -> Frames:
     return Frames(ssp, [offset], [b"\x00" * 10], offset + 1, 10)
 
 
-def control(ssp: SSP, offset: int) -> ControlFrame:
-    return ControlFrame(ssp, offset, b"\x01" * 4, offset + 1, 4)
+def control(ssp: SSP, offset: int) -> SingleFrame:
+    return SingleFrame(ssp, offset, b"\x01" * 4, offset + 1, 4)
 
 
 def drained(chooser: Chooser) -> list[Envelope]:

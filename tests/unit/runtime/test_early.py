@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from headrace.core.errors import StorageError
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.early import EarlyFrame, MessageBuffer
+from headrace.runtime.inputs.version_buffer import BufferedFrame, VersionBuffer
 
 PARTITIONS = [SSP(StreamId("log", "by-member"), p) for p in range(2)]
 
 
-def early(ssp: SSP, producer: int, seq: int, body: bytes = b"....") -> EarlyFrame:
-    return EarlyFrame(ssp, seq * 10, seq * 10 + 10, encode(Header(Kind.USER, producer, 1, 5, seq), body))
+def early(ssp: SSP, producer: int, seq: int, body: bytes = b"....") -> BufferedFrame:
+    return BufferedFrame(ssp, seq * 10, seq * 10 + 10, encode(Header(Kind.USER, producer, 1, 5, seq), body))
 
 
 def test_a_label_is_taken_once_in_order_of_arrival() -> None:
-    buffer = MessageBuffer()
+    buffer = VersionBuffer()
     frames = [early(PARTITIONS[n % 2], 1, n) for n in range(5)]
     for frame in frames:
         buffer.put(7, frame)
@@ -31,7 +31,7 @@ def test_a_label_is_taken_once_in_order_of_arrival() -> None:
 
 
 def test_memory_is_bounded_and_the_rest_is_on_disk() -> None:
-    buffer = MessageBuffer(memory_bytes_max=1000)
+    buffer = VersionBuffer(memory_bytes_max=1000)
     frames = [early(PARTITIONS[0], 1, n, b"x" * 75) for n in range(100)]
     for frame in frames:
         buffer.put(7, frame)
@@ -42,7 +42,7 @@ def test_memory_is_bounded_and_the_rest_is_on_disk() -> None:
 
 @pytest.mark.parametrize("memory", [0, 1 << 20])
 def test_clearing_forgets_everything(memory: int) -> None:
-    buffer = MessageBuffer(memory)
+    buffer = VersionBuffer(memory)
     buffer.put(7, early(PARTITIONS[0], 1, 1))
     buffer.clear()
     assert (list(buffer.take(7)), buffer.memory_bytes, buffer.disk_bytes) == ([], 0, 0)
@@ -51,7 +51,7 @@ def test_clearing_forgets_everything(memory: int) -> None:
 @pytest.mark.parametrize("room", [0, 40_000])
 def test_a_full_disk_is_told_clearly(room: int) -> None:
     """Whether the write itself meets it, or what Python held back of it."""
-    buffer = MessageBuffer(0)
+    buffer = VersionBuffer(0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
@@ -74,7 +74,7 @@ forgets = st.tuples(st.just("forget"), st.integers(0, 30), st.integers(0, 1), st
 @settings(deadline=None)
 @given(st.lists(st.one_of(puts, puts, puts, takes, forgets), max_size=40), st.sampled_from([0, 100, 200, 1 << 20]))
 def test_it_is_a_dict_of_lists(steps: list[tuple[str, int, int, int]], memory: int) -> None:
-    buffer, model = MessageBuffer(memory), defaultdict[int, list[EarlyFrame]](list)
+    buffer, model = VersionBuffer(memory), defaultdict[int, list[BufferedFrame]](list)
     seqs: dict[tuple[int, int], int] = defaultdict(int)
     for step, number, partition, producer in steps:
         ssp = PARTITIONS[partition]

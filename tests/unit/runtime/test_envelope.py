@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, Offset, StreamId
-from headrace.runtime.envelope import ControlFrame, Frames, PartitionEnd, Table, envelopes
+from headrace.runtime.inputs.envelope import Frames, PartitionEnd, RowBatch, SingleFrame, envelopes
 from headrace.systems.base import BadRecord, Ended, Records, Rows
 
 SOME = SSP(StreamId("log", "by-member"), 1)
@@ -32,7 +32,7 @@ def test_order_offsets_and_bytes_are_kept(records: list[tuple[bytes, int]], firs
                 assert all(payload[0] == Kind.USER for payload in envelope.payloads)
                 cut += zip(envelope.offsets, envelope.payloads, strict=True)
                 assert envelope.bytes == sum(map(len, envelope.payloads))
-            case ControlFrame():
+            case SingleFrame():
                 assert envelope.offset == at
                 assert not envelope.payload.startswith(b"\x00")
                 cut.append((envelope.offset, envelope.payload))
@@ -56,7 +56,7 @@ def test_rows_stay_a_table_and_an_end_an_end() -> None:
     bad = BadRecord(SOME, 12, "no JSON", b"{")
     rows = pl.DataFrame({"member": ["a", "b"]})
     (table,) = envelopes(Rows(SOME, rows, 10, 13, [bad]))
-    assert isinstance(table, Table)
+    assert isinstance(table, RowBatch)
     assert (table.rows.height, table.offset, table.next, table.bad) == (2, 10, 13, (bad,))
     assert table.bytes == rows.estimated_size()
     assert envelopes(Ended(SOME, 13)) == [PartitionEnd(SOME, 13)]

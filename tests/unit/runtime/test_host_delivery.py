@@ -18,12 +18,12 @@ import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app
 
 from headrace.checkpoint.instructions import Instruction
-from headrace.core.errors import FencedError, SurroundingsError
+from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import Offset, TaskName
-from headrace.runtime import state
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
-from headrace.runtime.host import TaskHost
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.state import task_state
 from headrace.systems.base import Producer
 from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import SystemSpec
@@ -231,7 +231,7 @@ def test_what_is_delivered_twice_or_late_counts_once_and_tasks_may_die_at_any_in
 def test_zombies_live_on_beside_their_replacements_with_folders_lost_and_changelogs_trimmed(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 6000)
+    monkeypatch.setattr(task_state, "SNAPSHOT_AFTER_BYTES", 6000)
     scene = Scene(tmp_path, 1000 + seed, monkeypatch)
     with DrivenApp(orders_app(tmp_path)) as app:
         for stage in app.plan.stages:
@@ -274,7 +274,7 @@ def test_zombies_live_on_beside_their_replacements_with_folders_lost_and_changel
 
 def turn_out(app: DrivenApp, scene: Scene, container: Container) -> None:
     """Its folders were deleted while it ran: it goes on without noticing, or dies of it, and is replaced."""
-    with suppress(SurroundingsError, Death):
+    with suppress(InfrastructureError, Death):
         container.turn()
     replace(app, scene, container)
 

@@ -14,8 +14,8 @@ from polars.testing import assert_frame_equal
 
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime import early, inputs
 from headrace.runtime.container import Container
+from headrace.runtime.inputs import consumers, version_buffer
 from headrace.systems.log.system import LogSystem
 
 
@@ -40,7 +40,7 @@ def finished(app: DrivenApp, orders: Orders) -> None:
 
 
 def committed_again(container: Container, version: int) -> bool:
-    return all(host.node.version > version for host in container.hosts)
+    return all(host.machine.version > version for host in container.hosts)
 
 
 def fenced(zombie: Container) -> int:
@@ -77,10 +77,10 @@ def test_a_zombie_that_wakes_up_changes_nothing(tmp_path: Path, orders: Orders, 
         replacement = app.start(stage)
         fed(app, orders, 3)
         before = {output: app.rows(output) for output in OUTPUTS}
-        versions = {host.name: host.node.version for host in replacement.hosts}
+        versions = {host.name: host.machine.version for host in replacement.hosts}
         orders.write()
         assert fenced(zombie) == len(zombie.hosts)
-        assert {host.name: host.node.version for host in replacement.hosts} == versions
+        assert {host.name: host.machine.version for host in replacement.hosts} == versions
         for output in OUTPUTS:
             assert_frame_equal(app.rows(output), before[output])
         app.living.append(zombie)
@@ -117,7 +117,7 @@ def test_a_restart_upstream_rolls_back_everything_downstream(tmp_path: Path, ord
         fed(app, orders, 6)
         for _ in range(5):
             # Just behind a commit: what comes now is processed everywhere, and committed nowhere.
-            app.until(partial(committed_again, first, first.hosts[0].node.version))
+            app.until(partial(committed_again, first, first.hosts[0].machine.version))
             orders.write(100, span_ms=5000)
             app.run(60)
             app.kill(first)
@@ -125,8 +125,8 @@ def test_a_restart_upstream_rolls_back_everything_downstream(tmp_path: Path, ord
             app.run(3 * INTERVAL_MS)
         rolled_back = {host.name.stage: 0 for host in rest.hosts}
         for host in rest.hosts:
-            assert host.metrics.counters["rollbacks"] == host.node.rollbacks
-            rolled_back[host.name.stage] += host.node.rollbacks
+            assert host.metrics.counters["rollbacks"] == host.machine.rollbacks
+            rolled_back[host.name.stage] += host.machine.rollbacks
         assert all(rolled_back.values()), rolled_back
         assert app.rows("seen", committed=False).height > app.rows("seen").height
         finished(app, orders)
@@ -179,14 +179,14 @@ def test_early_arrivals_wait_in_order(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
     """One of the upstream tasks is down: what its sister says of later versions is early, for longer and longer."""
-    monkeypatch.setattr(early.MessageBuffer.__init__, "__defaults__", (memory,))
+    monkeypatch.setattr(version_buffer.VersionBuffer.__init__, "__defaults__", (memory,))
     with DrivenApp(orders_app(tmp_path)) as app:
         one, other = (app.start_tasks([task.name]) for task in app.plan.stage("orders").tasks)
         app.start("by-member", "by-region")
         fed(app, orders, 3)
         app.kill(other)
         fed(app, orders, 8)
-        buffers = [host.reception.early for host in app.hosts if host.name.stage == "by-member"]
+        buffers = [host.receiver.buffer for host in app.hosts if host.name.stage == "by-member"]
         assert all((buffer.memory_bytes > 0) == (memory > 0) for buffer in buffers)
         assert all((buffer.disk_bytes > 0) == (memory < 10_000) for buffer in buffers)
         # The living sister restarts as well: what is buffered of its uncommitted end is forgotten.
@@ -228,7 +228,7 @@ def test_a_clock_set_back_stops_commits_until_it_is_set_right(tmp_path: Path, or
         fed(app, orders, 3)
         app.clock.jump(60_000)
         app.run(3 * INTERVAL_MS)
-        (version,) = {host.node.version for host in app.hosts if host.name.stage == "orders"}
+        (version,) = {host.machine.version for host in app.hosts if host.name.stage == "orders"}
         assert version >= app.clock.now_ms() // INTERVAL_MS - 2
         finished(app, orders)
 
@@ -240,7 +240,7 @@ def test_a_stage_that_stands_still_stops_the_ones_before_it(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As much as may wait in a task is read ahead of its processing; here that has to be little.
-    monkeypatch.setattr(inputs, "WAITING_BYTES_MAX", 1000)
+    monkeypatch.setattr(consumers, "WAITING_BYTES_MAX", 1000)
     limit = 60_000
     with DrivenApp(orders_app(tmp_path, ahead_bytes_max=limit)) as app:
         upstream = app.start("orders")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app
 
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 from headrace.runtime.container import Container
 
 
@@ -44,7 +44,7 @@ def dies(app: DrivenApp, container: Container) -> None:
         for host in container.hosts:
             host.close()
         container.close()
-    except SurroundingsError:
+    except InfrastructureError:
         app.kill(container)
     else:
         app.living.remove(container)
@@ -74,13 +74,13 @@ def test_a_full_disk_ends_containers_and_corrupts_nothing(
             app.run(300)
         for _ in range(4):
             orders.write()
-        errors: list[SurroundingsError] = []
+        errors: list[InfrastructureError] = []
         with files_no_larger_than(LIMITS[full](tmp_path)):
             for _ in range(3 * INTERVAL_MS // 20):
                 for container in list(app.living):
                     try:
                         app.turn(container)
-                    except SurroundingsError as error:
+                    except InfrastructureError as error:
                         errors.append(error)
                         dies(app, container)
         assert errors
@@ -109,7 +109,7 @@ def test_containers_that_start_again_and_again_on_a_full_disk(tmp_path: Path, or
                     if not app.living:
                         app.start()
                     app.run(INTERVAL_MS)
-                except SurroundingsError as error:
+                except InfrastructureError as error:
                     assert error.retry
                     failures += 1
                     dies(app, app.living[0])

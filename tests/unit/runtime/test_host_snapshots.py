@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from driven_app import DrivenApp, Orders, check, orders_app, stateful
 
-from headrace.checkpoint.node import Node
-from headrace.core.errors import FencedError, SurroundingsError
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime import state
 from headrace.runtime.container import Container
-from headrace.runtime.replay import Replay
+from headrace.runtime.state import task_state
+from headrace.runtime.state.replay import Replay
 from headrace.systems.log.system import LogSystem
 
 
 @pytest.fixture(autouse=True)
 def small_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 8000)
+    monkeypatch.setattr(task_state, "SNAPSHOT_AFTER_BYTES", 8000)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_the_changelog_begins_at_the_last_snapshot_but_one(tmp_path: Path, order
         ran(app, orders)
         for task in ("by-member-0", "by-member-1"):
             kept = snapshots(tmp_path, task)
-            assert len(kept) == state.SNAPSHOTS_KEPT
+            assert len(kept) == task_state.SNAPSHOTS_KEPT
             assert oldest(tmp_path, task) == int(kept[0].name.split("-")[0]) > 32
         app.start()
         finished(app, orders)
@@ -91,7 +91,7 @@ def test_commits_without_changes_bound_the_changelog_too(tmp_path: Path, orders:
             app.run(400)
         app.drain(container)
         for task in ("by-member-0", "by-member-1"):
-            assert len(snapshots(tmp_path, task)) == state.SNAPSHOTS_KEPT
+            assert len(snapshots(tmp_path, task)) == task_state.SNAPSHOTS_KEPT
             assert oldest(tmp_path, task) > 32
         app.start()
         finished(app, orders)
@@ -100,7 +100,7 @@ def test_commits_without_changes_bound_the_changelog_too(tmp_path: Path, orders:
 def test_lives_that_are_short_do_not_put_snapshots_off(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 15_000)
+    monkeypatch.setattr(task_state, "SNAPSHOT_AFTER_BYTES", 15_000)
     with DrivenApp(orders_app(tmp_path)) as app:
         for _ in range(15):
             before = sizes(tmp_path)
@@ -110,7 +110,7 @@ def test_lives_that_are_short_do_not_put_snapshots_off(
             app.drain(container)
             assert max(after - before.get(name, 0) for name, after in sizes(tmp_path).items()) < 15_000
         for task in ("by-member-0", "by-member-1"):
-            assert len(snapshots(tmp_path, task)) == state.SNAPSHOTS_KEPT
+            assert len(snapshots(tmp_path, task)) == task_state.SNAPSHOTS_KEPT
             assert oldest(tmp_path, task) > 32
         app.start()
         finished(app, orders)
@@ -142,7 +142,7 @@ def test_without_folder_and_snapshots_a_trimmed_changelog_is_not_enough(tmp_path
         shutil.move(tmp_path / "snapshots", aside)
         for _ in range(2):
             with pytest.raises(
-                SurroundingsError, match=r"the state of task by-member/0 is lost.*no snapshot"
+                InfrastructureError, match=r"the state of task by-member/0 is lost.*no snapshot"
             ) as caught:
                 app.start("by-member")
             assert "restore the folder of snapshots" in (caught.value.hint or "")
@@ -161,7 +161,7 @@ def test_a_changelog_trimmed_by_hand_needs_its_local_state(tmp_path: Path, order
         app.start()
         admin = LogSystem(tmp_path / "streams").admin()
         for host in stateful(app.hosts):
-            local = host.node.local
+            local = host.machine.local
             assert local is not None
             stage, number = host.name.stage, host.name.number
             admin.trim(SSP(StreamId("log", f"orders-{stage}-changelog"), number), local.offset)
@@ -170,7 +170,7 @@ def test_a_changelog_trimmed_by_hand_needs_its_local_state(tmp_path: Path, order
         assert not [warning for host in app.hosts for warning in host.state.warnings]
         app.kill(app.living[0])
         shutil.rmtree(tmp_path / "state")
-        with pytest.raises(SurroundingsError, match="the state of task by-member/0 is lost"):
+        with pytest.raises(InfrastructureError, match="the state of task by-member/0 is lost"):
             app.start("by-member")
 
 
@@ -210,7 +210,7 @@ def test_after_damage_a_snapshot_is_read_through_before_it_is_taken(
     tmp_path: Path, orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots share files with the local state: what was wrong with that may be wrong with them."""
-    monkeypatch.setattr(state, "SNAPSHOT_AFTER_BYTES", 40_000)  # changes bring one, and not commits alone
+    monkeypatch.setattr(task_state, "SNAPSHOT_AFTER_BYTES", 40_000)  # changes bring one, and not commits alone
     orders.members = 5000
     with DrivenApp(orders_app(tmp_path)) as app:
         container = app.start()
@@ -247,7 +247,7 @@ def test_one_that_was_replaced_while_it_read_leaves_the_snapshots_of_its_replace
             shutil.rmtree(tmp_path / "state/orders/by-member-0")
         run = Replay.run
 
-        def interrupted(self: Replay, node: Node, start: int | None, end: int) -> bool:
+        def interrupted(self: Replay, node: ProtocolMachine, start: int | None, end: int) -> bool:
             monkeypatch.setattr(Replay, "run", run)
             app.living.remove(slow)
             app.start_tasks([task])
@@ -262,7 +262,7 @@ def test_one_that_was_replaced_while_it_read_leaves_the_snapshots_of_its_replace
         with pytest.raises(FencedError, match="task by-member/0"):
             slow.hosts[0].start()
         kept = snapshots(tmp_path, "by-member-0")
-        assert len(kept) == state.SNAPSHOTS_KEPT
+        assert len(kept) == task_state.SNAPSHOTS_KEPT
         assert not set(kept).intersection(before)
         app.living.append(slow)
         app.kill(slow)

@@ -97,7 +97,7 @@ def test_rollbacks_are_counted(tmp_path: Path, orders: Orders) -> None:
         app.start("orders")
         app.run(INTERVAL_MS)
         counted = {task.name: task.counters.get("rollbacks", 0) for task in status(app, None).tasks}
-        assert counted["by-member/0"] == app.host("by-member/0").node.rollbacks > 0
+        assert counted["by-member/0"] == app.host("by-member/0").machine.rollbacks > 0
         assert counted["orders/0"] == 0
         orders.end()
         app.finish()

@@ -10,10 +10,10 @@ import pytest
 
 import headrace as hr
 from headrace.core.ids import SSP
-from headrace.runtime.chooser import Chooser
 from headrace.runtime.connections import Connections
-from headrace.runtime.envelope import Table
-from headrace.runtime.inputs import Inputs
+from headrace.runtime.inputs.chooser import Chooser
+from headrace.runtime.inputs.consumers import InputConsumers
+from headrace.runtime.inputs.envelope import RowBatch
 from headrace.systems.base import Edge
 
 BIDS = {"auction": [1, 2], "price": [10, 20], "extra": ["long", "longer"]}
@@ -23,7 +23,7 @@ def read(app: hr.App) -> pl.DataFrame:
     """The first rows of an app's one input of files, as they come to a task."""
     specs = {SSP(spec.stream, 0): spec for spec in app.graph().streams.values() if spec.system.kind == "files"}
     connections = Connections()
-    inputs, chooser = Inputs(specs, connections), Chooser(list(specs), [])
+    inputs, chooser = InputConsumers(specs, connections), Chooser(list(specs), [])
     try:
         inputs.begin(dict.fromkeys(specs, Edge.OLDEST))
         inputs.poll(chooser)
@@ -31,7 +31,7 @@ def read(app: hr.App) -> pl.DataFrame:
     finally:
         inputs.close()
         connections.close()
-    assert isinstance(table, Table)
+    assert isinstance(table, RowBatch)
     return table.rows
 
 

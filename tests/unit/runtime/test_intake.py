@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.api.specs import DEAD_LETTER_COLUMNS
 from headrace.core.frame import Header, Kind, Watermark, encode, encode_control
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.intake import Intake
+from headrace.runtime.inputs.intake import Intake
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.systems.base import BadRecord

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.runtime.line import Line
+from headrace.runtime.calls.reorder_queue import ReorderQueue
 
 
-def left(line: Line[int]) -> tuple[list[int], list[int]]:
+def left(line: ReorderQueue[int]) -> tuple[list[int], list[int]]:
     """All that leaves now: results, and watermarks."""
     results: list[int] = []
     watermarks: list[int] = []
@@ -19,7 +19,7 @@ def left(line: Line[int]) -> tuple[list[int], list[int]]:
 
 
 def test_in_order_a_result_waits_for_those_before_it() -> None:
-    line: Line[int] = Line(ordered=True)
+    line: ReorderQueue[int] = ReorderQueue(ordered=True)
     line.take_places(3)
     line.put(2, 2)
     line.put(1, 1)
@@ -30,7 +30,7 @@ def test_in_order_a_result_waits_for_those_before_it() -> None:
 
 
 def test_a_watermark_waits_for_the_results_before_it_and_holds_those_behind_it() -> None:
-    line: Line[int] = Line(ordered=False)
+    line: ReorderQueue[int] = ReorderQueue(ordered=False)
     line.take_places(2)
     line.mark(10)
     line.take_places(1)
@@ -44,7 +44,7 @@ def test_a_watermark_waits_for_the_results_before_it_and_holds_those_behind_it()
 
 
 def test_of_watermarks_in_a_row_the_last_one_counts() -> None:
-    line: Line[int] = Line(ordered=True)
+    line: ReorderQueue[int] = ReorderQueue(ordered=True)
     line.take_places(1)
     for watermark in (1, 2, 3):
         line.mark(watermark)
@@ -65,7 +65,7 @@ STEPS = st.lists(
 
 @given(st.booleans(), STEPS)
 def test_any_order_of_completion(ordered: bool, steps: list[tuple[str, int]]) -> None:
-    line: Line[int] = Line(ordered=ordered)
+    line: ReorderQueue[int] = ReorderQueue(ordered=ordered)
     entered: list[str | int] = []
     waiting: list[int] = []
     came: list[int] = []

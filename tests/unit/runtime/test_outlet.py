@@ -10,11 +10,11 @@ import headrace as hr
 from headrace.core.frame import EndOfStream, Header, Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.plan.model import Plan
-from headrace.runtime import outlet as outlet_module
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.outlet import Outlet
-from headrace.runtime.publishing import Publishing
+from headrace.runtime.outputs import outlet as outlet_module
+from headrace.runtime.outputs.outlet import Outlet
+from headrace.runtime.outputs.publisher import Publisher
 from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 
@@ -39,7 +39,7 @@ class Leaving:
         self._plan = plan
         self._seqs: dict[tuple[StreamId, int], int] = defaultdict(int)
         name = TaskName("views", number)
-        publishing = Publishing(plan, plan.stage("views"), name, self.connections)
+        publishing = Publisher(plan, plan.stage("views"), name, self.connections)
         self.outlet = Outlet(plan, name, self.connections, publishing, self._stamp, self.metrics)
 
     def _stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from publishing_scene import Scene, away, entry_points
 
-from headrace.core.errors import DataError, SurroundingsError, UnavailableError
-from headrace.runtime.publishing import LONGEST_PAUSE_MS
+from headrace.core.errors import DataError, InfrastructureError, UnavailableError
+from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
 from headrace.systems import registry
 
 
@@ -158,7 +158,7 @@ def test_a_stale_copy_that_wakes_changes_nothing(scene: Scene) -> None:
                 if not host.publishing.idle:
                     try:
                         host.publishing.advance(now)
-                    except SurroundingsError as error:
+                    except InfrastructureError as error:
                         assert "stale copy" in str(error)
                         break
     assert (scene.shelf.versions, scene.shelf.positions) == (versions, positions)
@@ -197,7 +197,7 @@ def test_a_position_from_another_life_is_refused(scene: Scene) -> None:
     writer = f"app/{scene.host.name}/out"
     others = {f"app/{host.name}/out" for host in scene.container.hosts}
     scene.shelf.positions = dict.fromkeys(others, 10**9)
-    with pytest.raises(SurroundingsError, match="its state was deleted, or another app writes under this name"):
+    with pytest.raises(InfrastructureError, match="its state was deleted, or another app writes under this name"):
         scene.commit()
     assert writer in others
 

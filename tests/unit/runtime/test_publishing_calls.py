@@ -96,8 +96,8 @@ def test_versions_are_written_in_order_and_reading_goes_on_while_the_place_is_aw
             t.feed("rows", rows("a", start=n), settle=False)
             turns(t, lambda n=n: sum(host.positions.values()) == n + 1)
             t.clock.advance(1000)
-            version = host.node.version
-            turns(t, lambda version=version: host.node.version > version)
+            version = host.machine.version
+            turns(t, lambda version=version: host.machine.version > version)
         ((id_, state),) = host.publishing.states()
         turns(t, lambda: next(host.publishing.states())[1].error is not None)
         ((id_, state),) = host.publishing.states()

@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from publishing_scene import Crash, Scene, entry_points
 
-from headrace.core.errors import FencedError, SurroundingsError, UnavailableError
-from headrace.runtime.changelog import ChangelogPartition
+from headrace.core.errors import FencedError, InfrastructureError, UnavailableError
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
-from headrace.runtime.publishing import LONGEST_PAUSE_MS
-from headrace.runtime.state import TaskState
+from headrace.runtime.outputs.publisher import LONGEST_PAUSE_MS
+from headrace.runtime.state.changelog_partition import ChangelogPartition
+from headrace.runtime.state.task_state import TaskState
 from headrace.systems import registry
 
 STEPS = [
@@ -108,7 +108,7 @@ class Story:
                 for host in copy.hosts:
                     host.publishing.advance(self.scene.clock.monotonic_ms() + LONGEST_PAUSE_MS)
                 self.scene.turns(30, 100, copy)
-            except (FencedError, SurroundingsError):
+            except (FencedError, InfrastructureError):
                 pass  # what it was told is what this test is about: it has to stop, having changed nothing
             self.scene.stop(copy)
             self.fuse.left = left

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.runtime.cache import Key, Row, RowCache
+from headrace.runtime.tables.row_cache import Key, Row, RowCache
 
 KEYS = st.integers(0, 5).map(lambda n: (n,))
 STEPS = st.lists(

@@ -13,11 +13,11 @@ from driven_app import INTERVAL_MS, STEP_MS, DrivenApp
 
 import headrace as hr
 from headrace.api.specs import TableStorage
-from headrace.core.errors import DataError, SurroundingsError, UnavailableError, UsageError
+from headrace.core.errors import DataError, InfrastructureError, UnavailableError, UsageError
 from headrace.plan.queryable import held_by
-from headrace.runtime import committed_rows
-from headrace.runtime.host import TaskHost
-from headrace.runtime.table_queries import CommittedTables, Page
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.tables import committed_rows
+from headrace.runtime.tables.committed_tables import CommittedTables, Page
 from headrace.stores.ordered_keys import KeyEncoding
 
 COLUMNS = {"article": pl.String, "size": pl.Int64, "euros": pl.Decimal(10, 2)}
@@ -80,14 +80,14 @@ def test_rows_show_when_they_are_committed_and_not_before(
         assert host.task.chain.tables.sizes() == {"prices": 2}
         assert scan(tables).rows.rows() == []
         assert tables.get("prices", keys(("lamp", 1)), MUCH).rows.rows() == []
-        version = host.node.version
-        app.until(lambda: host.node.version > version)
+        version = host.machine.version
+        app.until(lambda: host.machine.version > version)
         after = scan(tables)
         assert after.rows.equals(priced(("desk", 2, "90.00"), ("lamp", 1, "2.50")))
-        assert after.version == host.node.version
+        assert after.version == host.machine.version
         found = tables.get("prices", keys(("lamp", 1), ("sofa", 1)), MUCH)
         assert found.rows.equals(priced(("lamp", 1, "2.50")))
-        assert (found.version, found.more) == (host.node.version, False)
+        assert (found.version, found.more) == (host.machine.version, False)
 
 
 def test_bounds_and_pages(tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage) -> None:
@@ -178,7 +178,7 @@ def test_state_in_memory_cant_be_read(tmp_path: Path) -> None:
     app = prices_app(tmp_path)
     with app.test() as t:
         host = t._container.hosts[0]
-        with pytest.raises(SurroundingsError, match="in memory"):
+        with pytest.raises(InfrastructureError, match="in memory"):
             scan(tables_of(host))
 
 

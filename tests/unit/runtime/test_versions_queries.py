@@ -14,8 +14,8 @@ from headrace.api.specs import TableStorage
 from headrace.core.errors import UsageError
 from headrace.plan.queryable import held_by, unreadable
 from headrace.runners.tables.answering import TableAnswers
-from headrace.runtime.host import TaskHost
-from headrace.runtime.table_queries import CommittedTables, Page
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.tables.committed_tables import CommittedTables, Page
 from headrace.stores.ordered_keys import KeyEncoding
 
 RATES = {"currency": pl.String, "euros": pl.Float64, "ts": pl.Int64, "gone": pl.Boolean}

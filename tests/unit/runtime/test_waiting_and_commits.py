@@ -36,14 +36,14 @@ def test_results_that_come_when_a_task_has_to_roll_back_are_forgotten(tmp_path: 
         driven.kill(above)
         above = driven.start(first)
         above.connections.flush_records()
-        while host.node.phase is Phase.RUNNING:
+        while host.machine.phase is Phase.RUNNING:
             host.poll()
             host.step(driven.clock.monotonic_ms())
         gate.answer(1)
         gate.answer(2)
         assert below.wakeup.wait(5000)
-        assert host.node.rollbacks == 1
-        driven.until(lambda: host.node.phase is Phase.RUNNING and host.task.chain.holding)
+        assert host.machine.rollbacks == 1
+        driven.until(lambda: host.machine.phase is Phase.RUNNING and host.task.chain.holding)
         gate.answer(1)
         gate.answer(2)
         writer.seal()
@@ -93,7 +93,7 @@ def test_what_is_due_by_the_clock_does_not_keep_a_commit_waiting_for_ever() -> N
             answered = under_way
             # Not until they are counted: that is before they can be taken.
             turn_until(t, lambda answered=answered: t.read("out").height == answered)
-            committed.append(host.node.version)
+            committed.append(host.machine.version)
         assert len(set(committed)) > 3
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from headrace.core.errors import ProtocolError
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.watermark import FOREVER, NEVER, InputTimes, PartitionTime
+from headrace.runtime.event_time.watermark import FOREVER, NEVER, InputTimes, PartitionTime
 
 BY_MEMBER = SSP(StreamId("log", "by-member"), 3)
 CLICKS = SSP(StreamId("log", "clicks"), 0)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.watermark import FOREVER, NEVER, InputTimes, PartitionTime, TimesCheckpoint
+from headrace.runtime.event_time.watermark import FOREVER, NEVER, InputTimes, PartitionTime, TimesCheckpoint
 
 STAGES = {"count": 2, "enrich": 1}
 TASKS = ["count/0", "count/1", "enrich/0"]

@@ -13,7 +13,7 @@ from headrace.core.errors import StorageError
 from headrace.stores.database import (
     Batch,
     Database,
-    Part,
+    KeySpace,
     PartOfBatch,
     StateCorruptError,
     StateLockedError,
@@ -158,7 +158,7 @@ def test_of_equal_keys_the_last_one_counts(tmp_path: Path) -> None:
     batch = Batch()
     PartOfBatch(batch, "s").put_many(keys, [b"%d" % n for n in range(10_000)])
     database.write(batch)
-    assert Part(database, "s").get_many(keys[:5000]) == [b"%d" % n for n in range(5000, 10_000)]
+    assert KeySpace(database, "s").get_many(keys[:5000]) == [b"%d" % n for n in range(5000, 10_000)]
     database.close()
 
 

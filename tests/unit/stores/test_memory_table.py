@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError, UsageError
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.table import TableStore
@@ -86,7 +86,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, from_log: bool) -> 
     table = memory()
     table.put_rows(rows(("a", 1.0, 1)))
     database = Database(tmp_path / "db")
-    table.store.attach(Part(database, "m"))
+    table.store.attach(KeySpace(database, "m"))
     changes = persisted(table, database)
 
     def again(columns: dict[str, pl.DataType], ttl_ms: int | None = None) -> MemoryTable:
@@ -95,7 +95,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, from_log: bool) -> 
             for change in changes:
                 other.store.apply(change)
         else:
-            other.store.attach(Part(database, "m"))
+            other.store.attach(KeySpace(database, "m"))
         return other
 
     changed = again({"n": pl.Date(), "x": pl.Float64(), "k": pl.String(), "v": pl.Int64()})
@@ -163,7 +163,7 @@ class Pair:
     def begin(self) -> None:
         self.tables = [make() for make in self._makes]
         for table in self.tables:
-            table.store.attach(Part(self._database, table.store.id))
+            table.store.attach(KeySpace(self._database, table.store.id))
         self.tell_time()
 
     def tell_time(self) -> None:

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from headrace.core.errors import UnavailableError
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import Committed, KeyValueStore
-from headrace.stores.table import TableReader, TableStore
+from headrace.stores.table import RowReader, TableStore
 
 COLUMNS = {"k": pl.Int64(), "j": pl.String(), "v": pl.Int64()}
 ROWS = 1_500  # several portions
@@ -22,10 +22,10 @@ class Scene:
     def __init__(self, folder: Path, ttl_ms: int | None = None) -> None:
         self.database = Database(folder)
         self.table = TableStore(KeyValueStore("t", ttl_ms=ttl_ms), COLUMNS, ["k", "j"])
-        self.table.store.attach(Part(self.database, "t"))
+        self.table.store.attach(KeySpace(self.database, "t"))
         self.other = KeyValueStore("s")  # its keys lie before those of the table
-        self.other.attach(Part(self.database, "s"))
-        self.committed = Committed("t", Part(self.database, "t"), ttl_ms=ttl_ms)
+        self.other.attach(KeySpace(self.database, "s"))
+        self.committed = Committed("t", KeySpace(self.database, "t"), ttl_ms=ttl_ms)
 
     def commit(self, value: int, numbers: range = range(ROWS)) -> None:
         self.table.put_rows(pl.DataFrame({"k": numbers, "j": "x", "v": value}, schema=COLUMNS))
@@ -45,8 +45,8 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene.database.close()
 
 
-def reader(committed: Committed) -> TableReader:
-    return TableReader(committed, COLUMNS, ["k", "j"])
+def reader(committed: Committed) -> RowReader:
+    return RowReader(committed, COLUMNS, ["k", "j"])
 
 
 def keys(*numbers: int) -> pl.DataFrame:
@@ -88,7 +88,7 @@ def test_all_that_a_pinned_reader_asks_is_of_one_commit(scene: Scene, reverse: b
 
 
 def test_two_stores_pinned_together_agree(scene: Scene) -> None:
-    with Part(scene.database, "s").pinned() as part:
+    with KeySpace(scene.database, "s").pinned() as part:
         scene.commit(2)
         assert part.get(b"x") == b"1"
         assert [value for _, value in part.scan(b"")][-1] == b"1"

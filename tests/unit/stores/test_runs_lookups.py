@@ -15,7 +15,7 @@ from stored_values import Disk
 from headrace.serdes.hashing import hash_rows
 from headrace.serdes.ipc import encode_rows
 from headrace.stores import pieces, slices
-from headrace.stores.database import Database, Part, PartOfBatch
+from headrace.stores.database import Database, KeySpace, PartOfBatch
 from headrace.stores.hash_index import HashIndex, places_of
 from headrace.stores.pieces import Kept, Pieces
 from headrace.stores.runs import Runs
@@ -246,7 +246,7 @@ def test_the_real_database_keeps_indexes_too(tmp_path: Path, monkeypatch: pytest
     rows = [(time, time * 7 % 500, time) for time in range(3000)]
     database = Database(tmp_path / "state")
     runs = store()
-    runs.attach(Part(database, "buffer"))
+    runs.attach(KeySpace(database, "buffer"))
     for start in range(0, 3000, 300):
         runs.add(frame(rows[start : start + 300]))
         runs.take_changes(1)
@@ -256,7 +256,7 @@ def test_the_real_database_keeps_indexes_too(tmp_path: Path, monkeypatch: pytest
     database.close()
     database = Database(tmp_path / "state")
     again = store()
-    again.attach(Part(database, "buffer"))
+    again.attach(KeySpace(database, "buffer"))
     found = [row for row in listed(again.matching(hashes(range(0, 500, 50)), 1000, 2000)) if 1000 <= row[0] <= 2000]
     database.close()
     assert [row for row in found if row[1] % 50 == 0] == [r for r in rows if r[1] % 50 == 0 and 1000 <= r[0] <= 2000]

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError, UnavailableError
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import Committed, KeyValueStore
-from headrace.stores.table import TableReader, TableStore
+from headrace.stores.table import RowReader, TableStore
 
 COLUMNS: dict[str, pl.DataType] = {
     "name": pl.String(),
@@ -149,13 +149,13 @@ def test_a_table_holds_what_a_dict_holds(steps: list[tuple[bool, list[tuple[str,
 
 def test_added_and_removed_columns(database: Database) -> None:
     old = table()
-    old.store.attach(Part(database, "people"))
+    old.store.attach(KeySpace(database, "people"))
     old.put_rows(rows(("a", 1, 10, "x"), ("b", 1, 20, "y")))
     changes = persist(old.store, database)
 
     columns = {"name": pl.String(), "at": pl.Int64(), "extra": pl.List(pl.Int64()), "n": pl.Int64()}
     attached = KeyValueStore("people")
-    attached.attach(Part(database, "people"))
+    attached.attach(KeySpace(database, "people"))
     for store in (attached, reopened(old.store, changes)):
         new = TableStore(store, columns, KEY)
         new.put_rows(rows(("b", 1, [1], 21), ("c", 1, [2, 3], 30), columns=columns))
@@ -237,7 +237,7 @@ def test_a_cleared_table_learns_its_columns_anew() -> None:
 
 def test_rows_expire_but_not_what_is_known_of_them(database: Database) -> None:
     people = table(ttl_ms=100)
-    people.store.attach(Part(database, "people"))
+    people.store.attach(KeySpace(database, "people"))
     people.store.advance(1000)
     people.put_rows(rows(("a", 1, 10, "x")))
     persist(people.store, database)
@@ -252,8 +252,8 @@ def test_rows_expire_but_not_what_is_known_of_them(database: Database) -> None:
 
 def test_another_thread_reads_what_is_committed(database: Database) -> None:
     people = table()
-    people.store.attach(Part(database, "people"))
-    reader = TableReader(Committed("people", Part(database, "people")), COLUMNS, KEY)
+    people.store.attach(KeySpace(database, "people"))
+    reader = RowReader(Committed("people", KeySpace(database, "people")), COLUMNS, KEY)
 
     def read() -> list[tuple[Any, ...]]:
         with ThreadPoolExecutor(1) as other:
@@ -271,7 +271,7 @@ def test_another_thread_reads_what_is_committed(database: Database) -> None:
 
 def test_a_reader_that_comes_too_late_damages_nothing(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
-    reader = TableReader(Committed("people", Part(database, "people")), COLUMNS, KEY)
+    reader = RowReader(Committed("people", KeySpace(database, "people")), COLUMNS, KEY)
     database.close()
     with pytest.raises(UnavailableError, match="was released"):
         reader.get_rows(keys(("a", 1)))
@@ -283,7 +283,7 @@ def test_a_reader_that_comes_too_late_damages_nothing(tmp_path: Path) -> None:
 def test_reading_and_committing_at_once(database: Database) -> None:
     """A reader meets whole commits only: every commit sets all rows to one number."""
     people = table()
-    people.store.attach(Part(database, "people"))
+    people.store.attach(KeySpace(database, "people"))
     names = [f"{number:03}" for number in range(300)]
 
     def commit(n: int) -> None:
@@ -291,7 +291,7 @@ def test_reading_and_committing_at_once(database: Database) -> None:
         persist(people.store, database)
 
     commit(0)
-    reader = TableReader(Committed("people", Part(database, "people")), COLUMNS, KEY)
+    reader = RowReader(Committed("people", KeySpace(database, "people")), COLUMNS, KEY)
 
     def read() -> list[int]:
         return pl.concat(list(reader.scan()))["n"].unique().to_list()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.core.errors import DeclarationError, UsageError
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import Committed, KeyValueStore
 from headrace.stores.ttl import Stamps
 from headrace.testing.store_contract import StoreLife
@@ -110,30 +110,30 @@ def test_a_ttl_can_be_neither_added_nor_taken_away(tmp_path: Path) -> None:
 
     database = Database(tmp_path / "db")
     plain = KeyValueStore("store")
-    plain.attach(Part(database, "store"))
+    plain.attach(KeySpace(database, "store"))
     plain.put(b"a", b"1")
     plain.take_changes(1)
     batch = Batch()
     plain.persist(PartOfBatch(batch, "store"))
     database.write(batch)
     with pytest.raises(DeclarationError, match="was kept without a time to live, and is now declared with one"):
-        expiring().attach(Part(database, "store"))
+        expiring().attach(KeySpace(database, "store"))
     with pytest.raises(DeclarationError, match="without a time to live"):
-        Committed("store", Part(database, "store"), ttl_ms=TTL)
+        Committed("store", KeySpace(database, "store"), ttl_ms=TTL)
     database.close()
 
 
 def test_a_committed_view_passes_over_what_is_old(tmp_path: Path) -> None:
     database = Database(tmp_path / "db")
     store = expiring()
-    store.attach(Part(database, "store"))
+    store.attach(KeySpace(database, "store"))
     store.advance(0)
     store.put(b"a", b"1")
     store.take_changes(1)
     batch = Batch()
     store.persist(PartOfBatch(batch, "store"))
     database.write(batch)
-    view = Committed("store", Part(database, "store"), ttl_ms=TTL)
+    view = Committed("store", KeySpace(database, "store"), ttl_ms=TTL)
     assert (view.get(b"a"), list(view.range())) == (b"1", [(b"a", b"1")])
     view.advance(TTL)
     assert (view.get(b"a"), list(view.range())) == (None, [])

@@ -17,7 +17,7 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.stores import pieces
 from headrace.stores.base import StateStore
 from headrace.stores.conform import GONE, SINCE
-from headrace.stores.database import Batch, Database, Part, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.table import RowTable, TableStore
@@ -184,7 +184,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, storage: str, from_
     database = Database(tmp_path / "db")
     held = keeping(COLUMNS)
     for store in held.stores():
-        store.attach(Part(database, store.id))
+        store.attach(KeySpace(database, store.id))
     held.put_versions(rows([("a", 100, 1, False), ("a", 200, 2, False)]))
     changes = {store.id: store.take_changes(1) for store in held.stores()}
     batch = Batch()
@@ -199,7 +199,7 @@ def test_columns_may_be_added_and_taken_away(tmp_path: Path, storage: str, from_
                 for change in changes[store.id]:
                     store.apply(change)
             else:
-                store.attach(Part(database, store.id))
+                store.attach(KeySpace(database, store.id))
         return other
 
     keys = pl.DataFrame({"k": ["a", "a"], "j": [1, 1]}, schema={"k": pl.String, "j": pl.Int32})
@@ -252,7 +252,7 @@ class Life:
         for store in held.stores():
             log = self._logs.get(store.id, [])
             if not from_log:
-                store.attach(Part(self._database, store.id))
+                store.attach(KeySpace(self._database, store.id))
                 log = log[self._persisted.get(store.id, 0) :]
             for change in log:
                 store.apply(change)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.console import counted, print_line, print_note
 
 if TYPE_CHECKING:
-    from headrace.runners.tables.routing import Columns, Part
+    from headrace.runners.tables.routing import TableColumns, TaskRows
 
 TASK, VERSION = "@task", "@version"
 _UNBOUNDED = 100_000
 
 
-def print_json_lines(parts: Sequence[Part]) -> None:
+def print_json_lines(parts: Sequence[TaskRows]) -> None:
     """A line a row, as ``headrace stream read`` prints them, with the task that has it and the version it is of."""
     import polars as pl
 
@@ -29,7 +29,7 @@ def print_json_lines(parts: Sequence[Part]) -> None:
         sys.stdout.write(encode_lines(part.rows.select(*about, pl.exclude(TASK, VERSION))).decode())
 
 
-def print_rows(columns: Columns, parts: Sequence[Part]) -> None:
+def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
     """The rows below the names of their columns; on a terminal as wide as it is."""
     from rich import box
     from rich.console import Console
@@ -59,7 +59,7 @@ def print_rows(columns: Columns, parts: Sequence[Part]) -> None:
     print_line("\n".join(line.rstrip() for line in out.getvalue().splitlines()))
 
 
-def print_versions(parts: Sequence[Part]) -> None:
+def print_versions(parts: Sequence[TaskRows]) -> None:
     """How many rows there are, and which commit each task's are of; a note, no part of the result."""
     rows = sum(part.rows.height for part in parts)
     by_version: dict[int | None, list[str]] = {}

@@ -20,9 +20,9 @@ from urllib.parse import quote
 import msgspec
 
 from headrace.core.errors import (
+    InfrastructureError,
     ProtocolError,
     StorageError,
-    SurroundingsError,
     UnavailableError,
     UsageError,
 )
@@ -191,12 +191,12 @@ def _read(path: Path) -> Address | None:
     except FileNotFoundError:
         return None  # its run has just ended
     except (OSError, msgspec.MsgspecError) as error:
-        raise SurroundingsError(
+        raise InfrastructureError(
             f"can't read the address of a running app in {path}: {error}",
             hint="if the app isn't running, delete the file",
         ) from error
     if address.version != FORMAT:
-        raise SurroundingsError(
+        raise InfrastructureError(
             f"{path} is of format {address.version}; this Headrace knows {FORMAT}",
             hint="use the Headrace that runs the app",
         )

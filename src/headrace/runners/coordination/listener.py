@@ -23,8 +23,8 @@ from headrace.core.errors import (
     DataError,
     FencedError,
     HeadraceError,
+    InfrastructureError,
     ProtocolError,
-    SurroundingsError,
     UsageError,
 )
 from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
@@ -53,7 +53,7 @@ class Listener:
         try:
             self._server = _Server(host, port, token, routes, most_bytes, most_connections)
         except OSError as error:
-            raise SurroundingsError(
+            raise InfrastructureError(
                 f"can't listen on {host}:{port}: {error}",
                 hint="another process may have the port; port 0 takes a free one",
             ) from error

@@ -30,14 +30,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: int = FORMAT
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class Nested(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Base of what messages contain."""
 
 
 # -- errors on the wire ----------------------------------------------------------------------------------
 
 
-class ErrorReport(Part, frozen=True, kw_only=True):
+class ErrorReport(Nested, frozen=True, kw_only=True):
     """An error as others may show it: whose fault, whether a retry helps, what to do."""
 
     type: str
@@ -95,7 +95,7 @@ class Register(Message, frozen=True, kw_only=True):
     incarnation: str
 
 
-class InputStatus(Part, frozen=True, kw_only=True):
+class InputStatus(Nested, frozen=True, kw_only=True):
     """One input partition of a task. ``missing`` says in words which producers have not reported."""
 
     position: int | None = None
@@ -106,7 +106,7 @@ class InputStatus(Part, frozen=True, kw_only=True):
     missing: str = ""
 
 
-class OutputStatus(Part, frozen=True, kw_only=True):
+class OutputStatus(Nested, frozen=True, kw_only=True):
     """One output of a task. ``waiting`` counts committed versions that the target doesn't have yet."""
 
     delivery: str
@@ -116,7 +116,7 @@ class OutputStatus(Part, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class CheckpointStatus(Part, frozen=True, kw_only=True):
+class CheckpointStatus(Nested, frozen=True, kw_only=True):
     """The last commit of a task (its ``version`` may be far above 1: it follows the clock)."""
 
     version: int
@@ -124,7 +124,7 @@ class CheckpointStatus(Part, frozen=True, kw_only=True):
     duration_ms: float
 
 
-class TaskStatus(Part, frozen=True, kw_only=True):
+class TaskStatus(Nested, frozen=True, kw_only=True):
     """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text.
 
     ``waits_for`` is filled when the next version is overdue: by input partition, the upstream tasks that have not
@@ -227,7 +227,7 @@ class Assignment(Message, frozen=True, kw_only=True):
 # -- the state of the app --------------------------------------------------------------------------------
 
 
-class StageStatus(Part, frozen=True, kw_only=True):
+class StageStatus(Nested, frozen=True, kw_only=True):
     """A stage: the least watermark of its living tasks; ``lag`` is None when one of them doesn't know its own.
 
     ``idle`` counts those that are idle: of their watermarks none counts, or, when all are, the foremost.
@@ -242,7 +242,7 @@ class StageStatus(Part, frozen=True, kw_only=True):
     lag: int | None
 
 
-class ContainerStatus(Part, frozen=True, kw_only=True):
+class ContainerStatus(Nested, frozen=True, kw_only=True):
     """A container. ``last_seen_ms``: how long ago it was heard of."""
 
     id: int
@@ -257,7 +257,7 @@ class ContainerStatus(Part, frozen=True, kw_only=True):
     error: ErrorReport | None = None
 
 
-class QueriesStatus(Part, frozen=True, kw_only=True):
+class QueriesStatus(Nested, frozen=True, kw_only=True):
     """Questions about tables since the start: how many wait now, and what became of the others."""
 
     waiting: int = 0
@@ -266,7 +266,7 @@ class QueriesStatus(Part, frozen=True, kw_only=True):
     refused: int = 0
 
 
-class HeldUp(Part, frozen=True, kw_only=True):
+class HeldUp(Nested, frozen=True, kw_only=True):
     """A task that keeps ``tasks`` from completing their next version, why as far as is known, and for how long."""
 
     by: str

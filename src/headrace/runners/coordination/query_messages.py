@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.runners.coordination.messages import ErrorReport, Message, Part
+from headrace.runners.coordination.messages import ErrorReport, Message, Nested
 
 KEYS_MAX = 1000
 TASKS_MAX = 128
@@ -28,7 +28,7 @@ LIMIT_MS = 5_000
 # -- what there is -----------------------------------------------------------------------------------------
 
 
-class TableFacts(Part, frozen=True, kw_only=True):
+class TableFacts(Nested, frozen=True, kw_only=True):
     """A table, or a store of a low-level task: its columns with their types in the durable form, and who keeps it.
 
     ``owned_by`` names columns of the key whose hash modulo the tasks is the one that has a row; None: any may.
@@ -77,7 +77,7 @@ class Ask(Message, frozen=True, kw_only=True):
     at_ms: int | None = None
 
 
-class TaskAnswer(Part, frozen=True, kw_only=True):
+class TaskAnswer(Nested, frozen=True, kw_only=True):
     """One task's rows (Arrow) of the commit ``version`` (None: it has none yet), or why there are none.
 
     ``more``: the bounds of the answer left some out, which stand behind the key ``last``.
@@ -100,7 +100,7 @@ class Answers(Message, frozen=True, kw_only=True):
 # -- between the coordinator and a container ---------------------------------------------------------------
 
 
-class Question(Part, frozen=True, kw_only=True):
+class Question(Nested, frozen=True, kw_only=True):
     """An ``Ask`` as it concerns one container; ``bytes_max`` bounds each task's answer."""
 
     number: int
@@ -114,7 +114,7 @@ class Question(Part, frozen=True, kw_only=True):
     at_ms: int | None = None
 
 
-class Answer(Part, frozen=True, kw_only=True):
+class Answer(Nested, frozen=True, kw_only=True):
     """The answer to the question of that number."""
 
     number: int

@@ -19,7 +19,6 @@ from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import UsageError
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
-from headrace.runners.coordination.desk import Desk
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
 from headrace.runners.coordination.messages import (
@@ -38,6 +37,7 @@ from headrace.runners.coordination.messages import (
     decode,
     encode,
 )
+from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
 
 LOOPBACK = "127.0.0.1"
@@ -76,7 +76,7 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._tables = tables or TableList(app=ledger.app)
-        self._desk = Desk(ledger.assignments, self._check_current, self._state_of, self._clock)
+        self._desk = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._listener = Listener(host, port, self.token, self._routes())
         name = f"[{reachable}]" if ":" in reachable else reachable
         self.url = f"http://{name}:{self._listener.port}"

@@ -41,7 +41,7 @@ from headrace.runners.reporting import task_status
 from headrace.runners.spark.hosting import ContainerArgs
 from headrace.runners.tables.answering import AnswerThread, TableAnswers
 from headrace.runtime.container import Container
-from headrace.runtime.host import TaskHost
+from headrace.runtime.host.task_host import TaskHost
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkContext, TaskContext
 
-from headrace.core.errors import HeadraceError, SurroundingsError, UsageError
+from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_SECONDS = 1.0
@@ -160,7 +160,7 @@ class ContainerJob:
             self._reports = tasks.mapPartitionsWithIndex(self._body).collect()
         except (Py4JError, OSError) as error:
             if not self._cancelled.is_set():
-                self._error = SurroundingsError(
+                self._error = InfrastructureError(
                     f"Spark ended the containers of {self._description!r}: {_cause(error)}",
                     hint="the log lines above this one tell what happened to each container",
                 )
@@ -173,7 +173,7 @@ def _run_container(main: ContainerMain, payload: bytes, index: int, _: Iterable[
     die_with_parent()
     task = TaskContext.get()
     if task is None:
-        raise SurroundingsError("a container was started outside a Spark task")
+        raise InfrastructureError("a container was started outside a Spark task")
     yield main(ContainerArgs(container=index, attempt=task.attemptNumber(), payload=payload))
 
 

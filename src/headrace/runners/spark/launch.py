@@ -26,7 +26,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 from headrace.runners.spark.java import ensure_java
 from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
 
@@ -93,7 +93,7 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
             gateway = launch_gateway(conf, {"stderr": relay.writing_end})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         said = relay.stop()
-        raise SurroundingsError(
+        raise InfrastructureError(
             f"Spark's JVM (JAVA_HOME {os.environ.get('JAVA_HOME')}) didn't start: {said or error}",
             hint="the lines above are the JVM's own; a wrong spark.driver.* option or too little memory is usual",
         ) from error

@@ -22,7 +22,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from headrace.core.errors import SurroundingsError, UsageError
+from headrace.core.errors import InfrastructureError, UsageError
 from headrace.runners.spark import settings
 from headrace.runners.spark.launch import deafen_to_interrupts, ensure_jvm
 from headrace.runners.spark.reachable import check_reachable
@@ -63,7 +63,7 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
         with _interrupts_unchanged():
             context = SparkContext(conf=complete)
     except Py4JJavaError as error:
-        raise SurroundingsError(
+        raise InfrastructureError(
             f"Spark doesn't start on {complete.get('spark.master')}: {error.java_exception.getMessage()}",
             hint="look at --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows all that Spark says",
         ) from error
@@ -122,7 +122,7 @@ def _check_running(context: SparkContext, master: str | None) -> None:
             hint="leave the master out, or stop the running session first",
         )
     if wrong := settings.wrong_settings(current, conf_of(context).get):
-        raise SurroundingsError(
+        raise InfrastructureError(
             "containers can't live in the Spark session that is already running:\n    " + "\n    ".join(wrong),
             hint="put these into SparkSession.builder, or let Headrace make the session",
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 from headrace.runners.spark import settings
 from headrace.runners.spark.session import conf_of
 
@@ -18,7 +18,7 @@ _POLL_SECONDS = 0.05
 
 
 def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
-    """Return once ``needed`` task slots have registered; raise ``SurroundingsError`` when that can't be."""
+    """Return once ``needed`` task slots have registered; raise ``InfrastructureError`` when that can't be."""
     if conf_of(context).get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # the cluster adds executors for waiting tasks: how many there are now says nothing
     expected = _expected_slots(context)
@@ -30,11 +30,11 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
     slots = max(slots, expected or 0) if expected is not None and needed > expected else slots
     master = _shown(str(context.master))
     if slots == 0:
-        raise SurroundingsError(
+        raise InfrastructureError(
             f"no executor of {master} registered within {wait_seconds_max:g} s",
             hint="look whether its master answers, and in its page whether it has free cores and memory",
         )
-    raise SurroundingsError(
+    raise InfrastructureError(
         f"app needs {needed} container slots, {master} has {slots}",
         hint=f"use --containers {slots} or {_bigger(str(context.master), needed)}",
     )
@@ -61,7 +61,7 @@ def _await_slots(context: SparkContext, wanted: int, wait_seconds_max: float) ->
     deadline = time.monotonic() + wait_seconds_max
     while (slots := count_slots(context)) < wanted and time.monotonic() < deadline:
         if jsc.sc().isStopped():
-            raise SurroundingsError(
+            raise InfrastructureError(
                 f"Spark has ended the application on {_shown(str(context.master))} before any container began",
                 hint="the lines above are Spark's own; perhaps what answers there is no master of this Spark",
             )

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from headrace.core.errors import HeadraceError, SurroundingsError
+from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
@@ -79,7 +79,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
         if not job_is_over:
             supervisor.look(status, time.monotonic() * 1000)
         if job_is_over:
-            raise job.error() or SurroundingsError(
+            raise job.error() or InfrastructureError(
                 "Spark's job has ended, but the app hasn't",
                 hint="see Spark's log for what became of the containers",
             )
@@ -113,14 +113,14 @@ class Supervisor:
                 self._lost[container, attempt] = now_ms  # if that doesn't help, again after another while
 
 
-def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> SurroundingsError | None:
+def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> InfrastructureError | None:
     """The error to end with, when a container's last attempts all failed before they could register."""
     for container, attempt in registered.items():
         silent = [f for f in failures if f.container == container and f.attempt > attempt]
         explained = [f for f in silent if _TRACEBACK in f.message or not _LOSS.search(f.message)]
         if len(explained) >= EXPLAINED_MAX or len(silent) >= UNEXPLAINED_MAX:
             last = (explained or silent)[-1]
-            return SurroundingsError(
+            return InfrastructureError(
                 f"container {container} failed {len(silent)} times in a row before it could register:\n{last.message}",
                 hint="every executor needs the same Python, Headrace and your app's own modules (the folder of the "
                 "script is on the path of local containers; on a cluster use spark.submit.pyFiles or an image)",

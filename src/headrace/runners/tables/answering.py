@@ -16,13 +16,13 @@ from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError
 from headrace.plan.queryable import held_by
 from headrace.runners.coordination.client import CoordinatorClient
-from headrace.runners.coordination.desk import HOLD_MS
 from headrace.runners.coordination.messages import ErrorReport
+from headrace.runners.coordination.query_book import ANSWER_BYTES_MAX
+from headrace.runners.coordination.query_broker import HOLD_MS
 from headrace.runners.coordination.query_messages import Answer, Listening, Question, Questions, TaskAnswer
-from headrace.runners.coordination.questions import ANSWER_BYTES_MAX
-from headrace.runtime.host import TaskHost
-from headrace.runtime.table_queries import CommittedTables, Page
-from headrace.runtime.watermark import NEVER
+from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.tables.committed_tables import CommittedTables, Page
 from headrace.serdes.ipc import encode_rows
 from headrace.stores.versions import VersionedTable
 

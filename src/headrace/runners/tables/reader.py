@@ -20,7 +20,7 @@ from headrace.runners.coordination.query_messages import KEYS_MAX, LIMIT_MAX, LI
 
 if TYPE_CHECKING:
     from headrace.runners.coordination.client import CoordinatorClient
-    from headrace.runners.tables.routing import Columns, Part, Scan
+    from headrace.runners.tables.routing import TableColumns, TableScan, TaskRows
 
 _SPARE_S = 5.0
 """How much longer than the answer may take its asker waits for the coordinator itself."""
@@ -30,7 +30,7 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
     """A table of an app that runs on this home, to be read beside it: what is committed, never what isn't yet.
 
     ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given; ``timeout`` is how many seconds a read may
-    take. Raises ``UsageError`` when the app has no such table and ``SurroundingsError`` when the app doesn't run.
+    take. Raises ``UsageError`` when the app has no such table and ``InfrastructureError`` when the app doesn't run.
 
     >>> prices = hr.open_table("shop", "prices")
     >>> prices.get("lamp")
@@ -164,11 +164,11 @@ class TableReader:
     # -- task by task
 
     @property
-    def described(self) -> Columns:
+    def described(self) -> TableColumns:
         """The columns, for whoever has values to be made keys of."""
         return self._columns
 
-    def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[Part]:
+    def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[TaskRows]:
         """The rows of these keys by the tasks that were asked."""
         from headrace.runners.tables.routing import found, gets, time_ms
 
@@ -191,12 +191,12 @@ class TableReader:
         partition: int | None = None,
         after: str | None = None,
         at: int | datetime | None = None,
-    ) -> Scan:
+    ) -> TableScan:
         """One page of rows within bounds."""
-        from headrace.runners.tables.routing import Scan, time_ms
+        from headrace.runners.tables.routing import TableScan, time_ms
 
         client = self._connected()
-        scan = Scan.begin(
+        scan = TableScan.begin(
             self._facts,
             self._columns,
             bounds,
@@ -220,7 +220,7 @@ class TableReader:
     def _filled(self) -> str:
         return "what its task makes of messages" if self._facts.kind == "store" else "what fills it"
 
-    def _together(self, parts: Sequence[Part]) -> pl.DataFrame:
+    def _together(self, parts: Sequence[TaskRows]) -> pl.DataFrame:
         rows = [part.rows for part in parts if part.rows.height]
         return pl.concat(rows) if rows else pl.DataFrame(schema=self._columns.schema)
 
@@ -234,10 +234,10 @@ class TableReader:
     def _find(self) -> None:
         from headrace.runners.coordination.client import CoordinatorClient
         from headrace.runners.tables.finding import find_table
-        from headrace.runners.tables.routing import Columns
+        from headrace.runners.tables.routing import TableColumns
 
         address, self._facts = find_table(self._home, self.app, self.table)
-        self._columns = Columns(self._facts)
+        self._columns = TableColumns(self._facts)
         self._client = CoordinatorClient(
             address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0
         )

@@ -29,7 +29,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TaskRows:
     """Rows that one task has, of the commit of this version (None: it has none yet)."""
 
     task: str
@@ -37,7 +37,7 @@ class Part:
     rows: pl.DataFrame
 
 
-class Columns:
+class TableColumns:
     """The columns of a table with their types, and keys as bytes."""
 
     def __init__(self, facts: TableFacts) -> None:
@@ -120,7 +120,7 @@ class Columns:
         return series
 
 
-def owners(facts: TableFacts, columns: Columns, keys: pl.DataFrame) -> tuple[str, ...]:
+def owners(facts: TableFacts, columns: TableColumns, keys: pl.DataFrame) -> tuple[str, ...]:
     """The tasks that have to be asked for these keys."""
     tasks = facts.tasks
     if facts.kind != "global" and facts.owned_by is None:
@@ -147,7 +147,7 @@ def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
 
 
 def gets(
-    facts: TableFacts, columns: Columns, keys: pl.DataFrame, limit_ms: int, *, at_ms: int | None = None
+    facts: TableFacts, columns: TableColumns, keys: pl.DataFrame, limit_ms: int, *, at_ms: int | None = None
 ) -> list[Ask]:
     """What to ask for the rows of these keys."""
     tasks = owners(facts, columns, keys)
@@ -158,17 +158,17 @@ def gets(
     ]
 
 
-def found(columns: Columns, answers: Answers) -> list[Part]:
+def found(columns: TableColumns, answers: Answers) -> list[TaskRows]:
     """What was found, a part for each task that was asked."""
     if any(one.more for one in answers.answers):
         raise UsageError(
             f"the rows of table {columns.id!r} that were asked for are too large for one answer",
             hint="ask for fewer keys at once",
         )
-    return [Part(one.task, one.version, rows_of(columns, one)) for one in answers.answers]
+    return [TaskRows(one.task, one.version, rows_of(columns, one)) for one in answers.answers]
 
 
-def rows_of(columns: Columns, answer: TaskAnswer) -> pl.DataFrame:
+def rows_of(columns: TableColumns, answer: TaskAnswer) -> pl.DataFrame:
     """The rows of an answer; raises what the task couldn't do."""
     if answer.error is not None:
         raise answer.error.as_error()
@@ -176,17 +176,17 @@ def rows_of(columns: Columns, answer: TaskAnswer) -> pl.DataFrame:
 
 
 @dataclass(slots=True)
-class Scan:
+class TableScan:
     """One page of a table, task by task. ``ask`` and ``take`` in turns, until ``ask`` has nothing more."""
 
     facts: TableFacts
-    columns: Columns
+    columns: TableColumns
     low: bytes
     high: bytes
     limit: int
     limit_ms: int
     at_ms: int | None = None
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TaskRows] = field(default_factory=list)
     after: str | None = None
     """Where the next page begins; None when this is the last one."""
     _left: list[str] = field(default_factory=list)
@@ -197,7 +197,7 @@ class Scan:
     def begin(
         cls,
         facts: TableFacts,
-        columns: Columns,
+        columns: TableColumns,
         bounds: tuple[bytes, bytes],
         *,
         limit: int,
@@ -205,7 +205,7 @@ class Scan:
         partition: int | None = None,
         after: str | None = None,
         at_ms: int | None = None,
-    ) -> Scan:
+    ) -> TableScan:
         """``partition``: only this task; ``after``: what an earlier page said."""
         if not 1 <= limit <= LIMIT_MAX:
             raise UsageError(f"a limit of {limit} rows", hint=f"a page has 1 to {LIMIT_MAX} rows")
@@ -248,7 +248,7 @@ class Scan:
         for answer in answers.answers:
             rows = rows_of(self.columns, answer)
             room = self.limit - self.rows
-            part = Part(answer.task, answer.version, rows.head(room))
+            part = TaskRows(answer.task, answer.version, rows.head(room))
             self.parts.append(part)
             if rows.height > room:
                 last = next(part for part in reversed(self.parts) if part.rows.height)

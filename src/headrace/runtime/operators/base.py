@@ -19,8 +19,8 @@ import polars as pl
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.core.ids import TaskName
-from headrace.runtime.operators.trail import Trail
-from headrace.runtime.watermark import NEVER
+from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.operators.provenance import Provenance
 from headrace.stores.base import StateStore
 
 
@@ -54,7 +54,7 @@ class Operator:
         self.after: list[Operator] = []
         self.aside: dict[str, list[Operator]] = {}
         """Who takes what it hands out besides its result, by the name of the side output."""
-        self.trail = Trail()
+        self.provenance = Provenance()
         """Where the rows come from that it is at work on; one for all operators of a task."""
         self.batches = 0
         self.rows = 0
@@ -65,18 +65,18 @@ class Operator:
         """Take rows from an operator before this one (or from the task)."""
         self.batches += 1
         self.rows += rows.height
-        self.trail.enter(rows)
+        self.provenance.enter(rows)
         try:
             self.on_batch(rows)
         finally:
-            self.trail.leave()
+            self.provenance.leave()
 
     def begin(self, task: TaskName, watermark: int) -> None:
         """The task begins: its state has been restored, event time had come to ``watermark``. Once, before all else."""
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """Process rows; never called with none."""
-        self.trail.became(lambda: range(rows.height))
+        self.provenance.became(lambda: range(rows.height))
         self.emit(rows)
 
     def on_watermark(self, watermark: int) -> None:
@@ -165,7 +165,7 @@ class Operator:
 
     def at_work_on(self) -> str:
         """Which messages are being processed, as a line to add to an error; empty when none are."""
-        place = self.trail.here().place(None)
+        place = self.provenance.here().place(None)
         return "" if place is None else f"\n  {place}"
 
     def described(self, what: str) -> str:

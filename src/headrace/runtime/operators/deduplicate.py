@@ -19,10 +19,10 @@ import polars as pl
 from headrace.api.specs import Node
 from headrace.api.steps import LATE, Deduplicate, DropLate, EventTime
 from headrace.core.errors import DataError
-from headrace.runtime.operators.apart import chosen_apart
+from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Counters, Operator
-from headrace.runtime.operators.event_time import time_ms
-from headrace.runtime.watermark import FOREVER, NEVER
+from headrace.runtime.operators.spacing import chosen_apart
 from headrace.serdes.hashing import hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore

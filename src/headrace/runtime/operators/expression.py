@@ -31,7 +31,7 @@ class FilterOperator(Operator):
                 kept = rows.select(self._columns).filter(rows.select(self._predicate).to_series())
         except pl.exceptions.PolarsError as error:
             raise self.failed(error, "the predicate") from error
-        self.trail.became(lambda: self._places(rows))
+        self.provenance.became(lambda: self._places(rows))
         self.emit(kept)
 
     def _places(self, rows: pl.DataFrame) -> Sequence[int] | pl.Series:
@@ -54,5 +54,5 @@ class ProjectOperator(Operator):
             result = rows.with_columns(self._exprs) if self._keep else rows.select(self._exprs)
         except pl.exceptions.PolarsError as error:
             raise self.failed(error, "an expression") from error
-        self.trail.became(lambda: range(rows.height))
+        self.provenance.became(lambda: range(rows.height))
         self.emit(result)

@@ -16,10 +16,10 @@ from pathlib import Path
 from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Edge, Ended, Polled, Position, Records
+from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile
-from headrace.systems.log.segment import Scan, Stop
-from headrace.systems.log.wakeup import Wakeup
+from headrace.systems.log.segment import Scan, ScanEnd
 
 _LOOK_AT_ALL_S = 0.5
 
@@ -49,7 +49,7 @@ class LogConsumer:
         self._root = root
         self._readings: dict[SSP, _Reading] = {}
         self._by_watch: dict[int, _Reading] = {}
-        self._wakeup = Wakeup.open()
+        self._wakeup = FileWatcher.open()
         self._looked_at_all = time.monotonic()
         self._failure: HeadraceError | None = None
         self._torn_before = 0
@@ -177,7 +177,7 @@ class LogConsumer:
         else:
             reading.look = False
             reading.waiting_size = size
-        if scan.stop is Stop.SEALED:
+        if scan.stop is ScanEnd.SEALED:
             out.append(Ended(reading.ssp, scan.next))
             reading.ended, reading.look = True, False
 

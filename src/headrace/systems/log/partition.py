@@ -13,7 +13,7 @@ from headrace.core.errors import CorruptLogError, StreamNotFoundError
 from headrace.core.ids import Offset
 from headrace.systems.log import segment
 from headrace.systems.log.layout import require_there
-from headrace.systems.log.segment import Stop, Verdict
+from headrace.systems.log.segment import ScanEnd, TailState
 
 _SEARCH_BYTES = 1 << 16
 
@@ -58,9 +58,9 @@ class PartitionFile:
         want = max(max_bytes, segment.HEADER_SIZE)
         while True:
             result = segment.scan(self._bytes(position, min(want, size - position)), position, self.seed)
-            if result.payloads or result.stop in (Stop.END, Stop.SEALED):
+            if result.payloads or result.stop in (ScanEnd.END, ScanEnd.SEALED):
                 return result
-            if result.stop is Stop.INCOMPLETE and position + result.need <= size:
+            if result.stop is ScanEnd.INCOMPLETE and position + result.need <= size:
                 want = max(want, result.need)
                 continue
             skip = self._diagnose(position, size)
@@ -74,13 +74,13 @@ class PartitionFile:
         head = self._bytes(position, min(segment.HEADER_SIZE, size - position))
         claimed = min(segment.claimed_size(head, self.seed), size - position)
         diagnosis = segment.diagnose(self._bytes(position, claimed), self.seed)
-        if diagnosis.verdict is Verdict.CORRUPT:
+        if diagnosis.verdict is TailState.CORRUPT:
             raise CorruptLogError(
                 f"{self.what}, offset {position}: {diagnosis.reason} ({self.path})",
                 hint="the file was damaged, or the stream was replaced by another of its name, "
                 "or this isn't the offset of a record: put the file back as it was",
             )
-        return diagnosis.skip if diagnosis.verdict is Verdict.TORN else 0
+        return diagnosis.skip if diagnosis.verdict is TailState.TORN else 0
 
     def begins_record(self, position: Offset) -> bool:
         """Whether a record begins at ``position``, or what a torn append left of one: a reader may stand there, too."""
@@ -88,7 +88,7 @@ class PartitionFile:
         if segment.header_at(head, 0, self.seed) is not None:
             return True
         claimed = self._bytes(position, segment.claimed_size(head, self.seed))
-        return segment.diagnose(claimed, self.seed).verdict is Verdict.TORN
+        return segment.diagnose(claimed, self.seed).verdict is TailState.TORN
 
     def end(self) -> tuple[Offset, bool]:
         """Where the next record will begin, and whether the partition ended there with a seal.

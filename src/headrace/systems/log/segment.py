@@ -91,7 +91,7 @@ def seal_record(seed: int) -> bytes:
 # -- the fast way: everything is whole -------------------------------------------------------------------
 
 
-class Stop(Enum):
+class ScanEnd(Enum):
     """Why a scan ended where it did."""
 
     END = "end"
@@ -111,7 +111,7 @@ class Scan:
     offsets: list[int]
     payloads: list[bytes]
     next: int
-    stop: Stop
+    stop: ScanEnd
     need: int = 0
 
 
@@ -119,27 +119,27 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
     """Read the records of ``chunk``, whose first byte stands at offset ``base`` and begins a record."""
     offsets: list[int] = []
     payloads: list[bytes] = []
-    at, size, stop, need = 0, len(chunk), Stop.END, 0
+    at, size, stop, need = 0, len(chunk), ScanEnd.END, 0
     unpack, extend = HEADER.unpack_from, _extend
     while at < size:
         body_at = at + HEADER_SIZE
         if body_at > size:
-            stop, need = Stop.INCOMPLETE, HEADER_SIZE
+            stop, need = ScanEnd.INCOMPLETE, HEADER_SIZE
             break
         mark, kind, length, crc, check = unpack(chunk, at)
         if extend(seed, chunk[at : at + CHECKED]) != check or mark != MARK:
-            stop = Stop.BAD
+            stop = ScanEnd.BAD
             break
         if kind == SEAL:
-            stop = Stop.SEALED
+            stop = ScanEnd.SEALED
             break
         end = body_at + length
         if end > size:
-            stop, need = Stop.INCOMPLETE, end - at
+            stop, need = ScanEnd.INCOMPLETE, end - at
             break
         body = chunk[body_at:end]
         if extend(seed, body) != crc:
-            stop = Stop.BAD
+            stop = ScanEnd.BAD
             break
         offsets.append(base + at)
         payloads.append(body)
@@ -151,7 +151,7 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundHeader:
     """A header that checks out."""
 
     at: int
@@ -159,7 +159,7 @@ class Found:
     end: int
 
 
-class Verdict(Enum):
+class TailState(Enum):
     """What is the matter with bytes that aren't a whole record."""
 
     WAIT = "wait"
@@ -171,22 +171,22 @@ class Verdict(Enum):
 class Diagnosis:
     """``skip`` is how many bytes a torn append left behind; ``reason`` says what is corrupt."""
 
-    verdict: Verdict
+    verdict: TailState
     skip: int = 0
     reason: str = ""
 
 
-def header_at(data: bytes, at: int, seed: int) -> Found | None:
+def header_at(data: bytes, at: int, seed: int) -> FoundHeader | None:
     """The header that stands at ``at``, if it is whole and checks out."""
     if at + HEADER_SIZE > len(data):
         return None
     mark, kind, length, _, check = HEADER.unpack_from(data, at)
     if mark != MARK or _extend(seed, data[at : at + CHECKED]) != check:
         return None
-    return Found(at, kind, at + HEADER_SIZE + length)
+    return FoundHeader(at, kind, at + HEADER_SIZE + length)
 
 
-def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None = None) -> Found | None:
+def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None = None) -> FoundHeader | None:
     """The first header (of ``kind``) that begins in ``start <= at < stop``."""
     at = data.find(MARK, start, stop + len(MARK) - 1)
     while at >= 0:
@@ -197,7 +197,7 @@ def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None 
     return None
 
 
-def find_last_header(data: bytes, seed: int) -> Found | None:
+def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
     """The last header in ``data``."""
     at = data.rfind(MARK)
     while at >= 0:
@@ -224,10 +224,10 @@ def diagnose(data: bytes, seed: int) -> Diagnosis:
         return _without_header(data, seed)
     other = find_header(data, HEADER_SIZE, min(found.end, len(data)), seed)
     if other is not None:
-        return Diagnosis(Verdict.TORN, skip=other.at)
+        return Diagnosis(TailState.TORN, skip=other.at)
     if len(data) < found.end or _header_begins(data, found.end):
-        return Diagnosis(Verdict.WAIT)
-    return Diagnosis(Verdict.CORRUPT, reason=f"the checksum of a record of {found.end - HEADER_SIZE} bytes fails")
+        return Diagnosis(TailState.WAIT)
+    return Diagnosis(TailState.CORRUPT, reason=f"the checksum of a record of {found.end - HEADER_SIZE} bytes fails")
 
 
 def _without_header(data: bytes, seed: int) -> Diagnosis:
@@ -235,11 +235,11 @@ def _without_header(data: bytes, seed: int) -> Diagnosis:
     # tears in a row that are both shorter than a header may be taken for damage: then they are reported.)
     other = find_header(data, 1, min(HEADER_SIZE, len(data)), seed)
     if other is not None and data.startswith(MARK[:1]):
-        return Diagnosis(Verdict.TORN, skip=other.at)
+        return Diagnosis(TailState.TORN, skip=other.at)
     begins = MARK.startswith(data[: len(MARK)])
     if begins and (len(data) < HEADER_SIZE or _header_begins(data, HEADER_SIZE)):
-        return Diagnosis(Verdict.WAIT)
-    return Diagnosis(Verdict.CORRUPT, reason=f"no record begins there, but {data[:HEADER_SIZE]!r}")
+        return Diagnosis(TailState.WAIT)
+    return Diagnosis(TailState.CORRUPT, reason=f"no record begins there, but {data[:HEADER_SIZE]!r}")
 
 
 def _header_begins(data: bytes, stop: int) -> bool:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import polars as pl
 
-from headrace.core.errors import DeclarationError, SurroundingsError, UsageError
+from headrace.core.errors import DeclarationError, InfrastructureError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.url import SecretUrl
 from headrace.serdes.ipc import concat_rows
@@ -70,7 +70,7 @@ class SqlSystem:
         try:
             from headrace.systems.sql.postgres_client import PostgresClient
         except ImportError as error:
-            raise SurroundingsError(
+            raise InfrastructureError(
                 f"PostgreSQL needs psycopg, which can't be imported here: {error}",
                 hint='install it wherever containers run: pip install "headrace[postgres]"',
             ) from error

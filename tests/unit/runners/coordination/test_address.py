@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from conversation import new_ledger
 
-from headrace.core.errors import StorageError, SurroundingsError, UsageError
+from headrace.core.errors import InfrastructureError, StorageError, UsageError
 from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import address as a
 from headrace.runners.coordination.server import Coordinator
@@ -155,11 +155,11 @@ def test_the_file_of_a_later_run_is_left_alone(tmp_path, coordinator):
 def test_unreadable_files_are_told(tmp_path, coordinator):
     publication = publish(tmp_path, coordinator)
     publication.path.write_text("{")
-    with pytest.raises(SurroundingsError, match=r"can't read the address of a running app in .*coordinator\.json"):
+    with pytest.raises(InfrastructureError, match=r"can't read the address of a running app in .*coordinator\.json"):
         a.find(tmp_path, "app")
     forge_format = msgspec.json.encode({"version": 2})
     publication.path.write_bytes(forge_format)
-    with pytest.raises(SurroundingsError):
+    with pytest.raises(InfrastructureError):
         publish(tmp_path, coordinator)
 
 

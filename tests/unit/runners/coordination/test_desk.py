@@ -14,7 +14,7 @@ from conversation import Process, new_ledger
 
 from headrace.core.errors import FencedError, ProtocolError
 from headrace.metadata.store import MemoryMetadata
-from headrace.runners.coordination import desk
+from headrace.runners.coordination import query_broker
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.query_messages import Answer, Ask, Listening, Question, TableList, TaskAnswer
 from headrace.runners.coordination.server import Coordinator
@@ -139,7 +139,7 @@ def test_who_is_replaced_while_it_listens_gets_no_question(connect: Callable[[],
 def test_a_listener_is_let_go_after_a_while(
     connect: Callable[[], CoordinatorClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "HOLD_MS", 20.0)
+    monkeypatch.setattr(query_broker, "HOLD_MS", 20.0)
     client = connect()
     client.register(Process(1, "u1").register())
     assert client.listen(Listening(container=1, incarnation="u1")).question is None

@@ -6,23 +6,23 @@ import pytest
 
 from headrace.core.errors import ProtocolError, UnavailableError, UsageError
 from headrace.runners.coordination.messages import ErrorReport, QueriesStatus
+from headrace.runners.coordination.query_book import WAITING_MAX, QueryBook
 from headrace.runners.coordination.query_messages import KEYS_MAX, ROWS_MAX, TASKS_MAX, Answer, Ask, TaskAnswer
-from headrace.runners.coordination.questions import WAITING_MAX, QuestionBook
 
 SILENT = ErrorReport(type="UnavailableError", message="silent")
 
 
 @pytest.fixture
-def book() -> QuestionBook:
+def book() -> QueryBook:
     """Container 0 has a/0 and b/0, container 1 a/1."""
-    return QuestionBook([["a/0", "b/0"], ["a/1"]])
+    return QueryBook([["a/0", "b/0"], ["a/1"]])
 
 
 def answer(number: int, *tasks: str, version: int = 1) -> Answer:
     return Answer(number=number, answers=[TaskAnswer(task=task, version=version) for task in tasks])
 
 
-def test_each_container_is_asked_for_its_tasks_and_answers_come_in_the_order_asked(book: QuestionBook) -> None:
+def test_each_container_is_asked_for_its_tasks_and_answers_come_in_the_order_asked(book: QueryBook) -> None:
     assert book.next(0) is None
     number = book.ask(Ask(table="t", tasks=["a/1", "a/0"], keys=(b"\x01k\x00",), rows=7))
     first, second = book.next(0), book.next(1)
@@ -38,7 +38,7 @@ def test_each_container_is_asked_for_its_tasks_and_answers_come_in_the_order_ask
     assert book.status() == QueriesStatus(answered=1)
 
 
-def test_a_question_is_handed_out_until_it_is_answered(book: QuestionBook) -> None:
+def test_a_question_is_handed_out_until_it_is_answered(book: QueryBook) -> None:
     number = book.ask(Ask(table="t", tasks=["a/0"]))
     later = book.ask(Ask(table="u", tasks=["b/0"]))
     for _ in range(2):
@@ -53,7 +53,7 @@ def test_a_question_is_handed_out_until_it_is_answered(book: QuestionBook) -> No
     assert found.number == later
 
 
-def test_who_is_silent_is_told_and_what_comes_too_late_is_passed_over(book: QuestionBook) -> None:
+def test_who_is_silent_is_told_and_what_comes_too_late_is_passed_over(book: QueryBook) -> None:
     number = book.ask(Ask(table="t", tasks=["a/0", "a/1"]))
     book.answer(1, answer(number, "a/1"))
     first, second = book.take(number, SILENT)
@@ -63,7 +63,7 @@ def test_who_is_silent_is_told_and_what_comes_too_late_is_passed_over(book: Ques
     assert book.status() == QueriesStatus(timed_out=1)
 
 
-def test_an_answer_for_other_tasks_is_refused(book: QuestionBook) -> None:
+def test_an_answer_for_other_tasks_is_refused(book: QueryBook) -> None:
     number = book.ask(Ask(table="t", tasks=["a/0"]))
     with pytest.raises(ProtocolError, match="answered for the tasks"):
         book.answer(0, answer(number, "b/0"))
@@ -82,7 +82,7 @@ def test_an_answer_for_other_tasks_is_refused(book: QuestionBook) -> None:
         (Ask(table="t", tasks=["a/0"], keys=(b"k",) * (KEYS_MAX + 1)), "keys are asked for"),
     ],
 )
-def test_refuses(book: QuestionBook, ask: Ask, text: str) -> None:
+def test_refuses(book: QueryBook, ask: Ask, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         book.ask(ask)
     assert book.status() == QueriesStatus()
@@ -90,13 +90,13 @@ def test_refuses(book: QuestionBook, ask: Ask, text: str) -> None:
 
 def test_so_many_tasks_at_once_and_no_more() -> None:
     names = [f"a/{number}" for number in range(TASKS_MAX + 1)]
-    book = QuestionBook([names])
+    book = QueryBook([names])
     book.ask(Ask(table="t", tasks=names[:-1]))
     with pytest.raises(UsageError, match="tasks are asked at once"):
         book.ask(Ask(table="t", tasks=names))
 
 
-def test_so_many_wait_and_no_more(book: QuestionBook) -> None:
+def test_so_many_wait_and_no_more(book: QueryBook) -> None:
     numbers = [book.ask(Ask(table="t", tasks=["a/0"])) for _ in range(WAITING_MAX)]
     with pytest.raises(UnavailableError, match="wait already"):
         book.ask(Ask(table="t", tasks=["a/1"]))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from conversation import Process, new_ledger, task
 
-from headrace.core.errors import FencedError, ProtocolError, SurroundingsError, UnavailableError, UsageError
+from headrace.core.errors import FencedError, InfrastructureError, ProtocolError, UnavailableError, UsageError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.sqlite import SqliteMetadata
@@ -199,7 +199,7 @@ def test_the_driver_orders_and_fails(coordinator, client):
     client.register(Process(0, "u0").register())
     coordinator.drain()
     assert client.heartbeat(Process(0, "u0").heartbeat(0)) == m.Orders(drain=True)
-    coordinator.fail(SurroundingsError("Spark has gone"))
+    coordinator.fail(InfrastructureError("Spark has gone"))
     assert client.heartbeat(Process(0, "u0").heartbeat(1)) == m.Orders(drain=True, stop=True)
     assert (coordinator.wait(0), coordinator.status().error.message) == ("failed", "Spark has gone")
 
@@ -317,7 +317,7 @@ def test_one_that_never_started_closes_too(metadata):
 
 def test_a_taken_port_is_a_clear_error(coordinator, metadata):
     port = urlsplit(coordinator.url).port
-    with pytest.raises(SurroundingsError, match=rf"can't listen on 127\.0\.0\.1:{port}"):
+    with pytest.raises(InfrastructureError, match=rf"can't listen on 127\.0\.0\.1:{port}"):
         Coordinator(new_ledger(), metadata, port=port)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import SurroundingsError
+from headrace.core.errors import InfrastructureError
 from headrace.runners.spark import java
 
 FULL = "full"
@@ -79,19 +79,19 @@ def test_a_wrapper_may_be_java_home_itself(tmp_path: Path, no_wheel: None) -> No
 
 
 def test_without_any_java_one_line_says_what_to_install(tmp_path: Path, no_wheel: None) -> None:
-    with pytest.raises(SurroundingsError, match="Spark needs Java 17 or newer: none in JAVA_HOME") as caught:
+    with pytest.raises(InfrastructureError, match="Spark needs Java 17 or newer: none in JAVA_HOME") as caught:
         java.find_java(environ(tmp_path))
     assert "pip install 'headrace[jdk]'" in (caught.value.hint or "")
 
 
 def test_what_was_looked_at_is_said(tmp_path: Path, no_wheel: None) -> None:
     old = fake_java(tmp_path / "old", "11")
-    with pytest.raises(SurroundingsError, match=r"JAVA_HOME \(.*gone.*\) doesn't run; PATH \(.*\) is Java 11"):
+    with pytest.raises(InfrastructureError, match=r"JAVA_HOME \(.*gone.*\) doesn't run; PATH \(.*\) is Java 11"):
         java.find_java(environ(tmp_path, JAVA_HOME=str(tmp_path / "gone"), PATH=str(old / "bin")))
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, no_wheel: None) -> None:
     home = fake_java(tmp_path / "jre", "25", TRIMMED)
     (tmp_path / "cache").write_text("a file where a folder should be")
-    with pytest.raises(SurroundingsError, match="can't write the Java wrapper"):
+    with pytest.raises(InfrastructureError, match="can't write the Java wrapper"):
         java.find_java(environ(tmp_path, JAVA_HOME=str(home)))

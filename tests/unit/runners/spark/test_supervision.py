@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.core.errors import HeadraceError, SurroundingsError
+from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.ids import TaskName
 from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import messages as m
@@ -161,6 +161,6 @@ def test_a_job_that_ends_without_the_app_is_an_error() -> None:
     job.over = True
     with (
         Coordinator(new_ledger(), MemoryMetadata()) as coordinator,
-        pytest.raises(SurroundingsError, match="Spark's job has ended, but the app hasn't"),
+        pytest.raises(InfrastructureError, match="Spark's job has ended, but the app hasn't"),
     ):
         watch(coordinator, job)

@@ -11,7 +11,7 @@ import pytest
 from headrace.core.errors import UnavailableError, UsageError
 from headrace.runners.coordination.messages import ErrorReport
 from headrace.runners.coordination.query_messages import TASKS_MAX, Answers, Ask, TableFacts, TaskAnswer
-from headrace.runners.tables.routing import Columns, Scan, found, gets, owners
+from headrace.runners.tables.routing import TableColumns, TableScan, found, gets, owners
 from headrace.serdes.hashing import partition_of
 from headrace.serdes.ipc import encode_rows
 from headrace.stores.ordered_keys import KeyEncoding
@@ -32,14 +32,14 @@ def facts(tasks: int = 4, kind: str = "local", owned_by: list[str] | None = None
 
 
 def keys(*rows: tuple[Any, ...]) -> pl.DataFrame:
-    return Columns(facts()).keys(rows)
+    return TableColumns(facts()).keys(rows)
 
 
 # -- keys
 
 
 def test_a_key_is_asked_of_the_task_it_hashes_to() -> None:
-    columns = Columns(facts())
+    columns = TableColumns(facts())
     asked = keys(*(("AT", f"town {n}") for n in range(20)))
     for names in (["town"], ["town", "land"], ["land", "town"]):
         wanted = sorted({f"by-town/{n}" for n in partition_of(asked, names, 4).tolist()})
@@ -49,20 +49,20 @@ def test_a_key_is_asked_of_the_task_it_hashes_to() -> None:
 
 
 def test_golden_owners() -> None:
-    columns = Columns(facts())
+    columns = TableColumns(facts())
     asked = [owners(facts(owned_by=["town"]), columns, keys(("AT", town)))[0] for town in ("Graz", "Linz", "Wels", "")]
     assert asked == ["by-town/2", "by-town/1", "by-town/0", "by-town/0"]
 
 
 def test_a_key_without_an_owner_is_asked_of_all_and_of_a_global_table_of_one() -> None:
-    columns = Columns(facts())
+    columns = TableColumns(facts())
     one = keys(("AT", "Graz"))
     assert owners(facts(), columns, one) == tuple(facts().tasks)
     assert len(owners(facts(kind="global"), columns, one)) == 1
 
 
 def test_keys_go_out_as_the_store_has_them_to_so_many_tasks_at_once() -> None:
-    columns = Columns(facts(TASKS_MAX + 2))
+    columns = TableColumns(facts(TASKS_MAX + 2))
     first, second = gets(facts(TASKS_MAX + 2), columns, keys(("AT", "Graz")), 250)
     assert (len(first.tasks), len(second.tasks), second.limit_ms) == (TASKS_MAX, 2, 250)
     assert first.keys == second.keys == (b"\x01AT\x00\x01Graz\x00",)
@@ -83,18 +83,18 @@ def test_keys_go_out_as_the_store_has_them_to_so_many_tasks_at_once() -> None:
 )
 def test_keys_that_dont_fit(types: dict[str, str], row: tuple[Any, ...], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        Columns(facts(**types)).keys([row])
+        TableColumns(facts(**types)).keys([row])
 
 
 @pytest.mark.parametrize(
     ("type_", "value"), [("Float64", 2), ("Int64", -5), ("Boolean", True), ("Binary", b"\x00\xff")]
 )
 def test_keys_that_fit(type_: str, value: Any) -> None:
-    assert Columns(facts(n=type_)).keys([(value,)]).item() == value
+    assert TableColumns(facts(n=type_)).keys([(value,)]).item() == value
 
 
 def test_what_was_found_and_what_failed() -> None:
-    columns = Columns(facts())
+    columns = TableColumns(facts())
     rows = pl.DataFrame([("AT", "Graz", 3)], schema=TOWNS, orient="row")
     there = Answers(answers=[TaskAnswer(task="a/0", version=3, rows=encode_rows(rows)), TaskAnswer(task="a/1")])
     one, other = found(columns, there)
@@ -114,7 +114,7 @@ def test_what_was_found_and_what_failed() -> None:
 def inside(first: tuple[Any, ...] = (), **bounds: Any) -> list[tuple[str, str]]:
     """Which of some keys lie within."""
     some = [("AT", ""), ("AT", "Graz"), ("AT", "Gr\0"), ("AT", "Linz"), ("ATX", "Graz"), ("BE", "Gent"), ("", "x")]
-    low, high = Columns(facts()).range(first, **bounds)
+    low, high = TableColumns(facts()).range(first, **bounds)
     encoded = KeyEncoding({"land": pl.String(), "town": pl.String()}).encode(
         pl.DataFrame(some, schema=["land", "town"], orient="row")
     )
@@ -138,11 +138,11 @@ def test_bounds() -> None:
 
 def test_bounds_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="2 values were given"):
-        Columns(facts()).range(("AT", "Graz"), prefix="x")
+        TableColumns(facts()).range(("AT", "Graz"), prefix="x")
     with pytest.raises(UsageError, match="'n' of table 'towns' is Int64: only text begins"):
-        Columns(facts(n="Int64")).range((), prefix="1")
+        TableColumns(facts(n="Int64")).range((), prefix="1")
     with pytest.raises(UsageError, match="can't be of column 'n'"):
-        Columns(facts(n="Int64")).range((), start=Decimal("1.5"))
+        TableColumns(facts(n="Int64")).range((), start=Decimal("1.5"))
 
 
 # -- pages
@@ -153,7 +153,7 @@ class Tasks:
 
     def __init__(self, *towns: list[str], most: int = 1000) -> None:
         self.facts = facts(len(towns), town="String")
-        self.columns = Columns(self.facts)
+        self.columns = TableColumns(self.facts)
         self.most = most
         self.asked: list[list[str]] = []
         self._rows = {
@@ -161,8 +161,8 @@ class Tasks:
             for task, names in zip(self.facts.tasks, towns, strict=True)
         }
 
-    def page(self, limit: int, **options: Any) -> Scan:
-        scan = Scan.begin(self.facts, self.columns, (b"", b"\x02"), limit=limit, limit_ms=1, **options)
+    def page(self, limit: int, **options: Any) -> TableScan:
+        scan = TableScan.begin(self.facts, self.columns, (b"", b"\x02"), limit=limit, limit_ms=1, **options)
         while (ask := scan.ask()) is not None:
             self.asked.append(ask.tasks)
             scan.take(Answers(answers=[self._answer(task, ask) for task in ask.tasks]))
@@ -211,7 +211,7 @@ def test_a_page_that_is_just_full_has_no_next() -> None:
 
 def test_a_task_that_had_no_room_is_asked_again() -> None:
     tasks = Tasks(["a"], ["b"], ["c"])
-    scan = Scan.begin(tasks.facts, tasks.columns, (b"", b""), limit=9, limit_ms=1)
+    scan = TableScan.begin(tasks.facts, tasks.columns, (b"", b""), limit=9, limit_ms=1)
     for _ in range(2):
         ask = scan.ask()
         assert ask is not None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.runtime.operators.apart import chosen_apart
+from headrace.runtime.operators.spacing import chosen_apart
 
 
 def naive(rows: list[tuple[int, int]], distance: int) -> list[bool]:

@@ -146,18 +146,18 @@ def test_a_commit_waits_for_the_calls_under_way_and_covers_their_results() -> No
         gate.answer(1)
         turns(t, lambda: out(t) == [1])
         host = t._container.hosts[0]
-        before = host.node.version
+        before = host.machine.version
         t.clock.advance(1000)
         turns(t)
         t.feed("numbers", numbers(3), settle=False)
         turns(t)
-        assert (host.node.version, gate.asked, out(t, committed=True)) == (before, [1, 2], [])
+        assert (host.machine.version, gate.asked, out(t, committed=True)) == (before, [1, 2], [])
         assert (host.blocked_by, host.busy) == (None, False)
         t.clock.advance(1001)
         turns(t)
         assert host.blocked_by == "step map_async-1"
         gate.answer(2)
-        turns(t, lambda: host.node.version > before)
+        turns(t, lambda: host.machine.version > before)
         assert out(t, committed=True) == [1, 2]
         gate.answer(3)
         t.settle()
@@ -210,7 +210,7 @@ def test_what_rolls_back_forgets_its_calls() -> None:
         turns(t)
         gate.until_asked(1)
         host = t._container.hosts[0]
-        host.node.abandon()
+        host.machine.abandon()
         turns(t, lambda: len(gate.asked) == 2)
         gate.until(lambda: gate.cancelled == 1)
         gate.answer(1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.api.tasks import TimerAxis
-from headrace.runtime.operators.timers import TIME_MAX, Timers, identity_of, named
+from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, identity_of, named
 from headrace.stores.keyvalue import KeyValueStore
 
 AXES: list[TimerAxis] = ["event", "processing"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import CorruptLogError, UsageError
 from headrace.systems.log import segment
-from headrace.systems.log.segment import Stop, Verdict
+from headrace.systems.log.segment import ScanEnd, TailState
 
 SALT = 0x0123456789ABCDEF
 SEED = segment.seed_of(SALT)
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(bodies: list[bytes], base: int) -> None:
     data = b"".join(map(record, bodies))
     result = segment.scan(data, base, SEED)
     assert result.payloads == bodies
-    assert result.stop is Stop.END
+    assert result.stop is ScanEnd.END
     assert result.next == base + len(data)
     for offset, body in zip(result.offsets, bodies, strict=True):
         assert segment.scan(data[offset - base :], offset, SEED).payloads[0] == body
@@ -66,16 +66,16 @@ def test_what_is_written_is_read(bodies: list[bytes], base: int) -> None:
 def test_a_seal_ends_the_scan() -> None:
     data = record(b"a") + segment.seal_record(SEED) + record(b"behind the end")
     result = segment.scan(data, 32, SEED)
-    assert (result.payloads, result.stop, result.next) == ([b"a"], Stop.SEALED, 32 + len(record(b"a")))
+    assert (result.payloads, result.stop, result.next) == ([b"a"], ScanEnd.SEALED, 32 + len(record(b"a")))
 
 
 @pytest.mark.parametrize("cut", range(1, len(record(b"hello"))))
 def test_an_incomplete_record_says_what_it_needs(cut: int) -> None:
     whole = record(b"hello")
     result = segment.scan(whole[:cut], 0, SEED)
-    assert result.stop is Stop.INCOMPLETE
+    assert result.stop is ScanEnd.INCOMPLETE
     assert result.need == (segment.HEADER_SIZE if cut < segment.HEADER_SIZE else len(whole))
-    assert segment.diagnose(whole[:cut], SEED).verdict is Verdict.WAIT
+    assert segment.diagnose(whole[:cut], SEED).verdict is TailState.WAIT
 
 
 @pytest.mark.parametrize("cut", range(1, len(record(b"hello world, hello"))))
@@ -83,7 +83,7 @@ def test_a_torn_record_is_stepped_over_as_soon_as_another_header_follows(cut: in
     torn, after = record(b"hello world, hello")[:cut], record(b"the next writer's")
     for visible in range(segment.HEADER_SIZE, len(after) + 1):
         diagnosis = segment.diagnose(torn + after[:visible], SEED)
-        assert (diagnosis.verdict, diagnosis.skip) == (Verdict.TORN, cut)
+        assert (diagnosis.verdict, diagnosis.skip) == (TailState.TORN, cut)
 
 
 def test_a_torn_record_that_claims_far_more_than_the_file_holds_does_not_hold_up_its_followers() -> None:
@@ -105,21 +105,21 @@ def test_a_flipped_byte_with_a_record_behind_it_is_corruption(body: bytes, data:
     bad = bytearray(good)
     bad[at] ^= data.draw(st.integers(1, 255))
     tail = data.draw(st.sampled_from([b"", record(b"next"), segment.seal_record(SEED)]))
-    assert segment.scan(bytes(bad) + tail, 0, SEED).stop is Stop.BAD
-    assert segment.diagnose(bytes(bad) + tail, SEED).verdict is Verdict.CORRUPT
+    assert segment.scan(bytes(bad) + tail, 0, SEED).stop is ScanEnd.BAD
+    assert segment.diagnose(bytes(bad) + tail, SEED).verdict is TailState.CORRUPT
 
 
 def test_a_record_of_another_file_inside_a_body_is_no_record_here() -> None:
     foreign = record(b"payload", segment.seed_of(SALT + 1))
     growing = record(foreign * 3 + b"tail")
-    assert segment.diagnose(growing[:-4], SEED).verdict is Verdict.WAIT
+    assert segment.diagnose(growing[:-4], SEED).verdict is TailState.WAIT
     flipped = growing[:-1] + b"?"
-    assert segment.diagnose(flipped, SEED).verdict is Verdict.CORRUPT
+    assert segment.diagnose(flipped, SEED).verdict is TailState.CORRUPT
 
 
 def test_zeros_are_corruption() -> None:
-    assert segment.diagnose(bytes(100), SEED).verdict is Verdict.CORRUPT
-    assert segment.diagnose(bytes(3), SEED).verdict is Verdict.CORRUPT
+    assert segment.diagnose(bytes(100), SEED).verdict is TailState.CORRUPT
+    assert segment.diagnose(bytes(3), SEED).verdict is TailState.CORRUPT
 
 
 def test_headers_are_found_from_both_sides() -> None:

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from sql_rows import ROWS
 
-from headrace.core.errors import DataError, DeclarationError, HeadraceError, SurroundingsError, UnavailableError
+from headrace.core.errors import DataError, DeclarationError, HeadraceError, InfrastructureError, UnavailableError
 from headrace.core.url import SecretUrl
 from headrace.systems.sql import SqlSystem
 from postgres_server import PostgresServer
@@ -164,6 +164,6 @@ def test_the_password_turns_up_nowhere(postgres: PostgresServer) -> None:
 def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     monkeypatch.delitem(sys.modules, "headrace.systems.sql.postgres_client", raising=False)
-    with pytest.raises(SurroundingsError, match="can't be imported") as caught:
+    with pytest.raises(InfrastructureError, match="can't be imported") as caught:
         SqlSystem(SecretUrl("postgresql://u:pw@h/db"), "t").target("out")
     assert 'pip install "headrace[postgres]"' in (caught.value.hint or "")

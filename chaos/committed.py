@@ -1,0 +1,63 @@
+"""What an app has committed to one of its output streams, read as anyone outside has to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.core.errors import StreamNotFoundError
+from headrace.core.frame import Kind, body_of, decode_control, decode_header
+from headrace.core.ids import SSP, StreamId
+from headrace.serdes.ipc import concat_rows, decode_rows
+from headrace.systems.base import Edge, Records
+from headrace.systems.log.system import LogSystem
+
+
+def committed_rows(home: Path, stream: str) -> tuple[pl.DataFrame, int]:
+    """All committed rows of a stream of the embedded log, and how many of its frames are not (yet) committed."""
+    system = LogSystem(home / "streams")
+    info = system.admin().describe(stream)
+    if info is None:
+        raise StreamNotFoundError(f"there is no stream {stream!r} in {home}")
+    bodies: list[pl.DataFrame] = []
+    held = 0
+    for partition, extent in enumerate(system.admin().extents(stream)):
+        ssp = SSP(StreamId("log", stream), partition)
+        frames, waiting = _committed_frames(system, ssp, extent.upcoming)
+        bodies += frames
+        held += waiting
+    if not bodies:
+        return pl.DataFrame(schema=info.columns or {}), held
+    return concat_rows(bodies), held
+
+
+def _committed_frames(system: LogSystem, ssp: SSP, end: int) -> tuple[list[pl.DataFrame], int]:
+    reader: ReadCommitted[bytes] = ReadCommitted(whole=True)
+    frames: list[pl.DataFrame] = []
+    consumer = system.consumer()
+    try:
+        consumer.register(ssp, Edge.OLDEST)
+        while consumer.position(ssp) < end:
+            found = consumer.poll([ssp], 8 << 20)
+            if not found:
+                break  # what is left is the unfinished end of an append
+            for records in found:
+                if isinstance(records, Records):
+                    frames += _released(reader, records)
+    finally:
+        consumer.close()
+    return frames, reader.held
+
+
+def _released(reader: ReadCommitted[bytes], records: Records) -> list[pl.DataFrame]:
+    rows: list[pl.DataFrame] = []
+    behind = [*records.offsets[1:], records.next]
+    for offset, after, payload in zip(records.offsets, behind, records.payloads, strict=True):
+        header = decode_header(payload)
+        control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
+        for released in reader.receive(offset, after, header, control, payload):
+            if released.header.kind is Kind.USER:
+                rows.append(decode_rows(body_of(released.frame)))
+    return rows

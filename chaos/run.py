@@ -1,0 +1,111 @@
+"""One run of chaos: load, faults, the end, the verdict. Reports as it goes."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos import workload
+from chaos.deployment import Deployment
+from chaos.faults import Chaos, Fault
+from chaos.load import Load
+from chaos.oracle import expected
+from chaos.verdict import judge, judge_database
+from headrace.core.errors import HeadraceError
+from headrace.runners.spark.settings import is_local
+
+PAUSE_S = (0.5, 3.0)
+FINISH_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosPlan:
+    """What a run is like. ``kinds`` fixes the faults, one after the other, instead of drawing them for ``seconds``."""
+
+    seed: int
+    seconds: float
+    master: str = "local-cluster[2,1,1024]"
+    rate: int = 10_000
+    kinds: tuple[str, ...] = ()
+    keep: bool = False
+
+
+def run(plan: ChaosPlan, report: Callable[[str], None]) -> bool:
+    """Whether the app's committed output was exactly what it should be."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
+    good = False
+    try:
+        good = _run(plan, folder, report)
+    finally:
+        if good or not plan.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            report(f"everything is kept in {folder}")
+    return good
+
+
+def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
+    home = folder / "home"
+    workload.prepare(home)
+    drivers = 0
+
+    def start() -> Deployment:
+        nonlocal drivers
+        drivers += 1
+        command = [sys.executable, "-m", workload.__name__, str(home), plan.master]
+        return Deployment(command, home, workload.APP, folder / f"driver-{drivers}")
+
+    load = Load(home, plan.seed, plan.rate)
+    dice = random.Random(plan.seed)
+    chaos = Chaos(start, dice, has_executors=not is_local(plan.master), deployment=start())
+    try:
+        chaos.deployment.wait_running()
+        report(f"every task runs after {time.monotonic() - chaos.began:.1f} s")
+        chaos.began = time.monotonic()
+        load.start()
+        _strike(plan, chaos, dice, report)
+        written = load.finish()
+        began = time.monotonic()
+        code = chaos.deployment.wait(FINISH_S)
+        report(
+            f"sealed after {written.orders.height:,} orders; ended with {code} after {time.monotonic() - began:.1f} s"
+        )
+        report(summary(chaos.faults))
+        due = expected(written)
+        comparisons = judge(home, due)
+        comparisons.append(judge_database(home / workload.DATABASE, "report", due["region-totals"]))
+        for comparison in comparisons:
+            report(comparison.describe())
+        if code:
+            report(chaos.deployment.errors())
+        return code == 0 and all(comparison.equal for comparison in comparisons)
+    except HeadraceError as error:
+        report(f"the app did not recover: {error}")
+        return False
+    finally:
+        chaos.close()
+
+
+def _strike(plan: ChaosPlan, chaos: Chaos, dice: random.Random, report: Callable[[str], None]) -> None:
+    deadline = time.monotonic() + plan.seconds
+    kinds = list(plan.kinds)
+    while kinds if plan.kinds else time.monotonic() < deadline:
+        time.sleep(dice.uniform(*PAUSE_S))
+        fault = chaos.do(kinds.pop(0)) if plan.kinds else chaos.strike()
+        report(f"{fault.at_s:6.1f} s  {fault.kind:<16}  {fault.detail}, all well after {fault.back_s:.1f} s")
+
+
+def summary(faults: list[Fault]) -> str:
+    """How often each thing happened, and how long it took to recover."""
+    lines = [f"{len(faults)} faults:"]
+    for kind in sorted({fault.kind for fault in faults}):
+        times = sorted(fault.back_s for fault in faults if fault.kind == kind)
+        middle, worst = times[len(times) // 2], times[-1]
+        lines.append(f"  {len(times):3} x {kind:<16} median {middle:.1f} s, at most {worst:.1f} s")
+    return "\n".join(lines)

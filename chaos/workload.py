@@ -1,0 +1,114 @@
+"""The app that chaos is done to.
+
+Orders, some of which come twice, are dealt by number, let through once and joined with their payments. Then they are
+dealt by member, gathered in sessions with early results, and summed up per member and second. The sums are dealt by
+region, summed up per region and five seconds, and named by a table that a side input keeps; they go into a stream and
+into a database. ``seen`` lists every order as the third stage met it, so that one lost or doubled is known by its
+number. As a program (``python -m chaos.workload HOME MASTER``) this is the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import polars as pl
+
+from headrace.api.aggregates import count
+from headrace.api.aggregates import sum as total
+from headrace.api.descriptors import sql
+from headrace.api.stream import Stream
+from headrace.api.windows import session, tumbling
+from headrace.app import App
+from headrace.runners.spark.hosting import die_with_parent
+from headrace.streams import StreamWriter, create_stream
+
+APP = "chaos"
+PARTITIONS = 4
+REGIONS = {number: f"region-{number}" for number in range(7)}
+SHORT_MS, LONG_MS = 1000, 5000
+GAP_MS = 150
+REPEATED_MS = 10_000
+PAID_WITHIN_MS = 600
+ORDERS = {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64, "ts": pl.Int64}
+PAYMENTS = {"order": pl.Int64, "paid": pl.Int64, "at": pl.Int64}
+NAMES = {"region": pl.Int64, "name": pl.String}
+ORDERS_LATENESS_MS, PAYMENTS_LATENESS_MS = 500, 1500
+DATABASE = "results.db"
+
+
+def prepare(home: Path) -> None:
+    """Create the inputs; the names of the regions are there from the start."""
+    create_stream("orders", PARTITIONS, ORDERS, home=home)
+    create_stream("payments", PARTITIONS, PAYMENTS, home=home)
+    create_stream("region-names", 1, NAMES, home=home)
+    with StreamWriter("region-names", home=home) as writer:
+        writer.write(pl.DataFrame({"region": list(REGIONS), "name": list(REGIONS.values())}, schema=NAMES))
+        writer.seal()
+
+
+def build(home: str) -> App:
+    """The app."""
+    app = App(APP, home=home, intermediate_partitions=PARTITIONS, checkpoint_interval="500ms")
+    orders = app.input("orders", ORDERS, event_time="ts", lateness=ORDERS_LATENESS_MS)
+    once = (
+        orders.filter(pl.col("amount") > 0)
+        .partition_by("order", id="by-order")
+        .deduplicate("order", within=REPEATED_MS, id="once")
+    )
+    payments = app.input("payments", PAYMENTS, event_time="at", lateness=PAYMENTS_LATENESS_MS)
+    (
+        once.join(
+            payments.partition_by("order", id="payments-by-order"),
+            on="order",
+            how="left",
+            within=(0, PAID_WITHIN_MS),
+            id="with-payment",
+        )
+        .select("order", "amount", "paid")
+        .send_to(app.output("paid", partitions=PARTITIONS))
+    )
+    by_member = once.partition_by("member", id="by-member")
+    by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
+    (
+        by_member.window(
+            session(GAP_MS), key="member", agg={"orders": count(), "amount": total("amount")}, id="per-session", early=5
+        )
+        .filter(pl.col("pane") == "on_time")  # how many early ones there are is chance
+        .drop("pane", "pane_index")
+        .send_to(app.output("sessions", partitions=PARTITIONS))
+    )
+    _sums(app, by_member, home)
+    return app
+
+
+def _sums(app: App, by_member: Stream, home: str) -> None:
+    per_second = by_member.window(
+        tumbling(SHORT_MS), key="member", agg={"orders": count(), "amount": total("amount")}, id="per-second"
+    )
+    per_second.send_to(app.output("member-seconds", partitions=PARTITIONS))
+    names = app.table(
+        "region-names-by-number",
+        key="region",
+        kind="global",
+        side_inputs=app.input("region-names", NAMES, broadcast=True),
+    )
+    regions = (
+        per_second.with_columns(region=pl.col("member") % len(REGIONS))
+        .partition_by("region", id="by-region")
+        .map_batches(lambda rows: rows.with_columns(pl.col("amount") * 2))
+        .window(
+            tumbling(LONG_MS),
+            key="region",
+            agg={"orders": total("orders"), "doubled": total("amount"), "members": count()},
+            id="per-region",
+        )
+        .join(names)
+    )
+    regions.send_to(app.output("region-totals", partitions=PARTITIONS))
+    regions.send_to(app.output("region-report", system=sql(f"sqlite:///{home}/{DATABASE}", "report")))
+
+
+if __name__ == "__main__":
+    die_with_parent()  # chaos that is killed itself leaves no app behind that nobody will end
+    build(sys.argv[1]).run(master=sys.argv[2])

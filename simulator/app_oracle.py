@@ -1,0 +1,263 @@
+"""The judge of an app with real operators.
+
+Frames take the place of messages: each is known by who wrote it and as which, and must be committed, consumed and
+published as in the shapes without operators. Besides, the state in each changelog is rebuilt in new stores at the end
+and compared with every copy of it, and what the outputs hold with what the messages make of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import polars as pl
+
+from headrace.api.specs import Role
+from headrace.checkpoint.record import Change, LocalCheckpoint
+from headrace.core.frame import HEADER_SIZE, body_of
+from headrace.core.ids import SSP, Offset, TaskName
+from headrace.plan.model import StreamPlan
+from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.task import Task
+from headrace.serdes.ipc import decode_rows
+from headrace.stores.base import StateStore
+from headrace.stores.database import KeySpace
+from headrace.stores.keyed import KeyedRows
+from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.outbox import Outbox
+from headrace.stores.runs import Runs
+from headrace.stores.table import RowReader
+from headrace.systems.registry import keeps_rows
+from simulator.expected import Message, Row
+from simulator.lives import Arrival, Lives, Version
+from simulator.local import SimDatabase
+from simulator.oracle import Account, Oracle, TaskHistory
+from simulator.planned import AppShape, app_shape
+from simulator.shapes import TaskShape
+from simulator.storage import Folder
+from simulator.world import World
+
+_LAYOUTS_KEY = b"\xff"
+"""Where tables keep what their rows are like."""
+
+COPIES_CHECKED = 0.5
+"""How many copies are compared with the changelog: it costs as much as a task's whole life."""
+
+
+class AppOracle(Oracle):
+    """Judges one run of an app."""
+
+    shape: AppShape
+
+    def __init__(self, world: World, shape: AppShape, tasks: list[TaskShape]) -> None:
+        super().__init__(world, shape, tasks, exactly_once=True)
+        self.inputs: dict[str, list[Message]] = {}
+        self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
+        self._of_source: dict[tuple[SSP, Offset], int] = {}
+        self._bodies: dict[int, bytes] = {}
+        self._ends: dict[TaskName, Mapping[str, object]] = {}
+        self._history: dict[TaskName, list[bytes]] = {task.name: [] for task in tasks}
+        self._rows: dict[int, Sequence[Row]] = {}
+        self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
+        self._streams = {s.spec.stream.name: s.spec.id for s in shape.plan.streams.values()}
+        self._count = 0
+
+    # -- frames ------------------------------------------------------------------------------------------
+
+    def source_frame(self, stream: StreamPlan, ssp: SSP, offset: Offset, messages: Sequence[Message]) -> None:
+        """A frame of a source exists, and is to be read. Side inputs may be read by many."""
+        self.inputs[stream.spec.id] += messages
+        if stream.spec.role is Role.SOURCE:
+            self._count += 1
+            self._rows[self._count] = [asdict(message) for message in messages] if self.shape.case.asks else []
+            self._of_source[ssp, offset] = self._count
+            self._messages[self._count] = (ssp.stream.name, 0)
+            self.committed.add(self._count)
+
+    def source_message(self, ssp: SSP, offset: Offset) -> int | None:
+        """The id of a source's frame; None for one that isn't accounted for."""
+        return self._of_source.get((ssp, offset))
+
+    def message_of(self, ssp: SSP, payload: bytes) -> int:
+        """A frame is known by producer, generation and seq: the label may differ, and says nothing."""
+        name = (ssp.stream.name, ssp.partition, payload[1:9], payload[17:HEADER_SIZE])
+        known = self._ids.get(name)
+        if known is None:
+            self._count += 1
+            self._ids[name] = known = self._count
+            self._bodies[known] = payload
+        return known
+
+    def lived(self, ledger: TaskHistory, account: Account) -> None:
+        """See ``Oracle``."""
+        if not self.shape.case.asks:
+            return
+        arrivals = []
+        for frame, told in zip(account.consumed, account.told, strict=True):
+            if frame not in self._rows:
+                self._rows[frame] = decode_rows(body_of(self._bodies[frame])).to_dicts()
+            arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], *told))
+        time = NEVER if account.times is None else account.times.watermark
+        self._lives[ledger.shape.name].append(Version(int(self.world.now), tuple(arrivals), time, account.latest))
+
+    @property
+    def lives(self) -> Lives:
+        """What the tasks of each stage have committed so far."""
+        lives: dict[str, list[list[Version]]] = {}
+        for name, versions in self._lives.items():
+            lives.setdefault(name.stage, []).append(versions)
+        return lives
+
+    # -- state -------------------------------------------------------------------------------------------
+
+    def read_change(self, body: memoryview) -> object:
+        """See ``Oracle``."""
+        return bytes(body)
+
+    def settle(self, ledger: TaskHistory) -> None:
+        """See ``Oracle``."""
+        self._history[ledger.shape.name] += ledger.pending
+
+    def check_state(self) -> None:
+        """The tables that the changelogs make hold what the messages say, and stores that forget are empty."""
+        for name in self.ledgers if self.shape.case.forgets else ():
+            for id_, kept in self._wanted(name).items():
+                if id_ in self.shape.case.forgets and _left(kept):
+                    self.fail(name, f"store {id_} still holds {kept}")
+        for table, wanted in self.shape.case.tables(self.inputs).items():
+            held: set[int] = set()
+            for name in self.ledgers:
+                store = self.rebuilt(name).get(table)
+                if store is not None:
+                    held |= self._check_table(name, table, store, wanted)
+            if held != wanted.keys():
+                self.fail("run", f"table {table} has the keys {sorted(held)}, not {sorted(wanted)}")
+
+    def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
+        """See ``Oracle``: stores find in a copy what they find in the changelog."""
+        stores = self._empty_stores(task)
+        last = next(reversed(self.ledgers[task].commits), None)
+        if not stores or last != local.offset or self.world.mishaps.random() > COPIES_CHECKED:
+            return
+        wanted = self._wanted(task)
+        database = SimDatabase(Folder(state))
+        for id_, store in stores.items():
+            store.attach(KeySpace(database, id_))
+            if (found := contents(store)) != wanted[id_]:
+                self.fail(task, f"store {id_} in the {what}: {found}, in the changelog: {wanted[id_]}")
+
+    def _wanted(self, task: TaskName) -> Mapping[str, object]:
+        """What the task's stores hold at the end, by its changelog; those of windows and joins nothing."""
+        if task not in self._ends:
+            stores = self.rebuilt(task)
+            self._ends[task] = {id_: contents(store) for id_, store in stores.items()}
+            for id_, store in stores.items():
+                if isinstance(store, Runs | KeyedRows) and id_ not in self.shape.case.lasting and height(store):
+                    self.fail(task, f"store {id_} still holds {self._ends[task][id_]}")
+        return self._ends[task]
+
+    def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
+        """The task's stores, filled from all that counts in its changelog."""
+        stores = self._empty_stores(task)
+        for body in self._history[task]:
+            change = Change.decode(body)
+            stores[change.store].apply(bytes(change.change))
+        return stores
+
+    def _empty_stores(self, task: TaskName) -> dict[str, StateStore]:
+        """New stores of the task's kinds."""
+        return {id_: deepcopy(store) for id_, store in _stores_of(self.shape.case.name, task).items()}
+
+    def _check_table(self, task: TaskName, table: str, store: StateStore, wanted: Mapping[int, set[int]]) -> set[int]:
+        spec = self.shape.plan.graph.tables[table]
+        if not isinstance(store, KeyValueStore) or spec.schema is None:
+            self.fail(task, f"table {table} isn't kept by key")
+        held = set()
+        for rows in RowReader(store, spec.schema.columns, spec.key).scan():
+            for row in rows.to_dicts():
+                key, value = row["k"], row[self.shape.case.table_column]
+                held.add(key)
+                if value not in wanted.get(key, ()):
+                    self.fail(task, f"table {table} ends with {value} for key {key}, not with one of {wanted.get(key)}")
+        return held
+
+    # -- results -----------------------------------------------------------------------------------------
+
+    def judge_results(self, published: Mapping[str, Sequence[int]], targets: Mapping[str, Sequence[Row]]) -> None:
+        """The rows of all outputs are those that the messages make: ``published`` frames, and rows in ``targets``."""
+        outputs: dict[str, list[Row]] = {name: list(rows) for name, rows in targets.items()}
+        for name, frames in published.items():
+            outputs[name] = self._decoded(frames)
+        case = self.shape.case
+        wrong = case.wrong(self.inputs, outputs)
+        if wrong is None and case.wrong_by_lives is not None:
+            wrong = case.wrong_by_lives(self.inputs, outputs, self.lives)
+        if wrong:
+            self.fail("run", wrong)
+
+    def judge_due(self) -> None:
+        """The sources are about to end: what has to be there by now, is."""
+        if self.shape.case.due is None:
+            return
+        outputs: dict[str, list[Row]] = {name: [] for name in self.shape.outputs}
+        for ssp in self.logs:
+            if ssp.stream.name in outputs:
+                outputs[ssp.stream.name] += self._decoded(sorted(self.expected_rows(ssp, 0)))
+        wrong = self.shape.case.due(self.inputs, outputs, self.lives)
+        if wrong:
+            self.fail("run", f"before the sources end: {wrong}")
+
+    def _decoded(self, frames: Iterable[int]) -> list[Row]:
+        return [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
+
+
+@cache
+def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
+    """Stores to copy while they are empty: making a task takes longer than filling them."""
+    shape = app_shape(app)
+    stage, plan = shape.place_of(task)
+    stores = Task(shape.plan, stage, plan, _Nowhere(), TaskMetrics()).chain.stores()
+    specs = [shape.plan.streams[id_].spec for id_ in stage.outputs]
+    return stores | {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
+
+
+class _Nowhere:
+    """A port for tasks that only lend their stores."""
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """See ``Port``."""
+        raise AssertionError(f"a task that nobody feeds writes to {stream}")
+
+
+def height(store: Runs | KeyedRows) -> int:
+    """How many rows a store holds."""
+    rows = store.scan()
+    return 0 if rows is None else rows.height
+
+
+def _left(entries: object) -> bool:
+    """There are entries but for the one that says what the others are like."""
+    return isinstance(entries, list) and any(key != _LAYOUTS_KEY for key, _ in entries)
+
+
+def contents(store: StateStore) -> object:
+    """What a store holds, in a form that doesn't depend on how it came there."""
+    match store:
+        case Runs():
+            return _rows(store.scan()), store.taken
+        case KeyedRows():
+            return _rows(store.scan())
+        case KeyValueStore():
+            return list(store.range(b"", None))
+        case Outbox():
+            return store.pending_bytes, store.entries()
+        case _:
+            raise AssertionError(f"a store of an unknown kind: {store.id}")
+
+
+def _rows(frame: pl.DataFrame | None) -> list[tuple[Any, ...]]:
+    return [] if frame is None else sorted(frame.select(sorted(frame.columns)).rows(), key=repr)

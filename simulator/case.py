@@ -1,0 +1,66 @@
+"""What a simulated app is: how it is declared, what its sources are like, and what has to come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.api.stream import Stream
+from headrace.app import App
+from simulator.expected import TICK_MS, Outputs, Sources
+from simulator.lives import Lives
+
+INTERVAL_MS = 30
+"""Between checkpoints, as in the shapes without operators."""
+
+DISORDER = 8
+"""How far out of order messages come, and how much of it the inputs allow; in ticks."""
+
+COLUMNS: dict[str, pl.DataType] = {"id": pl.Int64(), "k": pl.Int64(), "ts": pl.Int64()}
+
+
+@dataclass(frozen=True)
+class AppCase:
+    """An app: its inputs with their partition counts, how it is declared, what has to come out of it."""
+
+    name: str
+    inputs: Mapping[str, int]
+    declare: Callable[[App], None]
+    wrong: Callable[[Sources, Outputs], str | None] = lambda sources, outputs: None
+    tables: Callable[[Sources], Mapping[str, dict[int, set[int]]]] = lambda sources: {}
+    """By table and key the ids that its row may have at the end."""
+    table_column: str = "id"
+    """The column of a table that holds the id."""
+    repeats: bool = False
+    """Some messages come again under their id."""
+    wrong_by_lives: Callable[[Sources, Outputs, Lives], str | None] | None = None
+    """As ``wrong``, of what is known only from what the tasks of each stage have committed, and when."""
+    due: Callable[[Sources, Outputs, Lives], str | None] | None = None
+    """What is wrong when the sources end at last: asked just before, with what is committed by then."""
+    disorder: int = DISORDER
+    """How far out of order its messages come, in ticks."""
+    quiet_ms: int = 0
+    """So long after the faults are over the sources end."""
+    late_frame: bool = False
+    """The last frame of each source partition comes then, too."""
+    forgets: tuple[str, ...] = ()
+    """Stores by key that hold nothing any more when all is over."""
+    lasting: tuple[str, ...] = ()
+    """Stores of other kinds that hold something even then: those of windows and joins don't."""
+
+    @property
+    def asks(self) -> bool:
+        """The oracle has to keep what its tasks have committed."""
+        return self.wrong_by_lives is not None or self.due is not None
+
+
+def ticks(number: int) -> str:
+    """So many ticks of event time as a duration."""
+    return f"{number * TICK_MS:+}ms" if number < 0 else f"{number * TICK_MS}ms"
+
+
+def read(app: App, name: str, lateness: int = DISORDER, idle: str | None = None) -> Stream:
+    """An input of the columns that all of them have."""
+    return app.input(name, COLUMNS, event_time="ts", lateness=ticks(lateness), idle_timeout=idle)

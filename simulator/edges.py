@@ -1,0 +1,94 @@
+"""What a simulated task writes to: channels to logs in the place of producers, and transactional targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from headrace.core.errors import UnavailableError
+from headrace.core.ids import Offset, StreamId
+from headrace.runtime.calls.lanes import Calls
+from headrace.runtime.connections import Connections
+from headrace.systems.base import Producer, Target
+from headrace.systems.registry import SystemSpec
+from simulator.world import World
+
+Send = Callable[[StreamId, int, bytes], None]
+"""Hands a frame to a partition of a stream."""
+
+
+class RowTarget:
+    """A foreign system with transactions: rows and each writer's position change together or not at all.
+
+    At times it can't be reached, and at times its answer gets lost, so that what failed has been done.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.rows: list[dict[str, object]] = []
+        self.failing = 0.0
+        """How likely a call fails."""
+        self._positions: dict[str, int] = {}
+
+    def position(self, writer: str) -> int:
+        """See ``Target``."""
+        self._fail("could not be asked")
+        return self._positions.get(writer, -1)
+
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        """See ``Target``."""
+        self._fail("could not be reached")
+        if version > self._positions.get(writer, -1):
+            self._positions[writer] = version
+            for part in rows:
+                self.rows += part.to_dicts()
+            if self.world.story is not None:
+                self.world.tell(f"target {self.name}", f"version {version} of {writer}: {sum(map(len, rows))} rows")
+        self._fail("gave no answer")
+
+    def close(self) -> None:
+        """See ``Target``."""
+
+    def _fail(self, why: str) -> None:
+        if self.failing and self.world.chance.random() < self.failing:
+            self.world.tell(f"target {self.name}", why)
+            raise UnavailableError(f"target {self.name} {why}")
+
+
+class SimProducer:
+    """Sends to the partitions of one system."""
+
+    def __init__(self, system: str, send: Send) -> None:
+        self._system = system
+        self._send = send
+
+    def send(self, stream: str, partition: int, payload: bytes) -> None:
+        """See ``Producer``."""
+        self._send(StreamId(self._system, stream), partition, payload)
+
+    def flush(self) -> dict[tuple[str, int], Offset]:
+        """See ``Producer``; whoever hosts the task waits for the channels, in steps."""
+        return {}
+
+    def close(self) -> None:
+        """See ``Producer``."""
+
+
+class SimConnections(Connections):
+    """What one simulated task reaches of the world."""
+
+    def __init__(self, send: Send, targets: dict[StreamId, RowTarget], calls: Calls) -> None:
+        super().__init__()
+        self.calls = calls
+        self._send = send
+        self._row_targets = targets
+
+    def record_producer(self, spec: SystemSpec) -> Producer:
+        """See ``Connections``."""
+        return SimProducer(spec.name, self._send)
+
+    def target(self, spec: SystemSpec, stream: StreamId) -> Target:
+        """See ``Connections``."""
+        return self._row_targets[stream]

@@ -1,0 +1,307 @@
+"""The judge: knows every message and every commit, and says so at the moment something is wrong.
+
+It believes nothing that the protocol says of itself. Which commits count it works out from the changelogs; what a
+commit made of what, the tasks write into the bookkeeping part of their commit records.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import msgspec
+
+from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
+from headrace.core.frame import Kind, body_of, decode_header
+from headrace.core.ids import SSP, Offset, TaskName
+from headrace.runtime.event_time.watermark import TimesCheckpoint
+from simulator.message import decode_message
+from simulator.processors import PROCESSORS
+from simulator.shapes import Shape, TaskShape
+from simulator.storage import SimLog
+from simulator.world import SimFailure, World
+
+
+class Account(msgspec.Struct, frozen=True):
+    """A task's part of its commit record: its bookkeeping, and for the oracle what went in and out."""
+
+    times: TimesCheckpoint | None
+    consumed: tuple[int, ...]
+    emitted: tuple[int, ...]
+    label: int
+    finished: bool = False
+    told: tuple[tuple[int, int, int, int, int], ...] = ()
+    """Of each of ``consumed``: as ``Arrival`` in ``lives`` has it."""
+    latest: int = 0
+    """The latest that the task's clock has shown by the commit."""
+
+
+_ACCOUNT = msgspec.json.Decoder(Account)
+
+
+@dataclass
+class TaskHistory:
+    """What the oracle knows of one task: the history of its changelog."""
+
+    shape: TaskShape
+    generation: int = 0
+    seq: int = 0
+    commits: dict[Offset, CommitRecord] = field(default_factory=dict)
+    consumed: list[int] = field(default_factory=list)
+    pending: list[Any] = field(default_factory=list)
+    state: dict[str, int] = field(default_factory=dict)
+    finished: bool = False
+
+    @property
+    def last(self) -> CommitRecord | None:
+        """The last commit that counts."""
+        return next(reversed(self.commits.values()), None)
+
+
+class Oracle:
+    """Judges one run. ``exactly_once`` off: everything at least once."""
+
+    def __init__(self, world: World, shape: Shape, tasks: list[TaskShape], exactly_once: bool) -> None:
+        self.world = world
+        self.shape = shape
+        self.exactly_once = exactly_once
+        self.ledgers = {task.name: TaskHistory(task) for task in tasks}
+        self.logs: dict[SSP, SimLog] = {}
+        self.committed: set[int] = set()
+        self.rollbacks = 0
+        self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
+        self._messages: dict[int, tuple[str, int]] = {}
+        self._landed: dict[int, tuple[SSP, Offset]] = {}
+        self._consumed: dict[str, set[int]] = defaultdict(set)
+        self._restores: dict[tuple[SSP, int, int], tuple[bytes, Offset]] = {}
+        self._highest: dict[int, dict[int, int]] = defaultdict(dict)
+        self._begun: dict[int, dict[int, int]] = defaultdict(dict)
+        self._lowered: set[int] = set()
+        self._rolled_back: set[tuple[int, SSP, int, int]] = set()
+
+    def fail(self, who: object, what: str) -> NoReturn:
+        """The run is over."""
+        self.world.tell(str(who), f"!! {what}")
+        raise SimFailure(f"{who}: {what}")
+
+    # -- what tasks tell as it happens -----------------------------------------------------------------
+
+    def source(self, stage: str, message: int, key: int) -> None:
+        """A source message exists."""
+        self._messages[message] = (f"source.{stage}", key)
+        self.committed.add(message)
+
+    def emitted(self, message: int, stream: str, key: int) -> None:
+        """A task has made a message."""
+        self._messages[message] = (stream, key)
+
+    def labelled(self, task: TaskShape, generation: int, label: int, *, restore: bool = False) -> None:
+        """A task will label what follows; a restore may go below what it announced before.
+
+        An older incarnation may announce more after its replacement has begun: what it sends comes late, or first.
+        """
+        highest, begun = self._highest[task.producer], self._begun[task.producer]
+        if restore:
+            begun[generation] = label
+        elif label <= highest.get(generation, -1):
+            return
+        highest[generation] = max(label, highest.get(generation, -1))
+        if any(before < after and high > at for before, high in highest.items() for after, at in begun.items()):
+            self._lowered.add(task.producer)
+
+    def late(self, task: TaskShape, producer: int, label: int, version: int) -> None:
+        """A frame of a version already committed was processed: only after a restore that lowered a label."""
+        if self.exactly_once and producer not in self._lowered:
+            self.fail(task.name, f"late effect: label {label} of producer {producer} after commit {version}")
+
+    def rolled_back(self, task: TaskShape, incarnation: int, ssp: SSP, key: tuple[int, int], scanned: Offset) -> None:
+        """A task rolls back: at most once a restore, and never for one that its scan could see."""
+        self.rollbacks += 1
+        name = (incarnation, ssp, *key)
+        if name in self._rolled_back:
+            self.fail(task.name, f"rolled back twice for the restore {key} in {ssp}")
+        self._rolled_back.add(name)
+        if self._restores[ssp, *key][1] < scanned:
+            self.fail(task.name, f"rolled back for the restore {key} in {ssp}, which its scan had seen")
+
+    def stored(self, task: TaskShape, local: LocalCheckpoint) -> None:
+        """Local state was written: it has to point at a commit that counts."""
+        record = self.ledgers[task.name].commits.get(local.offset)
+        if record is None or (record.generation, record.version) != (local.generation, local.version):
+            self.fail(task.name, f"local state points at {local}, which is no commit that counts")
+
+    # -- what messages and state look like -------------------------------------------------------------
+
+    def message_of(self, ssp: SSP, payload: bytes) -> int:
+        """The id of the message that a user frame is."""
+        return decode_message(body_of(payload))[0]
+
+    def read_change(self, body: memoryview) -> object:
+        """The body of a change frame, as ``settle`` wants it."""
+        return msgspec.msgpack.decode(Change.decode(body).change, type=tuple)
+
+    def lived(self, ledger: TaskHistory, account: Account) -> None:
+        """A commit counts: this is what its task did since the last."""
+
+    def settle(self, ledger: TaskHistory) -> None:
+        """A commit counts: the changes before it are state now."""
+        for key, value in ledger.pending:
+            if value is None:
+                ledger.state.pop(key, None)
+            else:
+                ledger.state[key] = value
+
+    # -- what lands ------------------------------------------------------------------------------------
+
+    def watch_stream(self, ssp: SSP, log: SimLog) -> None:
+        """Look at every append to a stream."""
+        self.logs[ssp] = log
+        log.watchers.append(lambda offset, payload: self._landing(ssp, offset, payload))
+
+    def watch_changelog(self, task: TaskName, log: SimLog) -> None:
+        """Look at every append to a changelog."""
+        ledger = self.ledgers[task]
+        log.watchers.append(lambda offset, payload: self._recorded(ledger, offset, payload))
+
+    def _landing(self, ssp: SSP, offset: Offset, payload: bytes) -> None:
+        kind = payload[0]
+        if kind == Kind.USER:
+            self._landed.setdefault(self.message_of(ssp, payload), (ssp, offset))
+        elif kind == Kind.RESTORE:
+            header = decode_header(payload)
+            key = (ssp, header.producer, header.generation)
+            if self._restores.setdefault(key, (payload, offset))[0] != payload:
+                self.fail(ssp, f"two different restores of producer {header.producer}, {header.generation}")
+        elif kind == Kind.CHECKPOINT:
+            header = decode_header(payload)
+            last = self._by_producer[header.producer].last
+            if last is None or last.version < header.version:
+                self.fail(ssp, f"checkpoint {header.version} of producer {header.producer} before its commit")
+
+    def _recorded(self, ledger: TaskHistory, offset: Offset, payload: bytes) -> None:
+        header = decode_header(payload)
+        if (header.generation, header.seq) <= (ledger.generation, ledger.seq):
+            return
+        ledger.generation, ledger.seq = header.generation, header.seq
+        if header.kind is Kind.ABORT:
+            ledger.pending.clear()
+        elif header.kind is Kind.CHANGE:
+            ledger.pending.append(self.read_change(body_of(payload)))
+        else:
+            self._judge(ledger, offset, decode_commit(body_of(payload)))
+
+    def _judge(self, ledger: TaskHistory, offset: Offset, record: CommitRecord) -> None:
+        task, last = ledger.shape, ledger.last
+        account = _ACCOUNT.decode(record.bookkeeping)
+        world = self.world
+        if world.story is not None:
+            world.tell(str(task.name), f"** commit {record.version} of g{record.generation} counts: {account}")
+        if last is not None and record.version <= last.version:
+            self.fail(task.name, f"commit {record.version} after commit {last.version}")
+        for message in account.emitted:
+            if message not in self._landed:
+                self.fail(task.name, f"commit {record.version} emits {message}, which is not in its stream yet")
+        if account.finished and ledger.finished:
+            self.fail(task.name, f"commit {record.version} sends end-of-stream, which was sent before")
+        ledger.finished |= account.finished
+        self._judge_consumed(ledger, record, account)
+        self._judge_positions(ledger, record)
+        self.committed.update(account.emitted)
+        self.lived(ledger, account)
+        ledger.consumed += account.consumed
+        ledger.commits[offset] = record
+        self.settle(ledger)
+        ledger.pending.clear()
+
+    def _judge_consumed(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
+        task = ledger.shape
+        done = self._consumed[task.stage.name]
+        if self.exactly_once:
+            if account.label > record.version:
+                self.fail(task.name, f"commit {record.version} holds effects of version {account.label}")
+            for message in account.consumed:
+                if message not in self.committed:
+                    self.fail(task.name, f"commit {record.version} consumes {message}, which nobody has committed")
+                if message in done:
+                    self.fail(task.name, f"commit {record.version} consumes {message}, which was consumed before")
+                done.add(message)
+        done.update(account.consumed)
+
+    def _judge_positions(self, ledger: TaskHistory, record: CommitRecord) -> None:
+        task = ledger.shape
+        for entry in record.inputs:
+            ssp = next(s for s in task.inputs if (str(s.stream), s.partition) == (entry.stream, entry.partition))
+            log = self.logs[ssp]
+            if entry.offset is not None and not log.oldest <= entry.offset <= log.end:
+                self.fail(task.name, f"commit {record.version} resumes {ssp} at {entry.offset}, kept {log.oldest}")
+            if not self.exactly_once:
+                continue
+            for parent in entry.parents:
+                if parent.version < record.version:
+                    self.fail(task.name, f"commit {record.version}, but {parent.producer} closed {parent.version}")
+                last = self._by_producer[parent.producer].last
+                outputs = last.outputs if last else ()
+                covered = next(
+                    (o.seq for o in outputs if (o.stream, o.partition) == (entry.stream, entry.partition)), 0
+                )
+                if parent.seq > covered + 1:
+                    self.fail(
+                        task.name,
+                        f"commit {record.version} covers {ssp} of producer {parent.producer} through "
+                        f"#{parent.seq}, which has committed #{covered}",
+                    )
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def missing(self) -> str | None:
+        """What was committed, but not consumed by everybody who should; None: nothing."""
+        for stage in self.shape.stages:
+            done = self._consumed[stage.name]
+            for message in sorted(self.committed - done):
+                if self._messages[message][0] in stage.takes and not self._too_late(stage.name, message):
+                    return f"stage {stage.name} has not consumed message {message}"
+        return None
+
+    def _too_late(self, stage: str, message: int) -> bool:
+        """Without barriers a reader may end on an attempt of its parent that is then repeated: it had it all."""
+        if self.exactly_once or message not in self._landed:
+            return False
+        ssp, offset = self._landed[message]
+        for ledger in self.ledgers.values():
+            if ledger.shape.stage.name == stage and ssp in ledger.shape.inputs and ledger.last and ledger.last.ended:
+                at = {(entry.stream, entry.partition): entry.offset or 0 for entry in ledger.last.inputs}
+                return offset >= at[str(ssp.stream), ssp.partition]
+        return False
+
+    def check_state(self) -> None:
+        """Every task's state, as its changelog has it, is what its committed input makes of it."""
+        for ledger in self.ledgers.values():
+            consumed = [self._messages[message] for message in ledger.consumed]
+            processor = PROCESSORS[ledger.shape.stage.does]
+            wrong = processor.check(ledger.state, consumed) if self.exactly_once else None
+            if wrong:
+                self.fail(ledger.shape.name, wrong)
+
+    def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
+        """A copy of a task's state (folder, snapshot) that claims to be at the last commit is equal to it."""
+        ledger = self.ledgers[task]
+        if next(reversed(ledger.commits), None) == local.offset and state != ledger.state:
+            self.fail(task, f"{what}: {state}, changelog: {ledger.state}")
+
+    def expected_rows(self, ssp: SSP, start: Offset) -> set[int]:
+        """The committed messages of an output partition that first landed at or behind an offset."""
+        return {
+            m for m in self.committed if m in self._landed and self._landed[m][0] == ssp and self._landed[m][1] >= start
+        }
+
+    def judge_rows(self, ssp: SSP, published: list[int], start: Offset) -> None:
+        """What a reader that began at an offset has published: all that is committed, nothing else, nothing twice."""
+        rows = set(published)
+        if self.exactly_once and len(rows) != len(published):
+            self.fail(ssp, f"published twice: {sorted(m for m in rows if published.count(m) > 1)}")
+        if self.exactly_once and not rows <= self.committed:
+            self.fail(ssp, f"published, but not committed: {sorted(rows - self.committed)}")
+        lost = self.expected_rows(ssp, start) - rows
+        if lost:
+            self.fail(ssp, f"committed, but not published: {sorted(lost)}")

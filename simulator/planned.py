@@ -1,0 +1,103 @@
+"""A planned app in the terms of the simulator: its stages, tasks and streams, as the plan has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from headrace.api.specs import Role
+from headrace.core.ids import StreamId, TaskName
+from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
+from headrace.runtime.host.machine_config import machine_config
+from headrace.systems.registry import keeps_rows
+from simulator.case import AppCase
+from simulator.declared import CASES, planned
+from simulator.shapes import Shape, Stage, TaskShape
+
+
+@dataclass(frozen=True)
+class AppStage(Stage):
+    """A stage of the plan; ``reads`` names its sources, too."""
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """See ``Stage``."""
+        return frozenset(self.reads)
+
+
+@dataclass(frozen=True)
+class AppShape(Shape):
+    """An app and its plan."""
+
+    plan: Plan
+    case: AppCase
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The framed streams that leave the app."""
+        return tuple(
+            s.spec.stream.name
+            for s in self.plan.streams.values()
+            if s.spec.role is Role.SINK and not keeps_rows(s.spec.system)
+        )
+
+    @property
+    def targets(self) -> tuple[StreamId, ...]:
+        """Its outputs in foreign systems."""
+        return tuple(s.spec.stream for s in self.plan.streams.values() if keeps_rows(s.spec.system))
+
+    @property
+    def sources(self) -> tuple[StreamPlan, ...]:
+        """What it reads from outside."""
+        return tuple(s for s in self.plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT))
+
+    def id_of(self, stream: str) -> StreamId:
+        """See ``Shape``."""
+        return next(s.spec.stream for s in self.plan.streams.values() if s.spec.stream.name == stream)
+
+    def tasks(self) -> list[TaskShape]:
+        """See ``Shape``."""
+        return [self._task(stage, task) for stage in self.plan.stages for task in stage.tasks]
+
+    def place_of(self, task: TaskName) -> tuple[StagePlan, TaskPlan]:
+        """A task in the plan."""
+        stage = self.plan.stage(task.stage)
+        return stage, stage.tasks[task.number]
+
+    def _task(self, stage: StagePlan, task: TaskPlan) -> TaskShape:
+        config = machine_config(self.plan, stage, task)
+        streams = {s.spec.stream: s for s in self.plan.streams.values()}
+        return TaskShape(
+            name=task.name,
+            stage=next(s for s in self.stages if s.name == stage.name),
+            producer=task.producer,
+            inputs={ssp: tuple(producers) for ssp, producers in config.inputs.items()},
+            writers={ssp: streams[ssp.stream].writers for ssp in config.inputs},
+            outputs=config.outputs,
+            sources=tuple(ssp for ssp in task.inputs if ssp not in config.inputs),
+        )
+
+
+@cache
+def app_shape(name: str) -> AppShape:
+    """The shape of an app by its name."""
+    plan = planned(name)
+    framed = [s for s in plan.streams.values() if not keeps_rows(s.spec.system) and s.writers]
+    return AppShape(
+        streams={s.spec.stream.name: s.partitions for s in framed},
+        stages=tuple(_stage(plan, stage) for stage in plan.stages),
+        plan=plan,
+        case=CASES[name],
+    )
+
+
+def _stage(plan: Plan, stage: StagePlan) -> AppStage:
+    reads = [plan.streams[id_] for id_ in stage.inputs]
+    return AppStage(
+        name=stage.name,
+        does="operators",
+        tasks=len(stage.tasks),
+        writes=tuple(plan.streams[id_].spec.stream.name for id_ in stage.outputs),
+        reads=tuple(s.spec.stream.name for s in reads),
+        sources=sum(s.partitions for s in reads if s.spec.role is Role.SOURCE),
+    )

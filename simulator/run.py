@@ -1,0 +1,205 @@
+"""One run: a seed in, an outcome out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.core.errors import HeadraceError
+from headrace.core.ids import SSP
+from simulator.app_cluster import AppCluster
+from simulator.app_oracle import AppOracle
+from simulator.app_task import AppTask
+from simulator.case import INTERVAL_MS
+from simulator.cluster import Cluster, Placing, RunSettings
+from simulator.declared import CASES
+from simulator.faults import Faults
+from simulator.oracle import Oracle
+from simulator.planned import AppShape, app_shape
+from simulator.readers import MakeReader, Publisher
+from simulator.shapes import SHAPES, Shape
+from simulator.task import SimTask
+from simulator.world import SimFailure, World
+
+MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *CASES)
+"""What a seed may have: apps, and about as often shapes without operators, which take a third of the time."""
+
+GRACE_INTERVALS = 80
+"""How long after the last fault everything has to be done."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a seed came to. ``failure`` is None when it passed."""
+
+    seed: int
+    shape: str
+    failure: str | None
+    steps: int
+    commits: int
+    rollbacks: int
+    incarnations: int
+    ended_at_ms: float
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run is made of: the seam for mutants. Apps with real operators have hosts of their own."""
+
+    task: Placing = SimTask
+    app_task: Callable[..., AppTask] = AppTask
+    cluster: type[Cluster] = Cluster
+    app_cluster: type[AppCluster] = AppCluster
+    publisher: type[Publisher] = Publisher
+    reader: MakeReader = lambda position, whole: ReadCommitted(position, whole=whole)
+
+
+def simulate(
+    seed: int, shapes: Sequence[str] = (), parts: Parts | None = None, story: list[str] | None = None
+) -> Outcome:
+    """Run one seed over one of ``shapes`` (none: of all); ``story`` is filled with what happened."""
+    run = Run(seed, shapes or MIX, parts or Parts(), story)
+    failure = None
+    try:
+        run.run()
+    except (SimFailure, HeadraceError, AssertionError) as error:
+        failure = f"{type(error).__name__}: {error}"
+    finally:
+        run.cluster.close()
+    oracle = run.oracle
+    return Outcome(
+        seed,
+        run.shape_name,
+        failure,
+        run.world.steps,
+        sum(len(ledger.commits) for ledger in oracle.ledgers.values()),
+        oracle.rollbacks,
+        len(run.cluster.incarnations),
+        run.world.now,
+    )
+
+
+class Run:
+    """The world of one seed."""
+
+    def __init__(self, seed: int, shapes: Sequence[str], parts: Parts, story: list[str] | None) -> None:
+        self.world = world = World(seed, story)
+        self.shape_name = world.chance.choice(list(shapes))
+        self.oracle: Oracle
+        self.cluster: Cluster
+        if self.shape_name in CASES:
+            self.shape: Shape = (app := app_shape(self.shape_name))
+            self.settings = _draw_app_settings(world, app)
+            self.oracle = judge = AppOracle(world, app, app.tasks())
+            self.cluster = parts.app_cluster(world, app, self.settings, judge, parts.app_task)
+        else:
+            self.shape = SHAPES[self.shape_name]
+            self.settings = _draw_settings(world, self.shape)
+            self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
+            self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
+        self.publishers: list[Publisher] = []
+        self._parts = parts
+        self.faults = Faults(world, self.cluster, self.publishers)
+        world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
+
+    def run(self) -> None:
+        """From the first start to the verdict."""
+        world, settings = self.world, self.settings
+        self.cluster.start()
+        for ssp in self._output_partitions():
+            self._publish(ssp, 0)
+            if world.chance.random() < 0.6:
+                begin_later = partial(self._publish, ssp, None)
+                world.after(world.chance.random() * settings.faults_until, begin_later)
+        world.spawn("faults", self.faults.run())
+        quiet = self.shape.case.quiet_ms if isinstance(self.shape, AppShape) else 0
+        deadline = settings.faults_until + quiet + GRACE_INTERVALS * settings.interval_ms
+        if not world.run(deadline, self._done):
+            self.oracle.fail("run", f"no end by {deadline:.0f} ms: {self._hanging()}")
+        self._judge()
+
+    def _publish(self, ssp: SSP, start: int | None) -> None:
+        log = self.cluster.logs[ssp]
+        begin = log.end if start is None else start
+        publisher = self._parts.publisher(self.world, ssp, log, begin, self._parts.reader, self.oracle.message_of)
+        self.publishers.append(publisher)
+        publisher.begin()
+
+    def _output_partitions(self) -> list[SSP]:
+        shape = self.shape
+        return [SSP(shape.id_of(name), p) for name in shape.outputs for p in range(shape.streams[name])]
+
+    def _done(self) -> bool:
+        if not self.faults.over:
+            return False
+        if all(stage.name in self.settings.sealed for stage in self.shape.stages if stage.sources):
+            return self.cluster.all_over and all(publisher.drained for publisher in self.publishers)
+        return (
+            self.oracle.missing() is None
+            and all(set(p.target.rows) >= self.oracle.expected_rows(p.ssp, p.start) for p in self.publishers)
+            and self.cluster.sources_read
+        )
+
+    def _hanging(self) -> str:
+        lines = [self.oracle.missing() or "nothing is missing"]
+        for task in self.cluster.tasks:
+            if not self.cluster.metadata.read(task.name).over:
+                lines.append(f"{task.name}: {self.cluster.current[task.name].status()}")
+        return "; ".join(lines)
+
+    def _judge(self) -> None:
+        missing = self.oracle.missing()
+        if missing:
+            self.oracle.fail("run", missing)
+        self.oracle.check_state()
+        self.cluster.check_copies()
+        for publisher in self.publishers:
+            self.oracle.judge_rows(publisher.ssp, publisher.target.rows, publisher.start)
+        for publisher in self.publishers[: len(self._output_partitions())]:
+            for _ in range(6):
+                start = int(self.world.chance.random() * publisher.log.end)
+                self.oracle.judge_rows(publisher.ssp, publisher.read_alone(start), start)
+        if isinstance(self.cluster, AppCluster):
+            self._judge_results(self.cluster)
+
+    def _judge_results(self, cluster: AppCluster) -> None:
+        published: dict[str, list[int]] = {name: [] for name in self.shape.outputs}
+        for publisher in self.publishers[: len(self._output_partitions())]:
+            published[publisher.ssp.stream.name] += publisher.target.rows
+        targets = {stream.name: target.rows for stream, target in cluster.targets.items()}
+        targets |= {name: list(rows.values()) for name, rows in self.world.services.items()}
+        cluster.oracle.judge_results(published, targets)
+
+
+def _draw_settings(world: World, shape: Shape) -> RunSettings:
+    chance = world.chance
+    interval = 30
+    stages = sorted(stage.name for stage in shape.stages if stage.sources)
+    return RunSettings(
+        interval_ms=interval,
+        exactly_once=chance.random() < 0.93,
+        sealed=frozenset(stages if chance.random() < 0.7 else {s for s in stages if chance.random() < 0.5}),
+        retry=chance.choice((0.0, 0.05, 0.2)),
+        skew_ms=chance.choice((0, interval // 2, interval * 3, interval * 6)),
+        hosts=chance.choice((1, 2, 3)),
+        faults=chance.choice((0, 2, 5, 10, 15, 30)),
+        faults_until=float(chance.choice((150, 250, 400, 400, 900))),
+        trims=chance.random() < 0.7,
+    )
+
+
+def _draw_app_settings(world: World, shape: AppShape) -> RunSettings:
+    """Apps end, so that all they have to say can be judged; what costs most, real time, is kept short."""
+    chance = world.chance
+    return RunSettings(
+        interval_ms=INTERVAL_MS,
+        sealed=frozenset(stage.name for stage in shape.stages),
+        retry=chance.choice((0.0, 0.05, 0.2)),
+        skew_ms=chance.choice((0, INTERVAL_MS // 2, INTERVAL_MS * 3)),
+        hosts=chance.choice((1, 2, 3)),
+        faults=chance.choice((1, 3, 6, 9, 12)),
+        faults_until=float(chance.choice((60, 100, 180))),
+        trims=chance.random() < 0.7,
+    )

@@ -1,0 +1,199 @@
+"""What is durable in the simulated world: logs, local folders, snapshots, a transactional target.
+
+An append isn't in the log when ``send`` returns. It lands later, in order, alone or with others; an
+acknowledgement may get lost, so that everything not acknowledged lands once more; and when its writer dies, any
+prefix of what is in flight may still land, at once or long after.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.checkpoint.record import LocalCheckpoint, ReaderPosition
+from headrace.core.errors import TrimmedOffsetError
+from headrace.core.ids import Offset
+from simulator.world import World
+
+STEP = 10
+"""Offsets aren't consecutive, as in a log of bytes: who counts with + 1 is found out."""
+
+TORN = 0.2
+"""How often a writer that dies with records in flight leaves half a record."""
+
+Value = int | None
+
+
+class SimLog:
+    """One partition: records, oldest kept offset, and who wants to know of each append."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.oldest: Offset = 0
+        self.held_until = 0.0
+        self.watchers: list[Callable[[Offset, bytes], None]] = []
+        self.end: Offset = 0
+        """Behind the last record, or behind what a torn append left."""
+        self._offsets: list[Offset] = []
+        self._records: dict[Offset, bytes] = {}
+
+    def append(self, payload: bytes) -> None:
+        """A record lands."""
+        offset = self.end
+        self._offsets.append(offset)
+        self._records[offset] = payload
+        self.end = offset + STEP
+        for watch in self.watchers:
+            watch(offset, payload)
+
+    def read(self, offset: Offset) -> bytes:
+        """The record at an offset."""
+        if offset < self.oldest:
+            raise TrimmedOffsetError(f"{self.name}: offset {offset} lies below {self.oldest}, the oldest kept")
+        return self._records[offset]
+
+    def tear(self, size: int) -> None:
+        """An append breaks off: what it left is no record, and is stepped over."""
+        self.end += size
+
+    def whole(self, offset: Offset) -> bool:
+        """A record stands at an offset."""
+        return offset in self._records
+
+    def offsets(self, start: Offset, stop: Offset) -> list[Offset]:
+        """Where records stand from ``start`` on, before ``stop``."""
+        return self._offsets[bisect_left(self._offsets, start) : bisect_left(self._offsets, stop)]
+
+    def first(self, start: Offset) -> Offset | None:
+        """Where the first record from ``start`` on stands; None: there is none yet."""
+        number = bisect_left(self._offsets, start)
+        return self._offsets[number] if number < len(self._offsets) else None
+
+    def trim(self, before: Offset) -> None:
+        """Give up what lies below."""
+        self.oldest = max(self.oldest, before)
+
+
+class Channel:
+    """One writer's way to one log: what is in flight, in order."""
+
+    def __init__(self, world: World, log: SimLog, retry: float) -> None:
+        self.log = log
+        self.acknowledged: Offset = 0
+        self._world = world
+        self._retry = retry
+        self._flying: list[bytes] = []
+        self._landed = 0
+        self._planned = False
+        self._most: int | None = None
+
+    @property
+    def flying(self) -> int:
+        """How many records aren't acknowledged."""
+        return len(self._flying)
+
+    def send(self, payload: bytes) -> None:
+        """Hand a record over."""
+        self._flying.append(payload)
+        self._plan()
+
+    def die(self) -> None:
+        """The writer is gone: nothing of what is in flight lands, or a prefix, soon or late."""
+        chance = self._world.chance
+        waiting = len(self._flying) - self._landed
+        self._most = 0 if chance.random() < 0.4 else chance.randint(0, waiting)
+        if waiting and self._world.mishaps.random() < TORN:
+            # It dies in the midst of a write: what lands of it, lands now, and its last record in part.
+            self._most = self._world.mishaps.randrange(waiting)
+            self._land()
+            self._flying.clear()
+            self.log.tear(self._world.mishaps.randint(1, STEP - 1))
+            self._world.tell(self.log.name, "ends in half a record")
+            return
+        if chance.random() < 0.5:
+            self._planned = True
+            self._world.after(chance.random() * 300, self._land)
+
+    def _plan(self) -> None:
+        if not self._planned and self._flying:
+            self._planned = True
+            delay = self._world.chance.random() ** 3 * 4
+            self._world.after(max(delay, self.log.held_until - self._world.now), self._land)
+
+    def _land(self) -> None:
+        self._planned = False
+        waiting = len(self._flying) - self._landed
+        if self._most is not None:
+            waiting = min(waiting, self._most)
+        chance = self._world.chance
+        count = waiting if waiting < 2 or chance.random() < 0.5 else chance.randint(1, waiting)
+        for payload in self._flying[self._landed : self._landed + count]:
+            self.log.append(payload)
+        self._landed += count
+        if self._most is not None:
+            self._most -= count
+            if self._most <= 0:
+                self._flying.clear()
+                return
+        if chance.random() < self._retry:
+            self._landed = 0
+        else:
+            del self._flying[: self._landed]
+            self._landed = 0
+            self.acknowledged = self.log.end
+        self._plan()
+
+
+@dataclass
+class Folder:
+    """A task's local state on one host: what RocksDB would hold, and the lock of whoever has it open."""
+
+    state: dict[Any, Any] = field(default_factory=dict)
+    local: bytes | None = None
+    owner: object | None = None
+
+    def apply(self, changes: dict[str, Value], local: LocalCheckpoint) -> None:
+        """One batch: the changes and what they bring the state to."""
+        for key, value in changes.items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = value
+        self.local = local.encode()
+
+    def wipe(self) -> None:
+        """Everything is gone."""
+        self.state.clear()
+        self.local = None
+
+
+@dataclass(frozen=True)
+class SimSnapshot:
+    """A copy of a folder that every host can reach."""
+
+    local: LocalCheckpoint
+    state: dict[Any, Any]
+
+
+class Target:
+    """A foreign system with transactions: rows and the reader's position change together or not at all."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.position: bytes | None = None
+        self.transactions = 0
+
+    def load(self) -> tuple[int, ReaderPosition | None]:
+        """Where to go on, and the number that a transaction has to name."""
+        return self.transactions, ReaderPosition.decode(self.position) if self.position else None
+
+    def store(self, expected: int, position: ReaderPosition, rows: list[int]) -> bool:
+        """Commit, unless another transaction came in between."""
+        if expected != self.transactions:
+            return False
+        self.transactions += 1
+        self.position = position.encode()
+        self.rows += rows
+        return True

@@ -1,0 +1,1 @@
+"""Calls that take time: made beside the run loop, their results put back in order."""

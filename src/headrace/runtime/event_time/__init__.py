@@ -1,0 +1,1 @@
+"""Event time: watermarks, idle inputs, time columns."""

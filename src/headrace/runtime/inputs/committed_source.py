@@ -1,0 +1,76 @@
+"""A source partition read committed: another app's frames are taken once their commit is known.
+
+Frames of plain writers pass at once. What can't even be read as a frame passes too: the intake's policy decides about
+it. The position is what a checkpoint keeps: the first frame still held, and what is dealt with of each producer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.checkpoint.record import ReaderPosition, SourceEntry
+from headrace.core.errors import FrameError, ProtocolError
+from headrace.core.frame import Header, Kind, body_of, decode_control, decode_header
+from headrace.core.ids import SSP, Offset
+
+_PLAIN = Header(Kind.USER)
+
+
+@dataclass(slots=True)
+class Released:
+    """Whole frames that may be processed, and where they stood."""
+
+    offsets: list[Offset]
+    payloads: list[bytes]
+
+
+class CommittedSource:
+    """One source partition of a record system."""
+
+    def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None) -> None:
+        """Begin at ``start``, which is the saved position's offset if there is one."""
+        self._ssp = ssp
+        position = ReaderPosition(offset=start)
+        if saved is not None:
+            position = ReaderPosition(
+                offset=start, whole=saved.whole, covered=saved.covered, plain_before=saved.plain_before
+            )
+        self._reader: ReadCommitted[bytes] = ReadCommitted(position)
+
+    def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
+        """Take consecutive frames; answers all that are committed now, in order."""
+        released = Released([], [])
+        behind = [*offsets[1:], after]
+        for offset, payload, follows in zip(offsets, payloads, behind, strict=True):
+            try:
+                header = decode_header(payload)
+                control = None
+                if header.kind in (Kind.CHECKPOINT, Kind.RESTORE):
+                    control = decode_control(header.kind, body_of(payload))
+            except FrameError:
+                header, control = _PLAIN, None
+            try:
+                for held in self._reader.receive(offset, follows, header, control, payload):
+                    released.offsets.append(held.offset)
+                    released.payloads.append(held.frame)
+            except ProtocolError as error:
+                raise ProtocolError(f"{self._ssp}: {error.message}", hint=error.hint) from error
+        return released
+
+    @property
+    def held(self) -> int:
+        """How many frames wait for their commit."""
+        return self._reader.held
+
+    def entry(self) -> SourceEntry:
+        """The position as a checkpoint keeps it."""
+        position = self._reader.position()
+        return SourceEntry(
+            stream=str(self._ssp.stream),
+            partition=self._ssp.partition,
+            offset=position.offset,
+            whole=position.whole,
+            covered=position.covered,
+            plain_before=position.plain_before,
+        )

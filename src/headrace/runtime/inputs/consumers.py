@@ -1,0 +1,151 @@
+"""The consumers of one task: one for each system, all its partitions, and how much may wait unprocessed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from headrace.api.specs import Role, StreamSpec
+from headrace.core.errors import FencedError, HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.runtime.connections import Connections
+from headrace.runtime.inputs.chooser import Chooser
+from headrace.runtime.inputs.envelope import envelopes
+from headrace.systems.base import Consumer, Edge, Extent, Position, Records
+
+WAITING_BYTES_MAX = 8 << 20
+POLL_BYTES_MAX = 4 << 20
+
+
+class InputConsumers:
+    """Reads the input partitions of one task."""
+
+    def __init__(self, specs: Mapping[SSP, StreamSpec], connections: Connections) -> None:
+        self._specs = specs
+        self._connections = connections
+        self._consumers: dict[str, Consumer] = {}
+        self._ssps: dict[str, list[SSP]] = {}
+        self._hungry: dict[str, bool] = {}
+        self._begun = False
+        for ssp, spec in specs.items():
+            name = spec.system.name
+            if name not in self._consumers:
+                self._consumers[name] = connections.consumer(spec.system, _looked_at(specs, name))
+                self._hungry[name] = False
+            self._ssps.setdefault(name, []).append(ssp)
+
+    def begin(self, positions: Mapping[SSP, Position]) -> dict[SSP, Offset]:
+        """Read on at these positions (also after a rollback); returns them as offsets.
+
+        Raises ``FencedError`` where an intermediate stream was trimmed beyond its position: its only reader has read
+        further. A source may be trimmed by anybody, read or not: that is a ``TrimmedOffsetError``.
+        """
+        begun: dict[SSP, Offset] = {}
+        for name, ssps in self._ssps.items():
+            consumer = self._consumers[name]
+            for ssp in ssps:
+                try:
+                    _register(consumer, ssp, positions[ssp])
+                except TrimmedOffsetError as error:
+                    raise self._given_up(ssp, error) from error
+                begun[ssp] = consumer.position(ssp)
+            self._hungry[name] = True
+        self._begun = True
+        return begun
+
+    def _given_up(self, ssp: SSP, error: TrimmedOffsetError) -> HeadraceError:
+        if self._specs[ssp].role is Role.INTERMEDIATE:
+            return FencedError(
+                f"it would have to read what was given up: {error.message}",
+                hint="this is a stale copy of the task; its replacement has read further",
+            )
+        return TrimmedOffsetError(
+            f"its checkpoint goes on in what was given up: {error.message}",
+            hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is "
+            "lost. Start the app under another name to begin anew with what is left",
+        )
+
+    def poll(self, chooser: Chooser) -> None:
+        """Hand what has arrived to the chooser; partitions of which enough waits are left alone."""
+        for name, consumer in self._consumers.items():
+            ssps = self._ssps[name]
+            wanted = [ssp for ssp in ssps if chooser.waiting_bytes(ssp) < WAITING_BYTES_MAX]
+            if not wanted:
+                continue
+            found = consumer.poll(wanted, POLL_BYTES_MAX)
+            self._hungry[name] = bool(found) or len(wanted) < len(ssps)
+            for polled in found:
+                for envelope in envelopes(polled):
+                    chooser.offer(envelope)
+
+    @property
+    def hungry(self) -> bool:
+        """The last poll found something, or left something out: there may be more."""
+        return any(self._hungry.values())
+
+    def filenos(self) -> list[int]:
+        """Descriptors that turn readable when there may be something to poll."""
+        numbers = [consumer.fileno() for consumer in self._consumers.values()]
+        return [number for number in numbers if number is not None]
+
+    def position(self, ssp: SSP) -> Offset:
+        """The next offset that will be polled."""
+        return self._consumers[self._specs[ssp].system.name].position(ssp)
+
+    def lag(self, ssp: SSP) -> int | None:
+        """How far polling is behind the end of the partition; None when unknown."""
+        consumer = self._consumers.get(self._specs[ssp].system.name)
+        return consumer.lag(ssp) if consumer is not None and self._begun else None
+
+    def ends(self, ssps: Collection[SSP]) -> dict[SSP, Offset]:
+        """Where these partitions end at present. A partition without new data has been read to there."""
+        extents: dict[StreamId, list[Extent]] = {}
+        for ssp in ssps:
+            if ssp.stream not in extents:
+                extents[ssp.stream] = self._connections.admin(self._specs[ssp].system).extents(ssp.stream.name)
+        return {ssp: extents[ssp.stream][ssp.partition].upcoming for ssp in ssps}
+
+    def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
+        """All records from these offsets to the present ends, without moving any position."""
+        for ssp, start in positions.items():
+            spec = self._specs[ssp]
+            end = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].upcoming
+            consumer = self._connections.consumer(spec.system)
+            try:
+                _register(consumer, ssp, Edge.OLDEST if start is None else start)
+                while consumer.position(ssp) < end:
+                    found = consumer.poll([ssp], POLL_BYTES_MAX)
+                    if not found:
+                        break  # the rest is the unfinished end of an append
+                    yield from (polled for polled in found if isinstance(polled, Records))
+            finally:
+                consumer.close()
+
+    def close(self) -> None:
+        """Release all consumers."""
+        for consumer in self._consumers.values():
+            consumer.close()
+        self._consumers.clear()
+
+
+def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> Collection[str] | None:
+    """The columns of a system's rows that the task looks at; None: all, as where a dead letter keeps the whole row."""
+    names: dict[str, None] = {}
+    for spec in specs.values():
+        if spec.system.name != system:
+            continue
+        if spec.schema is None or spec.on_error == "dead_letter":
+            return None
+        names |= dict.fromkeys(spec.schema.columns)
+    return names.keys()
+
+
+def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
+    """Begin there. The position comes from a checkpoint, so when it can't be it is the stream that is wrong."""
+    try:
+        consumer.register(ssp, position)
+    except UsageError as error:
+        raise StreamNotFoundError(
+            f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {error.message}",
+            hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
+            "old one back and start again; to read the one that is there, begin anew under another app name",
+        ) from error

@@ -1,0 +1,95 @@
+"""What waits to be processed: runs of user frames, single control frames, tables, ends; in partition order.
+
+User frames stay undecoded until their turn comes: the protocol judges a frame at the moment it is
+processed, and what is dropped or put aside need never be decoded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.core.frame import Kind
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows
+
+_USER = int(Kind.USER)
+
+
+@dataclass(slots=True)
+class Frames:
+    """Consecutive user frames of one partition; ``next`` is the offset behind the last."""
+
+    ssp: SSP
+    offsets: list[Offset]
+    payloads: list[bytes]
+    next: Offset
+    bytes: int
+
+
+@dataclass(slots=True)
+class SingleFrame:
+    """One frame that isn't the user's (or whose first byte is no kind at all: decoding says so)."""
+
+    ssp: SSP
+    offset: Offset
+    payload: bytes
+    next: Offset
+    bytes: int
+
+
+@dataclass(slots=True)
+class RowBatch:
+    """Rows of a row system, with what of them could not be read."""
+
+    ssp: SSP
+    rows: pl.DataFrame
+    offset: Offset
+    next: Offset
+    bad: tuple[BadRecord, ...]
+    bytes: int
+
+
+@dataclass(slots=True)
+class PartitionEnd:
+    """A partition is at its end for good: it is bounded, or it was sealed."""
+
+    ssp: SSP
+    next: Offset
+    bytes: int = 0
+
+
+Envelope = Frames | SingleFrame | RowBatch | PartitionEnd
+
+
+def envelopes(polled: Polled) -> list[Envelope]:
+    """Cut what was polled into envelopes, order kept."""
+    match polled:
+        case Rows(ssp=ssp, frame=rows, offset=offset, next=after, bad=bad):
+            return [RowBatch(ssp, rows, offset, after, tuple(bad), int(rows.estimated_size()))]
+        case Ended(ssp=ssp, next=after):
+            return [PartitionEnd(ssp, after)]
+        case Records():
+            return _cut(polled)
+
+
+def _cut(records: Records) -> list[Envelope]:
+    cut: list[Envelope] = []
+    ssp, payloads, offsets = records.ssp, records.payloads, records.offsets
+    behind = [*offsets[1:], records.next]
+    start, total = 0, len(payloads)
+    for i, payload in enumerate(payloads):
+        if payload and payload[0] == _USER:
+            continue
+        if i > start:
+            cut.append(_frames(ssp, offsets[start:i], payloads[start:i], behind[i - 1]))
+        cut.append(SingleFrame(ssp, offsets[i], payload, behind[i], len(payload)))
+        start = i + 1
+    if start < total:
+        cut.append(_frames(ssp, offsets[start:], payloads[start:], behind[-1]))
+    return cut
+
+
+def _frames(ssp: SSP, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Frames:
+    return Frames(ssp, offsets, payloads, after, sum(map(len, payloads)))

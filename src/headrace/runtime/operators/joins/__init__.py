@@ -1,0 +1,1 @@
+"""Join operators: stream with stream, and stream with table."""

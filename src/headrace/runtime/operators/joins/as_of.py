@@ -1,0 +1,109 @@
+"""The look-up in a table of versions: each message finds the row as it was at the message's time.
+
+Where flows of this stage fill the table, messages wait, in the task's state, until the watermark has passed their
+times: then every version that counts for them has come, in whatever order all came, and they are looked up and leave,
+earliest first. Where side inputs keep the table, nothing tells that all has come: messages are looked up at once, in
+what has been read. A message that is later than versions are kept for is counted as late and dropped; one that is
+older than the watermark, but not by so much, is looked up at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import TableJoin
+from headrace.core.errors import DataError
+from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.joins.key_lookup import FOUND
+from headrace.serdes.schema import Schema
+from headrace.stores.base import StateStore
+from headrace.stores.runs import Runs
+from headrace.stores.versions import VersionedTable
+
+_TIME = "__time"
+_EMITTED_ROWS_MAX = 1 << 17
+
+
+class TableAsOf(Operator):
+    """Such a step of one task."""
+
+    def __init__(
+        self, node: Node, spec: TableJoin, left: Schema, table: VersionedTable, counters: Counters, *, waits: bool
+    ) -> None:
+        """``waits``: flows of this stage fill the table, so the watermark tells when all versions are there."""
+        super().__init__(node)
+        if spec.time is None:
+            raise ValueError("a table of versions is asked as of a time")
+        self._table = table
+        self._counters = counters
+        self._waits = waits
+        self._inner = spec.how == "inner"
+        self._column = spec.time.column
+        self._time = time_ms(spec.time, left.columns[spec.time.column]).alias(_TIME)
+        self._columns = list(left.columns)
+        self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
+        self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in table.values}
+        self._held = Runs(f"{node.id}.held", _TIME, lambda run: run.sort(_TIME, maintain_order=True), list(spec.keys))
+        self._watermark = NEVER
+        table.used_by(node.id)
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._held,) if self._waits else ()
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        timed = rows.with_columns(self._time)
+        times = timed.get_column(_TIME)
+        if times.null_count():
+            raise DataError(
+                f"join {self.node.id!r} got messages whose event time ({self._column!r}) is null",
+                hint="filter them out before the join, or give them a time",
+            )
+        lowest = times.min()
+        if isinstance(lowest, int) and lowest < self._table.bound:
+            timely = timed.filter(pl.col(_TIME) >= self._table.bound)
+            self._counters.count("late", timed.height - timely.height)
+            timed = timely
+        if not self._waits:
+            self._join(timed)
+            return
+        self._join(timed.filter(pl.col(_TIME) < self._watermark))
+        self._held.add(timed.filter(pl.col(_TIME) >= self._watermark))
+
+    def on_watermark(self, watermark: int) -> None:
+        """See ``Operator``."""
+        self._release(watermark)
+        self._watermark = watermark
+        self._table.pass_by(self.node.id, watermark)
+
+    def on_end(self) -> None:
+        """See ``Operator``."""
+        self._release(FOREVER)
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        self._watermark = watermark
+        self._table.pass_by(self.node.id, watermark)
+
+    def _release(self, watermark: int) -> None:
+        """Let messages leave that are older than the watermark."""
+        if watermark == NEVER or not self._waits:
+            return
+        for part in self._held.take_parts(watermark - 1):
+            for rows in part.iter_slices(_EMITTED_ROWS_MAX):
+                self._join(rows)
+
+    def _join(self, timed: pl.DataFrame) -> None:
+        if not timed.height:
+            return
+        found = self._table.as_of(timed.select(self._keys), timed.get_column(_TIME).to_numpy(), found=FOUND)
+        columns = found.select(pl.col(old).alias(new) for old, new in self._names.items())
+        rows = timed.select(self._columns)
+        joined = pl.concat([rows, columns], how="horizontal") if self._names else rows
+        self.emit(joined.filter(found.get_column(FOUND)) if self._inner else joined)

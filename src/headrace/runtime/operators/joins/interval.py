@@ -1,0 +1,218 @@
+"""The interval join: pairs of messages of two flows with equal keys and times within a bound, columnar.
+
+Each side keeps its messages for as long as the other may still bring a partner. A message meets the other
+side's messages when it arrives, so each pair is found once, by whichever comes later. When the watermark has
+passed a message's last chance it is let go; a left or outer join then emits it alone, if it never had a partner.
+Null keys have no partners. A message older than the watermark is late: counted and dropped.
+
+A pair's event time is the left message's, so results may be older than the watermark by the bound: the operator
+delays the watermark behind it by so much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import EventTime, Join
+from headrace.core.errors import DataError
+from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.operators.base import Counters, Operator
+from headrace.serdes.hashing import Hashes, hash_rows
+from headrace.serdes.ipc import concat_rows
+from headrace.serdes.schema import Schema
+from headrace.stores.base import StateStore
+from headrace.stores.matching import HASH, TIME, RunIndex
+from headrace.stores.runs import Runs
+
+_ID = "__id"
+_SLACK_MIN_MS = 1000
+
+
+class JoinOperator(Operator):
+    """A join step of one task."""
+
+    def __init__(self, node: Node, spec: Join, left: Schema, right: Schema, counters: Counters) -> None:
+        super().__init__(node)
+        if node.schema is None:
+            raise ValueError("a join has an output schema")
+        self.spec = spec
+        self.counters = counters
+        self.columns = list(node.schema.columns)
+        self.delay_ms = max(0, spec.after_ms)
+        self._right_names = {
+            name: f"{name}{spec.suffix}" if name in left.columns else name
+            for name in right.columns
+            if name not in spec.keys
+        }
+        self._right_only = [pl.lit(None, dtype=t).alias(n) for n, t in left.columns.items() if n not in spec.keys]
+        self._left_only = [pl.lit(None, dtype=right.columns[old]).alias(new) for old, new in self._right_names.items()]
+        self.left = JoinSide(self, "left", left, spec.left_time, spec.after_ms, alone=spec.how != "inner")
+        self.right = JoinSide(self, "right", right, spec.right_time, spec.before_ms, alone=spec.how == "outer")
+
+    def side(self, number: int) -> Operator:
+        """See ``Operator``."""
+        return self.right if number else self.left
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (*self.left.stores(), *self.right.stores())
+
+    def on_watermark(self, watermark: int) -> None:
+        """See ``Operator``."""
+        for side in (self.left, self.right):
+            side.pass_by(watermark)
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        for side in (self.left, self.right):
+            side.resume(watermark)
+
+    def on_end(self) -> None:
+        """See ``Operator``."""
+        for side in (self.left, self.right):
+            side.pass_by(FOREVER)
+
+    def meet(self, side: JoinSide, batch: pl.DataFrame) -> None:
+        """Find the partners of new messages of one side among those of the other, and emit the pairs."""
+        spec = self.spec
+        other = self.right if side is self.left else self.left
+        # What the run's time may be, counted from the batch's.
+        low, high = (-spec.before_ms, spec.after_ms) if side is self.left else (-spec.after_ms, spec.before_ms)
+        wanted = np.unique(batch.get_column(HASH).to_numpy())
+        for run in other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high):
+            index = RunIndex(run)
+            for pairs in index.pairs(batch, spec.keys, low, high):
+                mine, theirs = batch[pairs.batch], index.run[pairs.run]
+                side.matched(mine)
+                other.matched(theirs)
+                left, right = (mine, theirs) if side is self.left else (theirs, mine)
+                self.emit(self._paired(left, right))
+
+    def alone(self, side: JoinSide, rows: pl.DataFrame) -> None:
+        """Emit messages that never had a partner."""
+        if side is self.left:
+            self.emit(rows.with_columns(self._left_only).select(self.columns))
+        else:
+            self.emit(rows.rename(self._right_names).with_columns(self._right_only).select(self.columns))
+
+    def _paired(self, left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+        of_right = right.select(pl.col(old).alias(new) for old, new in self._right_names.items())
+        return pl.concat([left.drop(HASH, TIME, _ID, strict=False), of_right], how="horizontal").select(self.columns)
+
+
+class JoinSide(Operator):
+    """One input of a join: its buffer, and which of its messages have had a partner."""
+
+    def __init__(
+        self, join: JoinOperator, name: str, schema: Schema, time: EventTime, reach_ms: int, *, alone: bool
+    ) -> None:
+        """``reach_ms``: how much later than a message its last partner may be. ``alone``: unmatched ones leave too."""
+        super().__init__(join.node)
+        self._join = join
+        self._name = name
+        self._time = time_ms(time, schema.columns[time.column]).alias(TIME)
+        self._column = time.column
+        self._reach_ms = reach_ms
+        self._alone = alone
+        self._slack_ms = max(_SLACK_MIN_MS, (join.spec.before_ms + join.spec.after_ms) // 8)
+        self._buffer = Runs(f"{join.node.id}.{name}", TIME, lambda run: run.sort(HASH), hashed=HASH)
+        self._matched = Runs(f"{join.node.id}.{name}-matched", TIME, lambda run: run.unique(), keys=[_ID])
+        self._watermark = NEVER
+        self._passed = NEVER
+        self._next_id = 0
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._buffer, self._matched) if self._alone else (self._buffer,)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        batch = rows.with_columns(self._time)
+        if batch.get_column(TIME).null_count():
+            raise DataError(
+                f"the {self._name} side of join {self.node.id!r} got messages whose event time "
+                f"({self._column!r}) is null",
+                hint="filter them out before the join, or give them a time",
+            )
+        if self.lowest(batch) < self._watermark:
+            timely = batch.filter(pl.col(TIME) >= self._watermark)
+            self._join.counters.count("late", batch.height - timely.height)
+            batch = timely
+            if not batch.height:
+                return
+        hashes = hash_rows(batch, self._join.spec.keys)
+        batch = batch.with_columns(pl.Series(HASH, hashes, dtype=pl.UInt64)).sort(HASH)
+        if self._alone:
+            batch = batch.with_columns(pl.Series(_ID, self._ids(batch.height), dtype=pl.UInt64))
+        self._join.meet(self, batch)
+        self._buffer.add(batch)
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        self._watermark = watermark
+        self._passed = self._bound(watermark)
+        frames = self._buffer.frames(NEVER, FOREVER) if self._alone else ()
+        highest = [frame.get_column(_ID).max() for frame in frames]
+        self._next_id = max((number + 1 for number in highest if isinstance(number, int)), default=0)
+
+    def pass_by(self, watermark: int) -> None:
+        """Messages that can have no partner any more leave alone, if they are to, and are let go in large steps."""
+        self._watermark = watermark
+        bound = self._bound(watermark)
+        if bound <= self._passed:
+            return
+        if self._alone:
+            self._leave(self._passed, bound)
+        self._passed = bound
+        earliest = self._buffer.earliest
+        if earliest is not None and earliest + self._slack_ms <= bound:
+            self._buffer.drop(bound)
+            self._matched.drop(bound)
+
+    def buffered(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
+        """The messages with these hashes and times, perhaps with others; each frame in the order of hashes."""
+        return self._buffer.matching(wanted, low, high)
+
+    def matched(self, rows: pl.DataFrame) -> None:
+        """These messages have had a partner."""
+        if self._alone and rows.height:
+            self._matched.add(rows.select(TIME, _ID).unique())
+
+    @staticmethod
+    def lowest(batch: pl.DataFrame) -> int:
+        """The earliest time in a batch."""
+        low = batch.get_column(TIME).min()
+        return low if isinstance(low, int) else FOREVER
+
+    @staticmethod
+    def highest(batch: pl.DataFrame) -> int:
+        """The latest time in a batch."""
+        high = batch.get_column(TIME).max()
+        return high if isinstance(high, int) else NEVER
+
+    def _bound(self, watermark: int) -> int:
+        """Messages up to this time have no partner to come."""
+        if watermark in (NEVER, FOREVER):
+            return watermark
+        return max(NEVER, watermark - 1 - self._reach_ms)
+
+    def _leave(self, low: int, high: int) -> None:
+        rows = [part for part in self._buffer.between(low + 1, high) if part.height]
+        if not rows:
+            return
+        within = pl.col(TIME).is_between(low + 1, high)
+        matched = [frame.filter(within).select(_ID) for frame in self._matched.frames(low + 1, high)]
+        leaving = concat_rows(rows)
+        if matched:
+            leaving = leaving.join(pl.concat(matched), on=_ID, how="anti")
+        self._join.alone(self, leaving.sort(TIME, _ID))
+
+    def _ids(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+        first = self._next_id
+        self._next_id += count
+        return np.arange(first, first + count, dtype=np.uint64)

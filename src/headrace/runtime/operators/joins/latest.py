@@ -1,0 +1,99 @@
+"""The join of last messages: each message meets the last one of its key that came on the other side.
+
+A side is a table of one row a key, the last message, and forgets it after a time of the wall clock. A batch asks the
+other side's table once a key and becomes part of its own side's, so within a batch nothing depends on what
+came first. Event time plays no part. Null keys have no partners and aren't kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import LatestJoin
+from headrace.core.errors import UsageError
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
+from headrace.runtime.tables.expiry import Sweeper
+from headrace.serdes.schema import Schema
+from headrace.stores.base import StateStore
+from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.table import TableStore
+
+
+class LatestJoinOperator(Operator):
+    """Such a join step of one task."""
+
+    def __init__(self, node: Node, spec: LatestJoin, left: Schema, right: Schema) -> None:
+        super().__init__(node)
+        if node.schema is None:
+            raise ValueError("a join has an output schema")
+        self._columns = list(node.schema.columns)
+        keys = list(spec.keys)
+        names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in right.columns}
+        names |= {key: key for key in keys}
+        self._left = LatestSide(self, "left", left, spec, {}, alone=spec.how != "inner")
+        self._right = LatestSide(self, "right", right, spec, names, alone=spec.how == "outer")
+        self._sweeper = Sweeper(side.table.store for side in (self._left, self._right))
+
+    def side(self, number: int) -> Operator:
+        """See ``Operator``."""
+        return self._right if number else self._left
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._left.table.store, self._right.table.store)
+
+    def due_ms(self) -> int | None:
+        """See ``Operator``."""
+        return self._sweeper.due_ms()
+
+    def on_time(self, now_ms: int) -> None:
+        """See ``Operator``."""
+        self._sweeper.on_time(now_ms)
+
+    def meet(self, side: LatestSide, rows: pl.DataFrame) -> None:
+        """Join messages of one side with what the other has kept, then keep them."""
+        if self.now_ms is None:
+            raise UsageError(f"join {self.node.id!r} wasn't told the time")
+        self._sweeper.tell_time(self.now_ms)
+        other = self._left if side is self._right else self._right
+        found = look_up(other.table, rows.select(side.keys))
+        joined = pl.concat([side.named(rows), other.named(found.drop(side.keys))], how="horizontal")
+        if not side.alone:
+            joined = joined.filter(FOUND)
+        self.emit(joined.select(self._columns))
+        side.table.put_rows(rows.drop_nulls(side.keys))
+
+
+class LatestSide(Operator):
+    """One input of a join, and the last message of each of its keys."""
+
+    def __init__(
+        self,
+        join: LatestJoinOperator,
+        name: str,
+        schema: Schema,
+        spec: LatestJoin,
+        names: dict[str, str],
+        *,
+        alone: bool,
+    ) -> None:
+        """``names``: what its columns are called in results. ``alone``: messages that find nothing leave, too."""
+        super().__init__(join.node)
+        self._join = join
+        self._names = names
+        self.keys = list(spec.keys)
+        self.alone = alone
+        store = KeyValueStore(f"{join.node.id}.{name}", ttl_ms=spec.ttl_ms)
+        self.table = TableStore(store, schema.columns, self.keys)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        self._join.meet(self, rows)
+
+    def named(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of this side with the names that results have."""
+        return rows.rename(self._names, strict=False)

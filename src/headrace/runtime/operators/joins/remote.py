@@ -1,0 +1,119 @@
+"""A join with a remote table: each batch waits for what its keys find, and the stream goes on meanwhile.
+
+Batches leave in the order in which they came. The keys of a batch are asked for once each, in pieces of the table's
+batch size; those that the cache knows aren't asked for. A null key finds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import TableJoin
+from headrace.core.errors import DataError, HeadraceError
+from headrace.runtime.calls.lanes import Done
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.user_code.source_line import users_line
+from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
+from headrace.runtime.tables.remote_table import PendingLookup, RemoteTable
+from headrace.serdes.schema import Schema
+
+_FOUND = "__found"
+
+
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Rows that wait for what their keys find."""
+
+    place: int
+    rows: pl.DataFrame
+    keys: pl.DataFrame
+    found: list[pl.DataFrame]
+    missing: int = 0
+
+
+class RemoteLookup(WaitingOperator[_Batch]):
+    """Adds the columns of the row that a message's key finds elsewhere."""
+
+    def __init__(self, node: Node, spec: TableJoin, left: Schema, table: RemoteTable, counters: Counters) -> None:
+        super().__init__(node, ordered=True, most=2 * table.remote.calling.concurrency)
+        self._table = table
+        self._inner = spec.how == "inner"
+        self._lane = table.lane()
+        self._counts = LaneCounts(self._lane, counters)
+        self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
+        values = [name for name in table.schema.columns if name not in table.key]
+        self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in values}
+        self._asked: dict[int, tuple[_Batch, PendingLookup]] = {}
+        self._next = 0
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        keys = rows.select(self._keys)
+        known, unknown = self._table.known(keys.drop_nulls().unique(maintain_order=True), self.now_ms or 0)
+        if not unknown.height and not self.holding:
+            self.emit(self._joined(rows, keys, known))
+            return
+        (place,) = self._line.take_places(1)
+        batch = _Batch(place, rows, keys, [known])
+        for piece in unknown.iter_slices(self._table.remote.batch):
+            if piece.height:
+                self._asked[self._next] = batch, self._table.ask(piece)
+                batch.missing += 1
+                self._lane.put([(self._next, piece)])
+                self._next += 1
+        if not batch.missing:
+            self._line.put(place, batch)
+        self._counts.tell()
+
+    def settle(self) -> None:
+        """See ``WaitingOperator``."""
+        for done in self._lane.take():
+            batch, question = self._asked.pop(done.place)
+            rows = self._answer(done, question.keys)
+            self._table.learn(question, rows, self.now_ms or 0)
+            batch.found.append(rows)
+            batch.missing -= 1
+            if not batch.missing:
+                self._line.put(batch.place, batch)
+        self._counts.tell()
+
+    def release(self, results: list[_Batch]) -> None:
+        """See ``WaitingOperator``."""
+        for batch in results:
+            found = pl.concat(batch.found) if len(batch.found) > 1 else batch.found[0]
+            self.emit(self._joined(batch.rows, batch.keys, found))
+
+    @property
+    def trouble(self) -> str | None:
+        """See ``Operator``."""
+        trouble = self._lane.trouble
+        return None if trouble is None else f"table {self._table.id} can't be read: {trouble}"
+
+    def close(self) -> None:
+        """See ``Operator``."""
+        self._lane.close()
+        self._counts.tell()
+
+    def _joined(self, rows: pl.DataFrame, keys: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
+        columns = found.with_columns(pl.lit(value=True).alias(_FOUND))
+        looked_up = keys.join(columns, on=self._table.key, how="left", maintain_order="left")
+        named = looked_up.select(pl.col(old).alias(new) for old, new in self._names.items())
+        joined = pl.concat([rows, named], how="horizontal") if self._names else rows
+        return joined.filter(looked_up.get_column(_FOUND).is_not_null()) if self._inner else joined
+
+    def _answer(self, done: Done, keys: pl.DataFrame) -> pl.DataFrame:
+        what = f"the read function of table {self._table.id!r}"
+        if isinstance(done.error, HeadraceError):
+            done.error.message = f"table {self._table.id!r} can't be read: {done.error.message}"
+            raise done.error
+        if done.error is not None:
+            error = done.error if isinstance(done.error, Exception) else RuntimeError(repr(done.error))
+            tries = "" if done.attempts == 1 else f" in the last of {done.attempts} attempts"
+            raise self.failed(error, what, f"{users_line(error)}{tries}") from error
+        try:
+            return self._table.fitted(done.result, keys)
+        except DataError as error:
+            raise self.misfitted(error, f"what {what} returned") from error

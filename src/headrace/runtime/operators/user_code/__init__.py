@@ -1,0 +1,1 @@
+"""Operators that call the user's functions and tasks."""

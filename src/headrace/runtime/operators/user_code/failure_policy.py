@@ -1,0 +1,127 @@
+"""What becomes of rows on which a function of the user's raised: one noun for every step that calls one.
+
+A step asks its function row by row, or a batch at a time, and says here what failed. By its policy that stops the task,
+with the step, the user's line, the message's place and the row; or it leaves the rows out and counts them
+(``failed_skipped``); or it hands out letters about them as the side output ``failed``, which the graph sends to the
+dead-letter output (``dead_lettered``). So a row has all of its effects or none, and dead letters are as durable as
+results.
+
+What a letter holds is the row as the step was given it. Behind a window or a join a row is not a message any more: then
+the letter says which messages were being processed, or, where time alone let the row go on, none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.api.steps import FAILED, FAILED_COLUMNS, OnError
+from headrace.core.errors import HeadraceError, UserFunctionError
+from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.provenance import Origin, ProvenanceSnapshot
+from headrace.runtime.operators.user_code.source_line import line_of, users_line
+from headrace.serdes.ipc import encode_rows
+from headrace.serdes.json_lines import encode_lines
+
+_ROW_CHARS_MAX = 500
+"""How much of a row an error shows; a letter has all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """A row, by its number in the batch, and what was raised; ``misfit``: its result doesn't fit the schema."""
+
+    row: int
+    error: Exception
+    misfit: bool = False
+    note: str = ""
+    """Under which circumstances: ``in the last of 5 attempts``."""
+
+    @property
+    def reason(self) -> str:
+        """What went wrong, in a line or more."""
+        text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
+        if self.misfit:
+            return f"doesn't fit its schema: {text}"
+        return f"{type(self.error).__name__}{self.note and ' '}{self.note}: {text}"
+
+
+class FailurePolicy:
+    """The policy of one step."""
+
+    def __init__(self, operator: Operator, on_error: OnError, counters: Counters) -> None:
+        self.stops = on_error == "fail"
+        """The first failure is the last: no need to look for others."""
+        self._operator = operator
+        self._on_error = on_error
+        self._counters = counters
+
+    def rows(
+        self,
+        what: str,
+        rows: pl.DataFrame,
+        failures: Sequence[RowFailure],
+        whereabouts: ProvenanceSnapshot | None = None,
+    ) -> None:
+        """Single rows of a batch failed; without ``whereabouts`` it is the batch that the operator is at work on."""
+        if not failures:
+            return
+        where = self._operator.provenance.here() if whereabouts is None else whereabouts
+        if self.stops:
+            raise self._error(what, rows, failures[0], where) from failures[0].error
+        if self._on_error == "skip":
+            self._counters.count("failed_skipped", len(failures))
+            return
+        self._counters.count("dead_lettered", len(failures))
+        self._operator.emit_aside(FAILED, self._letters(rows, failures, where))
+
+    def batch(self, what: str, rows: pl.DataFrame, error: Exception, *, misfit: bool = False) -> None:
+        """A whole batch failed: every row of it."""
+        if self.stops:
+            place = self._operator.provenance.here().place(None)
+            raise self._stopped(what, RowFailure(0, error, misfit), place) from error
+        self.rows(what, rows, [RowFailure(row, error, misfit) for row in range(rows.height)])
+
+    def _error(
+        self, what: str, rows: pl.DataFrame, failure: RowFailure, where: ProvenanceSnapshot
+    ) -> UserFunctionError:
+        (text,) = _as_json(rows[failure.row : failure.row + 1])
+        shown = text if len(text) <= _ROW_CHARS_MAX else text[: _ROW_CHARS_MAX - 1] + "…"
+        return self._stopped(what, failure, where.place(failure.row), f"\n  the row it was given: {shown}")
+
+    def _stopped(self, what: str, failure: RowFailure, place: Origin | None, row: str = "") -> UserFunctionError:
+        found = "" if place is None else f"\n  {place}"
+        hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
+        remedy = "mend the function, or declare the schema that it returns" if failure.misfit else "mend the function"
+        named = self._operator.described(f"{what}'s result" if failure.misfit else what)
+        which = f"{type(failure.error).__name__}{users_line(failure.error)}{failure.note and ' '}{failure.note}"
+        raised = "" if failure.misfit else f"raised {which}: "
+        text = failure.reason if failure.misfit else str(failure.error)
+        return UserFunctionError(
+            f"{named} {raised}{text}{found}{row}",
+            hint=hint or f'{remedy}; or give the step on_error="skip" or "dead_letter"',
+        )
+
+    def _letters(self, rows: pl.DataFrame, failures: Sequence[RowFailure], where: ProvenanceSnapshot) -> pl.DataFrame:
+        numbers = [failure.row for failure in failures]
+        places = [where.place(number) for number in numbers]
+        failed = rows[numbers]
+        columns: list[Sequence[object]] = [
+            [self._operator.node.id] * len(numbers),
+            [None if place is None else str(place.ssp.stream) for place in places],
+            [None if place is None else place.ssp.partition for place in places],
+            [None if place is None else place.first for place in places],
+            [None if place is None else place.last for place in places],
+            [None if place is None else place.index for place in places],
+            [failure.reason for failure in failures],
+            [line_of(failure.error) for failure in failures],
+            _as_json(failed),
+            [encode_rows(row) for row in failed.iter_slices(1)],
+        ]
+        return pl.DataFrame(dict(zip(FAILED_COLUMNS, columns, strict=True)), schema=FAILED_COLUMNS)
+
+
+def _as_json(rows: pl.DataFrame) -> list[str]:
+    return [line.decode() for line in encode_lines(rows).split(b"\n")[:-1]]

@@ -1,0 +1,172 @@
+"""The user's own functions: per row (map, filter, flat_map) and per batch. The only place with Python per message.
+
+A batch function and a sink get a DataFrame of their own (its memory is shared): what they do to it in place
+doesn't reach the other branches of the flow. What becomes of rows on which a function raises is the matter of
+``failing``; here a row of which one result can't be used has no result at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from headrace.api.choosing import Sampler
+from headrace.api.specs import Node
+from headrace.api.steps import BatchFunction, RowFunction, Sink
+from headrace.core.errors import DataError
+from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.provenance import Origins
+from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+
+_ROW, _BATCH, _SINK = "the function", "the batch function", "the sink function"
+
+
+class RowFunctionOperator(Operator):
+    """Calls a function once a row; rows are dicts, or instances of the input's dataclass."""
+
+    def __init__(self, node: Node, spec: RowFunction, counters: Counters) -> None:
+        super().__init__(node)
+        self._spec = spec
+        self._policy = FailurePolicy(self, spec.on_error, counters)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        records = self._spec.input.to_records(rows)
+        flat: list[Any] = []
+        results, failures = self._called(records, flat)
+        if failures and self._policy.stops:
+            self._policy.rows(_ROW, rows, failures)
+        failed = {failure.row for failure in failures}
+        numbers: Sequence[int] = [n for n in range(rows.height) if n not in failed] if failed else range(rows.height)
+        match self._spec.mode:
+            case "filter":
+                self._policy.rows(_ROW, rows, failures)
+                self._emit_kept(rows, numbers, results)
+            case "map":
+                self._emit_results(rows, results, lambda: numbers, failures)
+            case "flat_map":
+                self._emit_results(rows, flat, lambda: _owners(numbers, results), failures)
+
+    def _called(self, records: Sequence[Any], flat: list[Any]) -> tuple[list[Any], list[RowFailure]]:
+        """The results of the rows that have some, in order, and the other rows (the first one, if that stops all).
+
+        Of a row of ``flat_map`` the result is how many there are in ``flat`` behind those of this row.
+        """
+        function = self._spec.function
+
+        def spread(record: Any) -> int:
+            flat.extend(function(record))
+            return len(flat)
+
+        results: list[Any] = []
+        failures: list[RowFailure] = []
+        # Lazily: when one raises, what came before it is there, and the rest can be gone on with.
+        calls = map(spread if self._spec.mode == "flat_map" else function, iter(records))
+        if self._spec.mode == "filter":
+            calls = map(bool, calls)
+        while len(results) + len(failures) < len(records):
+            error: Exception = StopIteration()  # which ends the calls without a word
+            try:
+                results.extend(calls)
+                if len(results) + len(failures) == len(records):
+                    break
+            except Exception as raised:  # noqa: BLE001  # the policy decides what becomes of it
+                error = raised
+            failures.append(RowFailure(len(results) + len(failures), error))
+            del flat[results[-1] if results and flat else 0 :]
+            if self._policy.stops:
+                break
+        return results, failures
+
+    def _emit_kept(self, rows: pl.DataFrame, numbers: Sequence[int], results: list[bool]) -> None:
+        kept = pl.Series(results, dtype=pl.Boolean)
+        if len(numbers) < rows.height:
+            mask = np.zeros(rows.height, np.bool_)
+            mask[numbers] = results
+            kept = pl.Series(mask)
+        self.provenance.became(kept.arg_true)
+        self.emit(rows.filter(kept))
+
+    def _emit_results(
+        self, rows: pl.DataFrame, records: list[Any], origins: Origins, failures: list[RowFailure]
+    ) -> None:
+        """``origins``: the rows that the records are of."""
+        try:
+            table = self._spec.output.from_records(records)
+        except DataError:
+            table, left, misfits = self._sifted(records, [int(number) for number in origins()])
+            failures = sorted([*failures, *misfits], key=lambda failure: failure.row)
+            origins = partial(list, left)
+        self._policy.rows(_ROW, rows, failures)
+        self.provenance.became(origins)
+        self.emit(table)
+
+    def _sifted(self, records: list[Any], numbers: Sequence[int]) -> tuple[pl.DataFrame, list[int], list[RowFailure]]:
+        """The records of rows all of whose records fit, the rows that these are of, and the other rows."""
+        table, misfits = self._spec.output.sift(records)
+        wrong = {index for index, _ in misfits}
+        failures = {
+            numbers[index]: RowFailure(numbers[index], error, misfit=True) for index, error in reversed(misfits)
+        }
+        fitting = [number for index, number in enumerate(numbers) if index not in wrong]
+        whole = pl.Series([number not in failures for number in fitting], dtype=pl.Boolean)
+        return table.filter(whole), [n for n in fitting if n not in failures], list(failures.values())
+
+
+def _owners(numbers: Sequence[int], ends: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Each number as often as there are results of it; ``ends`` says where these end."""
+    stops = np.array([0, *ends], np.int64)
+    return np.repeat(np.asarray(numbers, np.int64), stops[1:] - stops[:-1])
+
+
+class BatchFunctionOperator(Operator):
+    """Calls a function once a batch, with a DataFrame. Where it fails, the whole batch has failed."""
+
+    def __init__(self, node: Node, spec: BatchFunction, counters: Counters) -> None:
+        super().__init__(node)
+        self._spec = spec
+        self._policy = FailurePolicy(self, spec.on_error, counters)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        try:
+            result: object = self._spec.function(rows.clone())
+        except Exception as error:  # noqa: BLE001  # the policy decides what becomes of it
+            self._policy.batch(_BATCH, rows, error)
+            return
+        if not isinstance(result, pl.DataFrame):
+            wrong = TypeError(f"it returned {type(result).__name__}, not a polars DataFrame")
+            self._policy.batch(_BATCH, rows, wrong)
+            return
+        if isinstance(self._spec.function, Sampler):
+            self.emit(result)  # with the columns that it was given, which may be less than all
+            return
+        try:
+            fitting, mismatch = self._spec.output.conform(result)
+            if mismatch is not None:
+                raise mismatch.error()
+        except DataError as error:
+            self._policy.batch(_BATCH, rows, error, misfit=True)
+            return
+        self.emit(fitting)
+
+
+class SinkOperator(Operator):
+    """Hands batches to a function of the user's and ends there. At-least-once: a restart may hand one over again."""
+
+    def __init__(self, node: Node, spec: Sink, counters: Counters) -> None:
+        super().__init__(node)
+        self._function = spec.function
+        self._policy = FailurePolicy(self, spec.on_error, counters)
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        try:
+            self._function(rows.clone())
+        except Exception as error:  # noqa: BLE001  # the policy decides what becomes of it
+            self._policy.batch(_SINK, rows, error)

@@ -1,0 +1,107 @@
+"""A function of the user's that takes time, called for many rows at once: see ``runtime.calls``.
+
+Calls that are under way when a task dies or rolls back are forgotten, and made again when their rows are read again.
+So a call may be made more than once; its result counts once, because no commit is made while a call is under way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import MapAsync
+from headrace.core.errors import DataError
+from headrace.runtime.calls.lanes import Calls, Done, Lane
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.provenance import ProvenanceSnapshot
+from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
+from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
+
+_WHAT = "the function"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Rows that were taken together, and where they came from."""
+
+    rows: pl.DataFrame
+    where: ProvenanceSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of a row of a batch."""
+
+    batch: _Batch
+    row: int
+    done: Done
+
+
+class MapAsyncOperator(WaitingOperator[_Answer]):
+    """Calls a function once a row; its result is a row."""
+
+    def __init__(self, node: Node, spec: MapAsync, counters: Counters, calls: Calls) -> None:
+        super().__init__(node, ordered=spec.ordered, most=2 * spec.calling.concurrency)
+        self._spec = spec
+        self._lane: Lane[Any] = Lane(calls, spec.function, spec.calling)
+        self._counts = LaneCounts(self._lane, counters)
+        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._asked: dict[int, tuple[_Batch, int]] = {}
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        batch = _Batch(rows, self.provenance.here())
+        places = self._line.take_places(rows.height)
+        self._asked |= {place: (batch, row) for row, place in enumerate(places)}
+        self._lane.put(zip(places, self._spec.input.to_records(rows), strict=True))
+        self._counts.tell()
+
+    def settle(self) -> None:
+        """See ``WaitingOperator``."""
+        for done in self._lane.take():
+            answer = _Answer(*self._asked.pop(done.place), done)
+            if done.error is not None and self._policy.stops:
+                self._fail([(answer, _failure(answer.row, done))])
+            self._line.put(done.place, answer)
+        self._counts.tell()
+
+    def release(self, results: list[_Answer]) -> None:
+        """See ``WaitingOperator``."""
+        failures = [(answer, _failure(answer.row, answer.done)) for answer in results if answer.done.error is not None]
+        answers = [answer for answer in results if answer.done.error is None]
+        records = [answer.done.result for answer in answers]
+        try:
+            table = self._spec.output.from_records(records)
+        except DataError:
+            table, misfits = self._spec.output.sift(records)
+            failures += [(answers[i], RowFailure(answers[i].row, error, misfit=True)) for i, error in misfits]
+        self._fail(failures)
+        self.emit(table)
+
+    @property
+    def trouble(self) -> str | None:
+        """See ``Operator``."""
+        return self._lane.trouble
+
+    def close(self) -> None:
+        """See ``Operator``."""
+        self._lane.close()
+        self._counts.tell()
+
+    def _fail(self, failures: Sequence[tuple[_Answer, RowFailure]]) -> None:
+        """Let the policy decide, batch by batch."""
+        of_batch: defaultdict[_Batch, list[RowFailure]] = defaultdict(list)
+        for answer, failure in failures:
+            of_batch[answer.batch].append(failure)
+        for batch, mine in of_batch.items():
+            self._policy.rows(_WHAT, batch.rows, sorted(mine, key=lambda failure: failure.row), batch.where)
+
+
+def _failure(row: int, done: Done) -> RowFailure:
+    error = done.error if isinstance(done.error, Exception) else RuntimeError(repr(done.error))
+    return RowFailure(row, error, note="" if done.attempts == 1 else f"in the last of {done.attempts} attempts")

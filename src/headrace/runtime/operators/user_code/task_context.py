@@ -1,0 +1,266 @@
+"""What the user's task holds in its hands: the context of ``init`` and the ``out`` of every other call.
+
+Rows are taken apart when they are sent: what the user does to a dict afterwards changes nothing, and a missing column
+is known at the line that forgot it. Whether the values fit is known when the batch is made of them; until then
+the line of each ``send`` is remembered.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from headrace.api.steps import TaskStep
+from headrace.api.tasks import Task, TimerAxis, overrides
+from headrace.core.errors import DataError, UsageError
+from headrace.core.ids import TaskName
+from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.user_code.timers import TIME_MAX, identity_of
+from headrace.serdes.ipc import concat_rows
+from headrace.serdes.schema import Schema
+
+if TYPE_CHECKING:
+    from headrace.runtime.operators.user_code.task import TaskOperator
+
+_EPOCH = datetime(1970, 1, 1)  # naive datetimes are UTC here, as in Polars
+_MS = timedelta(milliseconds=1)
+_QUICK: dict[type[pl.DataType], type] = {
+    pl.Int64: int, pl.Float64: float, pl.String: str, pl.Boolean: bool, pl.Binary: bytes,
+}  # fmt: skip
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+_AXES = ("event", "processing")
+
+
+class Sent:
+    """What was sent to one output and has not been handed on."""
+
+    def __init__(self, output: str, schema: Schema) -> None:
+        self.output = output
+        self._schema = schema
+        self._rows: list[Sequence[Any]] = []
+        self._lines: list[tuple[str, int]] = []
+        self._frames: list[pl.DataFrame] = []
+        self._before: tuple[list[pl.DataFrame], list[Sequence[Any]], list[tuple[str, int]]] | None = None
+        kinds = [_QUICK.get(type(dtype)) for dtype in schema.columns.values()]
+        self._kinds = None if None in kinds else kinds
+
+    @property
+    def waiting(self) -> bool:
+        """There is something."""
+        return bool(self._rows or self._frames)
+
+    def add(self, rows: Any) -> None:
+        """Take a row or a DataFrame in."""
+        if isinstance(rows, pl.DataFrame):
+            self._freeze()
+            fitting, mismatch = self._schema.conform(rows)
+            if mismatch is not None:
+                raise mismatch.error()
+            if fitting.height:
+                self._frames.append(fitting.clone())
+            return
+        values = self._schema.values_of(rows)
+        if self._before is not None and not self._surely_fit(values):
+            self._schema.from_values([values], lambda index: "a value")
+        self._rows.append(values)
+        frame = sys._getframe(2)
+        self._lines.append((frame.f_code.co_filename, frame.f_lineno))
+
+    def take(self) -> pl.DataFrame:
+        """All of it, in order."""
+        self._freeze()
+        frames, self._frames = self._frames, []
+        return concat_rows(frames)
+
+    def begin_trial(self) -> None:
+        """What is sent from now on may be taken back; whether it fits is known at once."""
+        self._before = self._frames, self._rows, self._lines
+        self._frames, self._rows, self._lines = [], [], []
+
+    def end_trial(self, *, keep: bool) -> None:
+        """What was sent since the trial began stays, or never happened."""
+        if self._before is None:
+            return
+        frames, rows, lines = self._frames, self._rows, self._lines
+        (self._frames, self._rows, self._lines), self._before = self._before, None
+        if not keep:
+            return
+        if frames:
+            self._freeze()
+            self._frames += frames
+        self._rows += rows
+        self._lines += lines
+
+    def _surely_fit(self, values: Sequence[Any]) -> bool:
+        if self._kinds is None:
+            return False
+        for value, kind in zip(values, self._kinds, strict=True):
+            if value is not None and type(value) is not kind:
+                return False
+            if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX:
+                return False
+        return True
+
+    def _freeze(self) -> None:
+        if not self._rows:
+            return
+        rows, lines = self._rows, self._lines
+        self._rows, self._lines = [], []
+        self._frames.append(self._schema.from_values(rows, lambda index: "sent at {}:{}".format(*lines[index])))
+
+
+class Context:
+    """See ``api.tasks.TaskContext``."""
+
+    def __init__(self, operator: TaskOperator, spec: TaskStep, task: Task, counters: Counters) -> None:
+        self._operator = operator
+        self._id = operator.node.id
+        self._timed = spec.timed
+        self._timers_heard = overrides(task, Task.on_timer)
+        self._counters = counters
+        self.name = TaskName("", 0)
+        self.ending = False
+        self.firing: tuple[TimerAxis, int] | None = None
+        """The timer that is being called."""
+
+    @property
+    def task(self) -> str:
+        """See ``TaskContext``."""
+        return str(self.name)
+
+    @property
+    def partition(self) -> int:
+        """See ``TaskContext``."""
+        return self.name.number
+
+    @property
+    def watermark(self) -> int | None:
+        """See ``TaskContext``."""
+        time = self._operator.event_time
+        return None if time == NEVER else time
+
+    @property
+    def now_ms(self) -> int:
+        """See ``TaskContext``."""
+        return self._operator.now_ms or 0
+
+    def count(self, name: str, by: int = 1) -> None:
+        """See ``TaskContext``."""
+        self._counters.count(f"{self._id}.{name}", by)
+
+    def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
+        """See ``TaskContext``."""
+        time = _milliseconds(at) if isinstance(at, datetime) else at
+        self._check_timer(time, axis)
+        identity = identity_of(key, name)
+        if self.ending:
+            self._counters.count("timers_dropped")
+            return
+        if self.firing is not None and self.firing[0] == axis and time <= self.firing[1]:
+            raise UsageError(
+                f"on_timer sets a timer for {time}, which is not after its own time, {self.firing[1]}",
+                hint="do now what it would do, or set it for a later time",
+            )
+        self._operator.timers.set(axis, identity, time)
+
+    def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
+        """See ``TaskContext``."""
+        _check_axis(axis)
+        self._operator.timers.delete(axis, identity_of(key, name))
+
+    def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
+        """See ``TaskContext``."""
+        _check_axis(axis)
+        return self._operator.timers.time_of(axis, identity_of(key, name))
+
+    def _check_timer(self, time: object, axis: TimerAxis) -> None:
+        _check_axis(axis)
+        if type(time) is not int or not 0 <= time <= TIME_MAX:
+            raise UsageError(
+                f"a timer can't be set for {time!r:.80}",
+                hint="give milliseconds since the epoch (an int from 0 on) or a datetime",
+            )
+        if not self._timers_heard:
+            raise UsageError("the task sets a timer and has no on_timer", hint="write on_timer(self, timer, out)")
+        if axis == "event" and not self._timed:
+            raise UsageError(
+                "an event-time timer would never fire: not all inputs of the task have an event time",
+                hint='declare it, app.input(..., event_time="ts"), or write axis="processing"',
+            )
+
+
+class TaskPort(Context):
+    """See ``api.tasks.Out``."""
+
+    def __init__(self, operator: TaskOperator, spec: TaskStep, task: Task, counters: Counters) -> None:
+        super().__init__(operator, spec, task, counters)
+        self.sent: Mapping[str, Sent] = {name: Sent(name, schema) for name, schema in spec.outputs}
+        self.input = ""
+        self.wants_commit = False
+        self.wants_shutdown = False
+        self._open = False
+        self._sends = False
+
+    @property
+    def context(self) -> Context:
+        """What ``init`` gets, and may keep."""
+        return self
+
+    def open(self, input_: str, *, may_send: bool) -> None:
+        """A call begins."""
+        self.input = input_
+        self._open = may_send
+
+    def shut(self) -> None:
+        """The call has returned."""
+        self.input = ""
+        self._open = False
+
+    def send(self, output: str, rows: Any) -> None:
+        """See ``Out``."""
+        if not self._open:
+            raise UsageError(
+                f"something is sent to {output!r} outside of a call that may send",
+                hint="send in process, on_timer, on_watermark or on_end_of_stream, before they return",
+            )
+        sent = self.sent.get(output)
+        if sent is None:
+            raise UsageError(
+                f"the task has no output {output!r}",
+                hint=f"it is declared with outputs={{...}}: {', '.join(self.sent) or 'none'}",
+            )
+        try:
+            sent.add(rows)
+        except DataError as error:
+            raise DataError(f"what is sent to {output!r} doesn't fit: {error.message}", hint=error.hint) from error
+
+    def commit(self) -> None:
+        """See ``Out``."""
+        self._check_open("commit")
+        if not self.wants_commit:
+            self.wants_commit = True
+            self._counters.count("commits_asked_for")
+
+    def shutdown(self) -> None:
+        """See ``Out``."""
+        self._check_open("shutdown")
+        self.wants_shutdown = True
+
+    def _check_open(self, what: str) -> None:
+        if not self._open:
+            raise UsageError(f"{what} is asked for outside of a call", hint="ask in process, on_timer or on_watermark")
+
+
+def _check_axis(axis: object) -> None:
+    if axis not in _AXES:
+        raise UsageError(f"axis={axis!r} is no axis of time", hint='write axis="event" or axis="processing"')
+
+
+def _milliseconds(at: datetime) -> int:
+    naive = at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
+    return (naive - _EPOCH) // _MS

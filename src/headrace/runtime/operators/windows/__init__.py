@@ -1,0 +1,1 @@
+"""Window operators, and the aggregates they compute."""

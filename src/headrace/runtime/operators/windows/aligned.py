@@ -1,0 +1,172 @@
+"""Tumbling and hopping windows that speak once, when they are over: columnar throughout, and no look-ups.
+
+A batch becomes partial results per key and *slice* at once; a slice is a stretch of time that no window begins or ends
+within, so a window is some slices side by side, and a message is kept once, however many windows it is in. For a
+tumbling window the slice is the window. The state is runs of slices (``stores.runs``). When time reaches a window's
+end, its slices are merged, finished and emitted; a slice that no later window needs is dropped.
+
+A message is late when all windows that it belongs to are over. Where only some are, it counts in the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from headrace.api.shapes import Hopping, Tumbling
+from headrace.api.specs import Node
+from headrace.api.steps import Window
+from headrace.core.errors import DataError
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.windows.aggregation import TIME
+from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.stores.base import StateStore
+from headrace.stores.runs import Runs
+
+_ROWS = "__rows"
+
+
+class AlignedWindow(WindowOperator):
+    """Windows of one size, aligned to the epoch."""
+
+    def __init__(
+        self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters, *, combined: bool = False
+    ) -> None:
+        """``combined``: what it gets are partial results, made before the shuffle by ``combine``."""
+        super().__init__(node, spec, counters)
+        self._combined = combined
+        self._counters = counters
+        self._wire: pl.Schema | None = None
+        self._size = shape.size_ms
+        self._every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
+        self._shift = shape.offset_ms % self._every
+        self._kept = [START, *self.keys]
+        self._parts = [*self._kept, *self.aggregation.parts]
+        self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
+        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
+        self._fired: int | None = None
+        """The start of the last window that is over."""
+
+    def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Partial results of messages, for another task of this step; each says of how many messages it is."""
+        if self._event_time is None:
+            raise ValueError("only windows over event time are combined")
+        timed = rows.with_columns(self._event_time).with_columns(self._slice)
+        partial = self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
+        if partial.get_column(START).null_count():
+            raise self.null_time()
+        return partial
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        if self._combined:
+            self._take_partials(rows)
+        else:
+            super().on_batch(rows)
+
+    def _take_partials(self, partial: pl.DataFrame) -> None:
+        if self._wire is None:
+            self._wire = self.combine(self.spec.input.empty()).schema
+        if partial.schema != self._wire:
+            raise DataError(
+                f"operator {self.node.id!r} got partial results with the columns {dict(partial.schema)}, "
+                f"not {dict(self._wire)}",
+                hint="another version of the app wrote them: drain the app before changing a window, or give the "
+                "partition_by before it a new id",
+            )
+        lowest = partial.get_column(START).min()
+        if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
+            late = pl.col(START) < self._fired + self._every
+            self._counters.count("late", int(partial.filter(late).get_column(_ROWS).sum()))
+            partial = partial.filter(~late)
+        self._runs.add(partial[self._parts])
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """See ``WindowOperator``."""
+        rows = rows.with_columns(self._slice)
+        partial = self.partial(rows, self._kept)
+        starts = partial[START]
+        if starts.null_count():
+            raise self.null_time()
+        lowest = starts.min()
+        if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
+            late = pl.col(START) < self._fired + self._every
+            self.too_late(rows.filter(late))
+            partial = self.partial(rows.filter(~late), self._kept)
+        self._runs.add(partial)
+
+    def advance(self, time: int) -> None:
+        """See ``WindowOperator``."""
+        last = self._last_over(time)
+        before = self._fired
+        if last is None or (before is not None and last <= before):
+            return
+        self._fired = last
+        tumbling = self._every == self._size
+        for part in self._runs.take_parts(last) if tumbling else self._hopping_parts(before, last):
+            self.send(part.with_columns((pl.col(START) + self._size).alias(END)))
+
+    def next_ms(self) -> int | None:
+        """See ``WindowOperator``."""
+        earliest = self._runs.earliest
+        if earliest is None:
+            return None
+        first = self._base(earliest) - (self._pieces - 1) * self._every
+        if first + self._size <= earliest:  # the slice lies behind the end of the first window that could hold it
+            first += self._every
+        return (first if self._fired is None else max(first, self._fired + self._every)) + self._size
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._runs,)
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        super().resume(watermark)
+        if self.spec.axis == "event":
+            self._fired = self._last_over(watermark)
+        elif self._runs.taken is not None:  # what the clock has ended can't be read off a watermark
+            self._fired = self._base(self._runs.taken)
+            self.time = self._fired + self._size
+
+    @property
+    def _pieces(self) -> int:
+        """How many windows hold a message, at most."""
+        return -(-self._size // self._every)
+
+    def _base(self, time: int) -> int:
+        """The start of the last window that holds ``time``."""
+        return time - (time - self._shift) % self._every
+
+    def _last_over(self, time: int) -> int | None:
+        """The start of the last window that ends by ``time``."""
+        if time == NEVER:
+            return None
+        if time == FOREVER:
+            latest = self._runs.latest
+            return None if latest is None else self._base(latest)
+        return self._base(time - self._size)
+
+    def _hopping_parts(self, before: int | None, last: int) -> Iterator[pl.DataFrame]:
+        """The merged results of all windows that begin behind ``before``, up to ``last``."""
+        low = NEVER if before is None else before + self._every
+        read = self._runs.read_parts(low, last + self._size - 1, self._pieces)
+        self._runs.retire(last + self._every - 1)
+        base = pl.col(START) - (pl.col(START) - self._shift) % self._every
+        for slices in read:
+            pieces = slices.sort(START) if self.aggregation.ordered else slices  # earlier ones come first
+            held = []
+            for back in range(self._pieces):
+                start = base - back * self._every
+                due = start.is_between(low, last) & (pl.col(START) < start + self._size)
+                held.append(pieces.filter(due).with_columns(start.alias(START)))
+            yield self.aggregation.merge(pl.concat(held), self._kept)
+
+
+def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:
+    """Where the slice begins that ``time`` is in: windows begin at multiples of ``every``, and end ``size`` later."""
+    since = (time - shift) % every
+    within = size % every
+    return time - since if not within else time - since + pl.when(since >= within).then(within).otherwise(0)

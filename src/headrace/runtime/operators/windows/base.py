@@ -1,0 +1,155 @@
+"""What all window steps share: the time that they go by, late messages, and the shape of results.
+
+Time is that of the messages, read from their event time and moved by the watermark, or that of the clock: then a
+message belongs to the moment at which it is processed, and windows end when the clock says so. A clock that was set
+back stands still here until it has caught up. Each family of shapes has a module of its own; ``windows`` chooses.
+
+A null key is a key like any other, as in Polars; a null event time is an error.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import LATE, Window
+from headrace.core.errors import DataError, UserFunctionError
+from headrace.runtime.event_time.columns import from_ms, time_ms
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.user_code.source_line import users_line
+from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
+
+START, END = "__start", "__end"
+"""The bounds of a window, or of a piece of one, in ms; the end is exclusive."""
+
+
+class WindowOperator(Operator):
+    """A window step of one task. Subclasses take messages in, and say what leaves when time goes on."""
+
+    def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
+        super().__init__(node)
+        schema = node.schema
+        if schema is None:
+            raise ValueError("a window node has an output schema")
+        self.spec = spec
+        self.keys = list(spec.keys)
+        self.time = NEVER
+        """How far time has come."""
+        self.aggregation = Aggregation(
+            spec.aggregates,
+            {name: schema.columns[name] for name, _ in spec.aggregates},
+            spec.input,
+            timed=spec.event_time is not None,
+            failed=self._user_failed,
+        )
+        self._output = schema.columns
+        self._counters = counters
+        time = spec.event_time
+        self._event_time = None if time is None else time_ms(time, spec.input.columns[time.column]).alias(TIME)
+
+    # -- what a shape does
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """Take messages; those with a time have it in the column ``TIME``."""
+        raise NotImplementedError
+
+    def advance(self, time: int) -> None:
+        """Time (of the step's own axis) has come to ``time``; what is over leaves."""
+        raise NotImplementedError
+
+    def next_ms(self) -> int | None:
+        """When, by the clock, the next window is over; asked where the clock is the axis."""
+        raise NotImplementedError
+
+    # -- the operator's hooks
+
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        """See ``Operator``."""
+        if self.spec.axis == "processing":
+            now = max(self.now(), self.time)  # a clock that was set back makes no message late
+            if now > self.time:
+                self.on_time(now)
+            rows = rows.with_columns(pl.lit(now, pl.Int64).alias(TIME))
+        elif self._event_time is not None:
+            rows = rows.with_columns(self._event_time)
+        self.take_in(rows)
+
+    def on_watermark(self, watermark: int) -> None:
+        """See ``Operator``."""
+        if self.spec.axis == "event":
+            self.advance(watermark)
+            self.time = watermark
+
+    def on_time(self, now_ms: int) -> None:
+        """See ``Operator``."""
+        if self.spec.axis == "processing" and now_ms > self.time:
+            self.advance(now_ms)
+            self.time = now_ms
+
+    def due_ms(self) -> int | None:
+        """See ``Operator``."""
+        return self.next_ms() if self.spec.axis == "processing" else None
+
+    def on_end(self) -> None:
+        """See ``Operator``."""
+        self.advance(FOREVER)
+        self.time = FOREVER
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        if self.spec.axis == "event":
+            self.time = watermark
+
+    # -- for the shapes
+
+    def now(self) -> int:
+        """What the clock shows."""
+        if self.now_ms is None:
+            raise ValueError("the host tells the time before it hands on messages")
+        return self.now_ms
+
+    def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
+        """Partial results of messages."""
+        try:
+            return self.aggregation.partial(rows, keys, *more)
+        except pl.exceptions.PolarsError as error:
+            raise self.failed(error, "an aggregate") from error
+
+    def too_late(self, rows: pl.DataFrame) -> None:
+        """Count messages whose windows are over, and hand them to whoever wants them."""
+        self.count_late(rows.height)
+        if rows.height:
+            plain = rows.select(list(self.spec.input.columns))
+            self.emit_aside(LATE, plain)
+
+    def count_late(self, messages: int) -> None:
+        """Count so many messages whose windows are over."""
+        self._counters.count("late", messages)
+
+    def null_time(self) -> DataError:
+        """The error for messages without a time."""
+        time = self.spec.event_time
+        column = "" if time is None else f" ({time.column!r})"
+        return DataError(
+            f"operator {self.node.id!r} got messages whose event time{column} is null",
+            hint="filter them out before the window, or give them a time",
+        )
+
+    def send(self, merged: pl.DataFrame, *more: str) -> None:
+        """Finish merged partial results and emit them in the order of window and key.
+
+        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that go out as they are.
+        """
+        if not merged.height:
+            return
+        result = self.aggregation.final(merged.sort(START, *self.keys), [START, END, *self.keys, *more])
+        bounds = [
+            from_ms(ours, self._output[public]).alias(public)
+            for ours, public in ((START, "window_start"), (END, "window_end"))
+            if public in self._output
+        ]
+        self.emit(result.with_columns(bounds).select(list(self._output)))
+
+    def _user_failed(self, error: Exception, what: str) -> UserFunctionError:
+        return self.failed(error, what, users_line(error))

@@ -1,0 +1,57 @@
+"""Which operator runs which window."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from headrace.api.shapes import (
+    Alternative,
+    CountWindow,
+    GlobalWindow,
+    Hopping,
+    Session,
+    Sliding,
+    Trigger,
+    Tumbling,
+)
+from headrace.api.specs import Node
+from headrace.api.steps import Window
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.windows.aligned import AlignedWindow
+from headrace.runtime.operators.windows.assigned import AssignedWindow, WholeWindow
+from headrace.runtime.operators.windows.base import WindowOperator
+from headrace.runtime.operators.windows.count import CountedWindow
+from headrace.runtime.operators.windows.session import SessionWindow
+from headrace.runtime.operators.windows.sliding import SlidingWindow
+
+MergeableWindow = AlignedWindow | SessionWindow
+"""They ``combine`` messages into partial results, and are made of such as well."""
+
+
+def window_operator(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
+    """The operator for a window step; ``combined``: what it gets are partial results, made before the shuffle."""
+    by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
+    match spec.shape:
+        case Tumbling() | Hopping() as shape if not spec.marked and not by_function:
+            return AlignedWindow(node, spec, shape, counters, combined=combined)
+        case Tumbling() | Hopping() as shape:
+            return AssignedWindow(node, spec, shape, counters)
+        case Sliding() as shape:
+            return SlidingWindow(node, spec, shape, counters)
+        case Session() as shape:
+            return SessionWindow(node, spec, shape, counters, combined=combined)
+        case GlobalWindow():
+            return WholeWindow(node, spec, counters)
+        case CountWindow(size=size, every=every) if size == every:
+            full = Trigger(f"every {size}", (Alternative(True, size),))
+            return WholeWindow(node, replace(spec, early=full, panes="discarding"), counters)
+        case CountWindow() as shape:
+            return CountedWindow(node, spec, shape, counters)
+
+
+def mergeable_window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> MergeableWindow:
+    """The operator for a window that ``plan.combining`` chose."""
+    window = window_operator(node, spec, counters, combined=combined)
+    if not isinstance(window, MergeableWindow):
+        raise TypeError(f"{spec.shape!r} isn't made of partial results")
+    return window

@@ -1,0 +1,101 @@
+"""Overlapping count windows: the last so many messages of a key, each time that some more have come.
+
+Messages of a key are numbered as they arrive. What is kept is partial results per key and slice, as for hopping
+windows, with numbers in the place of time: a slice is a stretch of numbers that no window begins or ends within. A
+batch's keys are looked up, their windows that have become full are sent, and slices that no later window needs are
+dropped.
+
+Count windows that stand side by side need none of that: they are ``window_assigned.WholeWindow``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.api.shapes import CountWindow
+from headrace.api.specs import Node
+from headrace.api.steps import Window
+from headrace.runtime.event_time.watermark import FOREVER
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.windows.aligned import slice_start
+from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.stores.base import StateStore
+from headrace.stores.keyed import KeyedRows
+
+_NUMBER = "__number"
+_TOTAL = "__total"
+_BEFORE = "__before"
+_ALL = "__all"
+
+
+class CountedWindow(WindowOperator):
+    """The last ``size`` messages of a key, every ``every`` messages."""
+
+    def __init__(self, node: Node, spec: Window, shape: CountWindow, counters: Counters) -> None:
+        super().__init__(node, spec, counters)
+        self._size, self._every = shape.size, shape.every
+        within, shift = shape.size % shape.every, -shape.size % shape.every
+        self._start = slice_start(pl.col(_NUMBER), shape.size, shape.every, shift)
+        first_half = (pl.col(START) - shift) % shape.every == 0
+        length = pl.when(first_half).then(within or shape.every).otherwise(shape.every - within)
+        self._end = pl.col(START) + length
+        self._store = KeyedRows(node.id, self.keys, [START], [])
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """See ``WindowOperator``."""
+        before = self._store.take(rows.select(self.keys).unique() if self.keys else rows.head(1))
+        new = self._slices(rows, before)
+        if before is None:
+            slices = new
+        else:
+            both = pl.concat([before.with_columns(pl.col(_TOTAL).alias(_BEFORE)).select(new.columns), new])
+            same = [pl.col(_TOTAL).max(), pl.col(_BEFORE).min()]
+            slices = self.aggregation.merge(both, [*self.keys, START, END], *same)
+        total = pl.col(_TOTAL).max()
+        slices = slices.with_columns(total.over(self.keys) if self.keys else total)
+        self._send_full(slices)
+        next_end = (pl.col(_TOTAL) // self._every + 1) * self._every
+        self._store.put(slices.filter(pl.col(START) >= next_end - self._size).drop(_BEFORE))
+
+    def advance(self, time: int) -> None:
+        """See ``WindowOperator``."""
+        for left in self._store.take_all() if time == FOREVER else ():
+            begun = left.filter(pl.col(_TOTAL) % self._every > 0).sort(*self.keys, START)
+            bounds = [pl.col(START).min(), pl.col(END).max()]
+            self.send(self.aggregation.merge(begun.with_columns(pl.lit(0).alias(_ALL)), [*self.keys, _ALL], *bounds))
+
+    def next_ms(self) -> int | None:
+        """See ``WindowOperator``."""
+        return None
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._store,)
+
+    def _slices(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
+        """Partial results of a batch, with the number of its key's messages before it and with it."""
+        if before is None:
+            rows = rows.with_columns(pl.lit(0, pl.Int64).alias(_BEFORE))
+        elif self.keys:
+            known = before.group_by(self.keys).agg(pl.col(_TOTAL).max().alias(_BEFORE))
+            rows = rows.join(known, on=self.keys, how="left", nulls_equal=True, maintain_order="left")
+            rows = rows.with_columns(pl.col(_BEFORE).fill_null(0))
+        else:
+            rows = rows.with_columns(pl.lit(before[_TOTAL].max(), pl.Int64).alias(_BEFORE))
+        place = pl.int_range(pl.len(), dtype=pl.Int64)
+        rows = rows.with_columns((pl.col(_BEFORE) + (place.over(self.keys) if self.keys else place)).alias(_NUMBER))
+        rows = rows.with_columns(self._start.alias(START)).with_columns(self._end.alias(END))
+        more = [(pl.col(_NUMBER).max() + 1).alias(_TOTAL), pl.col(_BEFORE).first()]
+        return self.partial(rows, [*self.keys, START, END], *more)
+
+    def _send_full(self, slices: pl.DataFrame) -> None:
+        """Send the windows that this batch has filled."""
+        ordered = slices.sort(*self.keys, END)
+        rolled = self.aggregation.rolling(ordered, self.keys, END, self._size)
+        before = pl.col(_BEFORE).max()
+        known = ordered.select(*self.keys, END, _TOTAL, before.over(self.keys) if self.keys else before)
+        ends = known.join(rolled, on=[*self.keys, END], nulls_equal=True, maintain_order="left")
+        full = (pl.col(END) % self._every == 0) & (pl.col(END) <= pl.col(_TOTAL)) & (pl.col(END) > pl.col(_BEFORE))
+        self.send(ends.filter(full).with_columns((pl.col(END) - self._size).alias(START)))

@@ -1,0 +1,195 @@
+"""Windows that must know what came before: those with panes, with the user's functions, sessions, and counted ones.
+
+The state has one row per key and window (``stores.keyed``). A batch's rows are taken out, merged with the batch's
+partial results, and put back; what a trigger makes due leaves in between. When time moves, the rows that are due
+are taken out, speak, and go, or are put back for their next pane.
+
+A trigger that counts looks at each message: a batch in which a window fills up several times gives as many panes, each
+with what it had then. That is done by numbering the messages, not one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.api.specs import Node
+from headrace.api.steps import Window
+from headrace.runtime.event_time.watermark import FOREVER
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
+from headrace.stores.base import StateStore
+from headrace.stores.keyed import KeyedRows
+
+_ALL_BEFORE = 1 << 62
+"""Longer than any row of panes."""
+
+Assigned = tuple[pl.DataFrame, pl.DataFrame | None]
+"""Messages with their windows, ``START`` and ``END``; and what the state has of those windows and keys, taken out."""
+
+
+class KeyedWindow(WindowOperator):
+    """One row of state per key and window. Subclasses say which windows there are."""
+
+    def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
+        super().__init__(node, spec, counters)
+        self.delay_ms = spec.lateness_ms
+        self._panes = Panes(spec)
+        self._accumulating = spec.panes == "accumulating"
+        self._group = [*self.keys, START, END]
+        self._columns = [*self._group, *self.aggregation.parts, *self._panes.columns, INDEX, *self._panes.dues]
+        self.store = self.make_store(node.id, self._panes.dues)
+
+    # -- what a shape does
+
+    def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
+        """The state, by what it is looked up by."""
+        return KeyedRows(id_, [*self.keys, START], [], dues)
+
+    def assign(self, rows: pl.DataFrame) -> Assigned:
+        """Put each message into its windows; those that are too late are told and left out."""
+        raise NotImplementedError
+
+    # -- the hooks
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """See ``WindowOperator``."""
+        assigned, before = self.assign(self.clocked(rows))
+        if self._panes.counted:
+            self.put_back(self._send_full(self._by_pane(assigned, before)))
+        else:
+            new = self.partial(assigned, self._group, *self._panes.of).with_columns(pl.lit(0, pl.Int64).alias(INDEX))
+            self.put_back(new if before is None else self._merged([before, new], self._group))
+
+    def advance(self, time: int) -> None:
+        """See ``WindowOperator``."""
+        if self._due_by(DUE, time):
+            self._speak(DUE, time, self.time, time)
+
+    def on_time(self, now_ms: int) -> None:
+        """See ``Operator``."""
+        super().on_time(now_ms)
+        if self._panes.clocked and self._due_by(WAKE, now_ms):
+            self._speak(WAKE, now_ms, self.time, self.time)
+
+    def due_ms(self) -> int | None:
+        """See ``Operator``."""
+        wake = self.store.earliest(WAKE) if self._panes.clocked else super().due_ms()
+        return None if wake == FOREVER else wake
+
+    def next_ms(self) -> int | None:
+        """See ``WindowOperator``."""
+        return self.store.earliest(DUE)
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self.store,)
+
+    # -- when a batch has come
+
+    def clocked(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Messages with what the clock shows, if a trigger goes by it."""
+        return rows.with_columns(pl.lit(self.now(), pl.Int64).alias(NOW)) if self._panes.clocked else rows
+
+    def put_back(self, rows: pl.DataFrame) -> None:
+        """Keep what a batch and the state make together; what is due already speaks."""
+        self._keep(rows)
+        if self._due_by(DUE, self.time):
+            self._speak(DUE, self.time, self.time, self.time)
+
+    def _merged(self, frames: list[pl.DataFrame], keys: list[str], *more: str) -> pl.DataFrame:
+        """Partial results put together; the columns ``more`` are the same in all that meet."""
+        rows = pl.concat([frame.select(frames[-1].columns) for frame in frames])
+        same = [pl.col(column).max() for column in more]
+        return self.aggregation.merge(rows, keys, *self._panes.merge, pl.col(INDEX).max(), *same)
+
+    def _by_pane(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
+        """Partial results per window, key and pane from now on; ``FULL`` says how many of the panes are full."""
+        group = self._group
+        zero = pl.lit(0, pl.Int64)
+        if before is None:
+            rows = rows.with_columns(zero.alias(NUMBER), zero.alias(INDEX))
+        else:
+            known = before.group_by(group).agg(pl.col(NUMBER).sum(), pl.col(INDEX).max())
+            rows = rows.join(known, on=group, how="left", nulls_equal=True, maintain_order="left")
+            rows = rows.with_columns(pl.col(NUMBER, INDEX).fill_null(0))
+        place = pl.int_range(pl.len(), dtype=pl.Int64).over(group).alias(PLACE)
+        rows = rows.with_columns(place, pl.len().cast(pl.Int64).over(group).alias(TOTAL))
+        rows = rows.with_columns(self._panes.number(self.time))
+        new = self.partial(rows, [*group, PANE], *self._panes.of, pl.col(INDEX, FULL).first())
+        if before is None:
+            return new
+        full = new.select(*group, FULL).unique()
+        old = before.join(full, on=group, how="left", nulls_equal=True, maintain_order="left")
+        old = old.with_columns(zero.alias(PANE), pl.col(FULL).fill_null(0))
+        return self._merged([old, new], [*group, PANE], FULL)
+
+    def _send_full(self, parts: pl.DataFrame) -> pl.DataFrame:
+        """Send the panes that are full; returns what is left, one row per window and key."""
+        if not parts.height or parts[FULL].max() == 0:
+            return parts.drop(PANE, FULL)
+        group = self._group
+        parts = parts.sort(*group, PANE)
+        if self._accumulating:
+            rolled = self.aggregation.rolling(parts, group, PANE, _ALL_BEFORE)
+            others = parts.select(*group, PANE, *self._panes.columns, INDEX, FULL)
+            parts = others.join(rolled, on=[*group, PANE], nulls_equal=True, maintain_order="left")
+        parts = self.aggregation.settle(parts)
+        self._send(parts.filter(pl.col(PANE) < pl.col(FULL)).with_columns(pl.col(INDEX) + pl.col(PANE)), self.time)
+        rest = parts.group_by(group, maintain_order=True).last()
+        spoken = pl.col(PANE) < pl.col(FULL)
+        return rest.with_columns(pl.col(INDEX) + pl.col(FULL), *self._after(spoken)).drop(PANE, FULL)
+
+    # -- when something is due
+
+    def _due_by(self, column: str, bound: int) -> bool:
+        earliest = self.store.earliest(column)
+        return earliest is not None and earliest <= bound
+
+    def _speak(self, column: str, bound: int, before: int, time: int) -> None:
+        """Send the panes that are due by ``bound``, now that time has gone from ``before`` to ``time``."""
+        for rows in self.store.take_due(column, bound):
+            self._speak_of(rows, before, time)
+
+    def _speak_of(self, rows: pl.DataFrame, before: int, time: int) -> None:
+        on_time = (pl.col(END) > before) & (pl.col(END) <= time)
+        some = pl.col(NUMBER) > 0
+        spoken = (some | on_time) if self._accumulating else some
+        rows = rows.with_columns(spoken.alias("__spoken"), on_time.alias("__on_time"))
+        self._send(rows.filter("__spoken"), time)
+        spoken = pl.col("__spoken")
+        left = rows.filter(~self._panes.over(time))
+        if left.height:
+            self._keep(left.with_columns(pl.col(INDEX) + spoken.cast(pl.Int64), *self._after(spoken)), time)
+
+    # -- either
+
+    def _send(self, rows: pl.DataFrame, time: int) -> None:
+        if not self.spec.marked:
+            self.send(rows)
+            return
+        on_time = pl.col("__on_time") if "__on_time" in rows.columns else pl.lit(value=False)
+        pane = (
+            pl.when(on_time)
+            .then(pl.lit("on_time"))
+            .when(pl.col(END) > time)
+            .then(pl.lit("early"))
+            .otherwise(pl.lit("late"))
+        )
+        self.send(rows.with_columns(pane.alias("pane"), pl.col(INDEX).alias("pane_index")), "pane", "pane_index")
+
+    def _after(self, spoken: pl.Expr) -> list[pl.Expr]:
+        """What is left of a row that has spoken."""
+        columns = self._panes.reset(spoken)
+        if not self._accumulating:
+            parts = zip(self.aggregation.parts, self.aggregation.nothing, strict=True)
+            columns += [pl.when(spoken).then(nothing).otherwise(pl.col(c)).alias(c) for c, nothing in parts]
+        return columns
+
+    def _keep(self, rows: pl.DataFrame, time: int | None = None) -> None:
+        if not self.spec.marked:  # nothing that came before tells on the next result
+            rows = rows.filter(pl.col(NUMBER) > 0)
+        due = self._panes.due(self.time if time is None else time)
+        self.store.put(self.aggregation.settle(rows).with_columns(due).select(self._columns))

@@ -1,0 +1,81 @@
+"""Sliding windows: for each message the window that ends with it.
+
+What is kept is partial results per key and moment. When time has passed a moment, everything with that moment is there:
+its window is what the key had in the ``size`` before. What lies further back than any window to come is dropped.
+
+A message is late when it is older than all windows to come. One that is older than the watermark, but not by so much,
+counts in the windows of later messages, and has none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from headrace.api.shapes import Sliding
+from headrace.api.specs import Node
+from headrace.api.steps import Window
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.windows.aggregation import TIME
+from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.stores.base import StateStore
+from headrace.stores.runs import Runs
+
+
+class SlidingWindow(WindowOperator):
+    """Windows that end with messages."""
+
+    def __init__(self, node: Node, spec: Window, shape: Sliding, counters: Counters) -> None:
+        super().__init__(node, spec, counters)
+        self._size = shape.size_ms
+        self._kept = [START, *self.keys]
+        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
+
+    def take_in(self, rows: pl.DataFrame) -> None:
+        """See ``WindowOperator``."""
+        if rows[TIME].null_count():
+            raise self.null_time()
+        bound = self.time - self._size
+        if self.time > NEVER:
+            late = pl.col(TIME) <= bound
+            self.too_late(rows.filter(late))
+            rows = rows.filter(~late)
+        self._runs.add(self.partial(rows.with_columns(pl.col(TIME).alias(START)), self._kept))
+
+    def advance(self, time: int) -> None:
+        """See ``WindowOperator``."""
+        latest = self._runs.latest
+        if latest is not None and latest >= self.time:
+            self._fire(latest if time == FOREVER else time - 1)
+        self._runs.retire(time if time == FOREVER else time - self._size)
+
+    def next_ms(self) -> int | None:
+        """See ``WindowOperator``."""
+        latest = self._runs.latest
+        return None if latest is None or latest < self.time else latest + 1
+
+    def stores(self) -> Sequence[StateStore]:
+        """See ``Operator``."""
+        return (self._runs,)
+
+    def resume(self, watermark: int) -> None:
+        """See ``Operator``."""
+        super().resume(watermark)
+        if self.spec.axis == "processing" and self._runs.taken is not None:
+            self.time = self._runs.taken + self._size
+
+    def _fire(self, bound: int) -> None:
+        """Send the windows of all moments from the time that was up to ``bound``."""
+        began = self.time
+        low = NEVER if began == NEVER else began - self._size + 1
+        for rows in self._runs.read_parts(low, bound):
+            due = rows.filter(pl.col(START) >= began)
+            if not due.height:
+                continue
+            mine = rows.join(due, on=self.keys, how="semi", nulls_equal=True) if self.keys else rows
+            rolled = self.aggregation.rolling(mine.sort(*self.keys, START), self.keys, START, self._size)
+            over = rolled.filter(pl.col(START) >= began)
+            ends = (pl.col(START) + 1).alias(END)
+            self.send(over.with_columns((pl.col(START) + 1 - self._size).alias(START), ends))

@@ -1,0 +1,1 @@
+"""The way out: frames to partitions, watermarks to downstream tasks, committed rows to foreign systems."""

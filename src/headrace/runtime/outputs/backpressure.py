@@ -1,0 +1,44 @@
+"""How far a stage is ahead of its readers, and when that is too far.
+
+Readers publish their positions through the system (``Admin.report_position``), so this works across containers and
+across deployments. A stage is blocked while any partition of an intermediate stream it writes has
+more than the allowed distance unread. No reader yet counts as a reader at the oldest offset.
+"""
+
+from __future__ import annotations
+
+from headrace.api.specs import Role
+from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.connections import Connections
+from headrace.runtime.host.timing import Every
+
+CHECK_MS = 10
+
+
+class Backpressure:
+    """Watches the intermediate streams that one stage writes, for all its tasks in a container."""
+
+    def __init__(self, plan: Plan, stage: StagePlan, connections: Connections, now_ms: float) -> None:
+        self._limit = plan.graph.settings.ahead_bytes_max
+        self._group = plan.graph.app
+        self._streams = [plan.streams[id_] for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
+        self._connections = connections
+        self._every = Every(CHECK_MS, now_ms - CHECK_MS)
+        self.blocked_by: str | None = None
+
+    def check(self, now_ms: float) -> bool:
+        """Whether the stage has to wait; looks at most every ``CHECK_MS``."""
+        if self._streams and self._every.due(now_ms):
+            self.blocked_by = self._look()
+        return self.blocked_by is not None
+
+    def _look(self) -> str | None:
+        for stream in self._streams:
+            admin = self._connections.admin(stream.spec.system)
+            name = stream.spec.stream.name
+            read = admin.reported_positions(name, self._group)
+            for partition, extent in enumerate(admin.extents(name)):
+                ahead = extent.upcoming - read.get(partition, extent.oldest)
+                if ahead > self._limit:
+                    return f"{stream.spec.stream}[{partition}] is {ahead} bytes ahead of its reader"
+        return None

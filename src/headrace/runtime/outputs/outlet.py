@@ -1,0 +1,80 @@
+"""Where results leave a task: rows become stamped frames in the partitions of their keys.
+
+Frames are handed to the container's producers at once and reach the system when the run loop flushes, after
+every turn, so that latency stays low. Order within a partition is the order of the calls; control messages go through
+the same door, so nothing overtakes data. Rows for a foreign system have no partition and no frame: they wait in an
+outbox for their version's commit.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from headrace.core.frame import ControlMessage, Header, Kind, encode, encode_control, kind_of
+from headrace.core.ids import StreamId, TaskName
+from headrace.plan.model import Plan, StreamPlan
+from headrace.runtime.connections import Connections
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.outputs.publisher import Publisher
+from headrace.serdes.hashing import partition_of, split
+from headrace.serdes.ipc import encode_rows_into
+
+FRAME_ROWS_MAX = 1 << 16
+"""A reader takes whole frames, so what it holds at once is bounded only if they are."""
+
+Stamp = Callable[[StreamId, int, Kind], Header]
+"""Gives the header of the next frame to a partition."""
+
+
+class Outlet:
+    """The port of one task."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: TaskName,
+        connections: Connections,
+        publishing: Publisher,
+        stamp: Stamp,
+        metrics: TaskMetrics,
+    ) -> None:
+        self._plan = plan
+        self._task = task
+        self._connections = connections
+        self._publishing = publishing
+        self._stamp = stamp
+        self._metrics = metrics
+
+    def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
+        """See ``Port``."""
+        target = self._plan.streams[stream]
+        self._metrics.rows_out += rows.height
+        if self._publishing.takes(stream):
+            self._publishing.write(stream, rows)
+            return
+        if not keys or target.partitions == 1:
+            self._send(target, self._task.number % target.partitions, rows)
+            return
+        ids = partition_of(rows, keys, target.partitions)
+        for partition, part in split(rows, ids, target.partitions):
+            self._send(target, partition, part)
+
+    def control(self, stream: str, message: ControlMessage) -> None:
+        """Write a control message to every partition of a stream."""
+        target = self._plan.streams[stream]
+        producer = self._connections.record_producer(target.spec.system)
+        kind = kind_of(message)
+        for partition in range(target.partitions):
+            header = self._stamp(target.spec.stream, partition, kind)
+            producer.send(target.spec.stream.name, partition, encode_control(header, message))
+
+    def _send(self, target: StreamPlan, partition: int, rows: pl.DataFrame) -> None:
+        spec = target.spec
+        producer = self._connections.record_producer(spec.system)
+        for part in rows.iter_slices(FRAME_ROWS_MAX):
+            frame = encode_rows_into(io.BytesIO(encode(self._stamp(spec.stream, partition, Kind.USER))), part)
+            self._metrics.bytes_out += len(frame)
+            producer.send(spec.stream.name, partition, frame)

@@ -1,0 +1,57 @@
+"""How far a task is, as others need to know it: published positions for back-pressure and lag, and trimming.
+
+Positions are published every few milliseconds, whatever is committed. Intermediate streams are trimmed behind what
+the last commit needs, in large steps; a stream that is broadcast has several readers, so it is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.api.specs import Role, StreamSpec
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.connections import Connections
+from headrace.runtime.host.timing import Every
+
+REPORT_INTERVAL_MS = 20
+TRIM_STEP = 32 << 20
+
+
+class PublishedPositions:
+    """The inputs of one task as seen by others."""
+
+    def __init__(self, group: str, specs: Mapping[SSP, StreamSpec], connections: Connections, now_ms: float) -> None:
+        self._group = group
+        self._specs = specs
+        self._connections = connections
+        self._every = Every(REPORT_INTERVAL_MS, now_ms)
+        self._reported: dict[SSP, Offset] = {}
+        self._trimmed: dict[SSP, Offset] = {}
+
+    def news(self, positions: Mapping[SSP, Offset]) -> bool:
+        """Whether positions have moved since they were published."""
+        return positions != self._reported
+
+    @property
+    def next_ms(self) -> float:
+        """When news may be published."""
+        return self._every.next_ms
+
+    def report(self, positions: Mapping[SSP, Offset], now_ms: float) -> None:
+        """Publish positions that have moved, if it is time."""
+        if not self.news(positions) or not self._every.due(now_ms):
+            return
+        for ssp, position in positions.items():
+            if self._reported.get(ssp) != position:
+                self._reported[ssp] = position
+                self._connections.admin(self._specs[ssp].system).report_position(ssp, self._group, position)
+
+    def trim(self, needed: Mapping[SSP, Offset | None]) -> None:
+        """Give up what lies before the offsets that the last commit needs."""
+        for ssp, offset in needed.items():
+            spec = self._specs[ssp]
+            if offset is None or spec.broadcast or spec.role is not Role.INTERMEDIATE:
+                continue
+            if offset - self._trimmed.setdefault(ssp, 0) >= TRIM_STEP:
+                self._connections.admin(spec.system).trim(ssp, offset)
+                self._trimmed[ssp] = offset

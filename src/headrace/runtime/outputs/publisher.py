@@ -1,0 +1,219 @@
+"""A task's outputs into foreign systems: from the outboxes of committed rows into the targets, exactly once.
+
+What a version wrote waits in an outbox until the version's commit counts; then it is published, version after
+version. A target keeps the task's position in the same transaction as the rows, so a version that was published
+already, by this incarnation or another one, is published again without effect.
+
+All on the run-loop thread. ``advance`` publishes one version for each output at most and then returns; it blocks
+while the target works, never while it is away: a failure is kept, shown, and tried again when its pause is over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from headrace.api.specs import StreamSpec
+from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.core.ids import TaskName
+from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.connections import Connections
+from headrace.runtime.outputs.function_publisher import FunctionPublisher, Written
+from headrace.serdes.ipc import concat_rows
+from headrace.stores.outbox import Outbox
+from headrace.systems.registry import keeps_rows
+
+FIRST_PAUSE_MS = 100.0
+LONGEST_PAUSE_MS = 30_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingState:
+    """How one output is doing: committed versions (and bytes) that wait, and why the last try failed."""
+
+    waiting: int
+    waiting_bytes: int
+    failures: int
+    error: str | None
+
+
+class Publisher:
+    """All targets of one task."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        stage: StagePlan,
+        task: TaskName,
+        connections: Connections,
+        jitter: random.Random | None = None,
+    ) -> None:
+        jitter = jitter or random.Random()
+        self._limit = plan.graph.settings.ahead_bytes_max
+        specs = [plan.streams[id_].spec for id_ in stage.outputs]
+        self._outputs: dict[str, _Output | FunctionPublisher] = {}
+        for spec in specs:
+            table = plan.graph.tables.get(spec.id)
+            if table is not None and table.remote is not None and table.remote.write is not None:
+                self._outputs[spec.id] = FunctionPublisher(plan, table, table.remote, spec, connections.calls)
+            elif keeps_rows(spec.system):
+                writer = f"{plan.graph.app}/{task}/{spec.id}"
+                self._outputs[spec.id] = _Output(spec, writer, connections, jitter, told=table is not None)
+
+    def begin(self, on_written: Written = lambda table, rows, gone: None) -> None:
+        """Start over with empty outboxes: the task's stores are about to be filled again.
+
+        ``on_written`` is told of rows that are where they belong from now on, and of keys that are deleted there.
+        """
+        for output in self._outputs.values():
+            output.begin()
+            output.on_written = on_written
+
+    def close(self) -> None:
+        """Forget calls under way: what isn't known to be written will be written again."""
+        for output in self._outputs.values():
+            output.close()
+
+    def stores(self) -> Mapping[str, Outbox]:
+        """The outboxes, by the ids of their outputs."""
+        return {id_: output.outbox for id_, output in self._outputs.items()}
+
+    def resume(self, version: int) -> None:
+        """The outboxes have been filled as of this commit; -1 when there never was one."""
+        for output in self._outputs.values():
+            output.resume(version)
+
+    def takes(self, stream: str) -> bool:
+        """Whether this output goes into a foreign system."""
+        return stream in self._outputs
+
+    def write(self, stream: str, rows: pl.DataFrame) -> None:
+        """Rows of the version that isn't committed yet."""
+        self._outputs[stream].outbox.add(rows)
+
+    def committed(self) -> None:
+        """The commit of what the outboxes sealed last counts."""
+        for output in self._outputs.values():
+            output.outbox.commit()
+
+    def advance(self, now_ms: float) -> None:
+        """Publish what waits, unless a failure is too recent."""
+        for output in self._outputs.values():
+            output.advance(now_ms)
+
+    def pause(self, now_ms: float) -> float:
+        """How long (ms) there is nothing to do."""
+        waiting = (output.next_ms for output in self._outputs.values() if output.outbox.entries())
+        return max(0.0, min(waiting, default=float("inf")) - now_ms)
+
+    @property
+    def idle(self) -> bool:
+        """Everything committed is known to be in the targets."""
+        return not any(output.outbox.entries() for output in self._outputs.values())
+
+    @property
+    def calling(self) -> str | None:
+        """The output whose functions are being called, and why they don't answer; None: there is none."""
+        for id_, output in self._outputs.items():
+            if output.calling:
+                return f"output {id_}" + (f": {output.error}" if output.error else "")
+        return None
+
+    @property
+    def blocked_by(self) -> str | None:
+        """The output that has so much waiting that the task must not go on reading, and why."""
+        for id_, output in self._outputs.items():
+            waiting = output.outbox.pending_bytes
+            if waiting > self._limit:
+                why = f": {output.error}" if output.error else ""
+                return f"output {id_}, which has {waiting} bytes committed but not published{why}"
+        return None
+
+    def states(self) -> Iterator[tuple[str, PublishingState]]:
+        """For status pages: each output by its id."""
+        for id_, output in self._outputs.items():
+            outbox = output.outbox
+            yield id_, PublishingState(outbox.entries(), outbox.pending_bytes, output.failures, output.error)
+
+
+class _Output:
+    """One output of the task: its outbox, its target, what is known of the target's position."""
+
+    calling = False
+
+    def __init__(
+        self, spec: StreamSpec, writer: str, connections: Connections, jitter: random.Random, *, told: bool
+    ) -> None:
+        """``told``: somebody wants to know of rows that have been written."""
+        self.spec = spec
+        self.on_written: Written = lambda table, rows, gone: None
+        self.outbox = Outbox(spec.id)
+        self.next_ms = float("-inf")
+        self.failures = 0
+        self.error: str | None = None
+        self._writer = writer
+        self._told = told
+        self._connections = connections
+        self._jitter = jitter
+        self._position: int | None = None
+        self._resumed_at = -1
+
+    def begin(self) -> None:
+        """See ``Publisher``."""
+        self.outbox = Outbox(self.spec.id)
+
+    def close(self) -> None:
+        """See ``Publisher``. Nothing is under way between two calls."""
+
+    def resume(self, version: int) -> None:
+        """See ``Publisher``. What this incarnation published is in the target, whatever the changelog says yet."""
+        self._resumed_at = version
+        if self._position is not None:
+            self.outbox.published(self._position)
+
+    def advance(self, now_ms: float) -> None:
+        """See ``Publisher``."""
+        if now_ms < self.next_ms or not self.outbox.entries():
+            return
+        try:
+            self._publish()
+        except HeadraceError as error:
+            if not error.retry:
+                error.message = f"output {self.spec.id!r} of {self._writer}: {error.message}"
+                raise
+            self.failures += 1
+            self.error = error.message
+            pause = min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** min(self.failures - 1, 20))
+            # Half of it drawn: the tasks that lost a server together must not come back together.
+            self.next_ms = now_ms + pause * (0.5 + self._jitter.random() / 2)
+        else:
+            self.failures = 0
+            self.error = None
+
+    def _publish(self) -> None:
+        target = self._connections.target(self.spec.system, self.spec.stream)
+        if self._position is None:
+            self._position = self._known(target.position(self._writer))
+            self.outbox.published(self._position)
+        entry = self.outbox.oldest()
+        if entry is not None:
+            version, rows = entry
+            target.publish(self._writer, version, rows)
+            self._position = version
+            self.outbox.published(version)
+            if self._told:
+                self.on_written(self.spec.id, concat_rows(rows), None)
+
+    def _known(self, position: int) -> int:
+        """A position that this task can't have reached means that its own next versions would be ignored as old."""
+        if position > self._resumed_at:
+            raise InfrastructureError(
+                f"the target has version {position} of this writer, and the task has committed only up to "
+                f"{self._resumed_at}: its state was deleted, or another app writes under this name",
+                hint="use another app name or a new target; or delete the writer's position there, if what the app "
+                "computes again may be added to what is there. (A stale copy of a task also ends like this.)",
+            )
+        return position

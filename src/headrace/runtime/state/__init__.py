@@ -1,0 +1,1 @@
+"""A task's durable state: stores over RocksDB, the changelog, snapshots."""

@@ -1,0 +1,300 @@
+"""The state of one task: its stores, the database that caches them, the snapshots that bound the changelog.
+
+The changelog says what is true. The local database corresponds to one commit in it and outlives the process, so
+a restart reads just what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
+snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
+changelog has grown enough; what lies before the last but one is trimmed.
+
+All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
+from headrace.core.errors import CorruptLogError, InfrastructureError, UnavailableError
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.naming import StateFolders
+from headrace.stores.base import StateStore
+from headrace.stores.database import (
+    Database,
+    FolderLock,
+    KeySpace,
+    PartOfBatch,
+    StateCorruptError,
+    StateLockedError,
+    discard,
+    discard_abandoned,
+    discard_drafts,
+    restore_snapshot,
+    stand_in_for,
+)
+from headrace.stores.pinned import Pin
+
+SNAPSHOT_AFTER_BYTES = 64 << 20
+SNAPSHOTS_KEPT = 2
+_PERSIST_AFTER_BYTES = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot's folder, named after the commit that it holds."""
+
+    folder: Path
+    local: LocalCheckpoint
+
+    @staticmethod
+    def name(local: LocalCheckpoint) -> str:
+        """Folder names sort by offset."""
+        return f"{local.offset:020}-{local.generation}-{local.version}"
+
+    @classmethod
+    def all(cls, folder: Path) -> list[Snapshot]:
+        """The snapshots in a folder, oldest first."""
+        found = []
+        for path in sorted(folder.glob("[0-9]*-*-*")):
+            offset, generation, version = path.name.split("-", 2)
+            found.append(cls(path, LocalCheckpoint(int(offset), int(generation), int(version))))
+        return found
+
+    def set_aside(self) -> None:
+        """It can't be used, and would be in the way of others. Deleting it is left to whoever knows why."""
+        aside = self.folder.with_name(f"unfit-{self.folder.name}")
+        discard(aside)
+        with suppress(FileNotFoundError):  # another incarnation has given it up for newer ones
+            self.folder.rename(aside)
+
+
+class TaskState:
+    """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog."""
+
+    def __init__(self, changelog: SSP, folders: StateFolders | None) -> None:
+        self._changelog = changelog
+        self._folders = folders
+        self._database: Database | None = None
+        self._lock: FolderLock | None = None
+        self._stores: Mapping[str, StateStore] = {}
+        self._held: list[Change] = []
+        self._applied_bytes = 0
+        self._since_snapshot = 0
+        self._borrowed: Path | None = None
+        self._restored: Snapshot | None = None
+        self._damaged = False
+        self._readable = False
+        self.warnings: list[str] = []
+
+    # -- beginning
+
+    def begin(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
+        """Fill new, empty stores from the local state; returns the commit that they correspond to."""
+        self._stores = stores
+        self._held.clear()
+        self._readable = False
+        if self._folders is None:
+            return None
+        if self._database is None:
+            self._database = self._open(self._folders)
+            discard_drafts(self._folders.snapshots)
+        local = self._read_local()
+        if local is None:
+            local = self._from_snapshot()
+        if local is not None:
+            # A life that ends early must not put the next snapshot off for ever. Where offsets count records and not
+            # bytes this is too little, and does no harm.
+            self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
+        for id_, store in stores.items():
+            store.attach(KeySpace(self._database, id_))
+        return local
+
+    def misfit(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
+        """The local state isn't this changelog's: begin again from the snapshot, or from nothing."""
+        which = "local state" if self._restored is None else f"snapshot {self._restored.folder.name}"
+        self._warn(f"{which} doesn't fit the changelog; rebuilding it")
+        if self._restored is not None:
+            self._restored.set_aside()
+        self._throw_away()
+        return self.begin(stores)
+
+    def _open(self, folders: StateFolders) -> Database:
+        try:
+            self._lock = self._lock or FolderLock(folders.local)
+            database = Database(folders.local)
+        except StateLockedError as error:
+            # Whoever holds it is fenced off already; waiting for it to die could take for ever.
+            self._warn(f"{error.message}; using a folder of its own for this life")
+            self._borrowed = stand_in_for(folders.local)
+            return Database(self._borrowed)
+        except StateCorruptError as error:
+            self._warn(f"{error.message}; rebuilding it")
+            self._damaged = True
+            discard(folders.local)
+            return Database(folders.local)
+        discard_abandoned(folders.local)
+        return database
+
+    def _from_snapshot(self) -> LocalCheckpoint | None:
+        """Restore the newest snapshot that can be; None, and nothing in the database, when there is none."""
+        if self._folders is None or self._database is None:
+            return None
+        for snapshot in reversed(Snapshot.all(self._folders.snapshots)):
+            folder = self._database.folder
+            self._database.close()
+            restore_snapshot(snapshot.folder, folder)
+            try:
+                self._database = Database(folder)
+                if self._damaged:
+                    # Snapshots share files with the state: what was wrong with that may be wrong with them.
+                    self._database.verify()
+                if self._read_local() == snapshot.local:
+                    self._restored = snapshot
+                    return snapshot.local
+                self._warn(f"snapshot {snapshot.folder.name} holds something else than its name says")
+            except StateCorruptError as error:
+                self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
+            snapshot.set_aside()
+            self._database.close()
+            discard(folder)
+            self._database = Database(folder)
+        self._restored = None
+        return None
+
+    def _newest_snapshot(self) -> Offset:
+        snapshots = Snapshot.all(self._folders.snapshots) if self._folders is not None else []
+        return snapshots[-1].local.offset if snapshots else 0
+
+    def _throw_away(self) -> None:
+        if self._database is not None:
+            folder = self._database.folder
+            self._database.close()
+            discard(folder)
+            self._database = Database(folder)
+
+    def _read_local(self) -> LocalCheckpoint | None:
+        data = self._database.get(LOCAL_KEY) if self._database is not None else None
+        return None if data is None else LocalCheckpoint.decode(data)
+
+    # -- a commit being written
+
+    def changes(self, version: int) -> Iterator[Change]:
+        """What the commit of this version has to say."""
+        for id_, store in self._stores.items():
+            for change in store.take_changes(version):
+                self._since_snapshot += len(change)
+                yield Change(id_, change)
+
+    def grown(self, size: int) -> None:
+        """The changelog has grown by a record of so many bytes besides the changes."""
+        self._since_snapshot += size
+
+    def persist(self, local: LocalCheckpoint) -> None:
+        """Write what is committed into the local database, with the commit that it corresponds to."""
+        if self._database is None:
+            return
+        batch = self._database.batch()
+        for id_, store in self._stores.items():
+            store.persist(PartOfBatch(batch, id_))
+        batch.put(LOCAL_KEY, local.encode())
+        self._database.write(batch)
+
+    def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
+        """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to."""
+        if self._database is None or self._folders is None or self._since_snapshot < SNAPSHOT_AFTER_BYTES:
+            return None
+        self._database.snapshot(self._folders.snapshots / Snapshot.name(local))
+        self._since_snapshot = 0
+        snapshots = Snapshot.all(self._folders.snapshots)
+        for old in snapshots[:-SNAPSHOTS_KEPT]:
+            discard(old.folder)
+        return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
+
+    # -- a changelog being read
+
+    def hold(self, body: memoryview) -> None:
+        """Keep a change until its commit is read."""
+        self._held.append(Change.decode(body))
+
+    def forget(self) -> None:
+        """What is held never happened."""
+        self._held.clear()
+
+    def apply(self, local: LocalCheckpoint | None) -> None:
+        """What is held counts: ``local`` is its commit."""
+        for change in self._held:
+            store = self._stores.get(change.store)
+            if store is None:
+                raise CorruptLogError(
+                    f"{self._changelog} holds state of step {change.store!r}, which the app doesn't have any more",
+                    hint="give the step its id back, or start the app under another name (its state begins anew)",
+                )
+            store.apply(bytes(change.change))
+            self._applied_bytes += len(change.change)
+        self._held.clear()
+        if self._applied_bytes > _PERSIST_AFTER_BYTES and local is not None:
+            if self._database is not None:
+                self._database.begin_rebuilding()
+            self._settle(local)
+
+    def read_to(self, local: LocalCheckpoint | None) -> None:
+        """The changelog has been read to its end, of which this commit is the last: it is local state now."""
+        self._settle(local)
+        if self._database is not None:
+            self._database.end_rebuilding()
+
+    def _settle(self, local: LocalCheckpoint | None) -> None:
+        if local is not None and self._applied_bytes:
+            self.persist(local)
+        self._since_snapshot += self._applied_bytes
+        self._applied_bytes = 0
+
+    def begun(self) -> None:
+        """All of it is there, and the task goes on from it: others may read what is committed."""
+        self._readable = True
+
+    # -- for other threads
+
+    @contextmanager
+    def committed(self) -> Iterator[Pin]:
+        """The local database as it is now: it holds commits alone, and this is one of them, whatever comes after it.
+
+        Raises ``UnavailableError`` while the state is rebuilt, ``InfrastructureError`` when there is none on disk.
+        """
+        if self._folders is None:
+            raise InfrastructureError(
+                "the app keeps its state in memory, where nobody else can read it",
+                hint="an app that runs by app.run() or headrace run keeps it on disk",
+            )
+        database = self._database if self._readable else None
+        if database is None:
+            raise UnavailableError(
+                "its state is being restored at present", hint="ask again; headrace status shows how far it is"
+            )
+        pin = database.pin()
+        try:
+            yield pin
+        finally:
+            pin.close()
+
+    # -- for status
+
+    def entries(self) -> int:
+        """How many entries all stores hold, roughly."""
+        return sum(store.entries() for store in self._stores.values())
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._readable = False
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._borrowed is not None:
+            discard(self._borrowed)
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)

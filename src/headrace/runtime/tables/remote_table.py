@@ -1,0 +1,145 @@
+"""A remote table as one task reads it: how it is asked, and what is remembered of it. On the run loop's thread.
+
+Reads go through lanes (``runtime.calls``); all steps of the task that join the table share its cache and its rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from headrace.api.remote import Remote
+from headrace.api.specs import TableSpec
+from headrace.api.steps import TableJoin
+from headrace.core.errors import DataError, PlanError
+from headrace.core.rate import TokenBucket
+from headrace.plan.model import Plan
+from headrace.runtime.calls.lanes import Calls, Lane
+from headrace.runtime.operators.base import Counters
+from headrace.runtime.tables.row_cache import Key, RowCache
+from headrace.runtime.tables.threaded_lookup import ThreadedLookup
+from headrace.serdes.schema import Schema
+
+
+@dataclass(slots=True, eq=False)
+class PendingLookup:
+    """Keys that are being asked for, and those that the task has written meanwhile."""
+
+    keys: pl.DataFrame
+    written: set[Key] = field(default_factory=set)
+
+
+class RemoteTable:
+    """See above."""
+
+    def __init__(self, plan: Plan, spec: TableSpec, counters: Counters, calls: Calls) -> None:
+        if spec.remote is None or spec.schema is None:
+            raise PlanError(f"table {spec.id!r} ({spec.location}) isn't remote, or its columns aren't known")
+        self.id = spec.id
+        self.key = spec.key
+        self.schema: Schema = spec.schema
+        self.remote: Remote = spec.remote
+        self.cache = None
+        if self.remote.cache is not None:
+            self.cache = RowCache(self.remote.cache.rows, self.remote.cache.ttl_ms)
+        self._system = spec.system
+        self._counters = counters
+        self._calls = calls
+        rate = self.remote.reads_per_s
+        self._limit = None if rate is None else TokenBucket(rate / readers(plan, spec.id))
+        self._lookups: list[ThreadedLookup] = []
+        self._open: list[PendingLookup] = []
+
+    def lane(self) -> Lane[pl.DataFrame]:
+        """A new lane: one step's."""
+        function: Callable[[pl.DataFrame], Any] | None = self.remote.read
+        if function is None and self._system is not None:
+            lookups = ThreadedLookup(self._system, self.schema.columns)
+            self._lookups.append(lookups)
+            function = lookups
+        if function is None:
+            raise PlanError(f"table {self.id!r} can't be read")
+        return Lane(self._calls, function, self.remote.calling, self._limit, lambda keys: keys.height)
+
+    def close(self) -> None:
+        """Let connections go. Lanes are their steps' to close, before."""
+        for lookups in self._lookups:
+            lookups.close()
+
+    # -- what is known
+
+    def known(self, keys: pl.DataFrame, now_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """What the cache has of distinct keys: rows, and the keys that have to be asked for."""
+        if self.cache is None:
+            return self.schema.empty(), keys
+        rows, unknown = self.cache.get(keys.rows(), now_ms)
+        self._counters.count("cache_hits", keys.height - len(unknown))
+        self._counters.count("cache_misses", len(unknown))
+        return self._table(rows), keys[unknown] if len(unknown) < keys.height else keys
+
+    def ask(self, keys: pl.DataFrame) -> PendingLookup:
+        """These keys are asked for from now on, until ``learn`` is told what came of it."""
+        question = PendingLookup(keys)
+        if self.cache is not None:
+            self._open.append(question)
+        return question
+
+    def learn(self, question: PendingLookup, rows: pl.DataFrame, now_ms: int) -> None:
+        """The keys have been asked for, and the rows are what there was.
+
+        What the task itself has written meanwhile isn't remembered: the answer may be older.
+        """
+        if self.cache is None:
+            return
+        self._open.remove(question)
+        found = self._by_key(rows)
+        for key in question.keys.rows():
+            if key not in question.written:
+                self.cache.put(key, found.get(key), now_ms)
+
+    def written(self, rows: pl.DataFrame, gone: pl.DataFrame | None, now_ms: int) -> None:
+        """The task has written rows, and deleted keys, and both are there now."""
+        if self.cache is None or self.remote.cache is None:
+            return
+        deleted = [] if gone is None else gone.select(self.key).rows()
+        for question in self._open:
+            question.written.update(self._by_key(rows), deleted)
+        if self.remote.cache.write == "around":
+            self.cache.forget([*self._by_key(rows), *deleted])
+            return
+        self.cache.renew([*self._by_key(rows).items(), *((key, None) for key in deleted)], now_ms)
+
+    def fitted(self, answer: object, keys: pl.DataFrame) -> pl.DataFrame:
+        """What a read returned, as rows of the keys that were asked for, one each; ``DataError`` when it isn't rows."""
+        if isinstance(answer, pl.DataFrame):
+            fitting, mismatch = self.schema.conform(answer)
+            if mismatch is not None:
+                raise mismatch.error()
+        elif answer is None or isinstance(answer, str | bytes | Mapping) or not hasattr(answer, "__iter__"):
+            raise DataError(
+                f"it returned {type(answer).__name__} {answer!r:.100}, not rows",
+                hint="return a polars DataFrame or a list of dicts, keys included; an empty one when nothing is found",
+            )
+        else:
+            fitting = self.schema.from_records(list(answer))
+        return fitting.join(keys, on=self.key, how="semi").unique(subset=self.key, keep="last", maintain_order=True)
+
+    def _by_key(self, rows: pl.DataFrame) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        ordered = rows.select(list(self.schema.columns))
+        return dict(zip(rows.select(self.key).rows(), ordered.rows(), strict=True))
+
+    def _table(self, rows: list[tuple[Any, ...]]) -> pl.DataFrame:
+        return pl.DataFrame(rows, schema=self.schema.columns, orient="row") if rows else self.schema.empty()
+
+
+def readers(plan: Plan, table: str) -> int:
+    """How many tasks read a remote table: each has an equal part of its rate."""
+    joins = {id_ for id_, node in plan.graph.nodes.items() if _joins(node.operator, table)}
+    return max(1, sum(len(stage.tasks) for stage in plan.stages if joins & set(stage.nodes)))
+
+
+def _joins(operator: object, table: str) -> bool:
+    return isinstance(operator, TableJoin) and operator.table == table

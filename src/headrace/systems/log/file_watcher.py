@@ -1,0 +1,72 @@
+"""Wake a reader when a file grows: inotify on Linux, nothing elsewhere.
+
+The kernel queues an event for each write call, also by other processes on this machine. Writes from another
+machine (a network file system) bring none, so readers look at the sizes once in a while all the same.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from pathlib import Path
+
+from headrace.core.errors import InfrastructureError
+
+_MODIFY = 0x00000002
+_OVERFLOW = 0x00004000
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+
+
+class FileWatcher:
+    """An inotify instance. ``open`` gives None where there is none to have."""
+
+    def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
+        self.fd = fd
+        self._libc = libc
+
+    @classmethod
+    def open(cls) -> FileWatcher | None:
+        """A new one; None on other systems, or when the user has used up the allowance of instances."""
+        if not sys.platform.startswith("linux"):
+            return None
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
+        fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        return cls(fd, libc) if fd >= 0 else None
+
+    def watch(self, path: Path) -> int:
+        """Watch a file; the number names it in ``drain``. The same file gives the same number."""
+        number = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MODIFY))
+        if number < 0:
+            code = ctypes.get_errno()
+            hint = "raise the sysctl fs.inotify.max_user_watches" if code == errno.ENOSPC else None
+            raise InfrastructureError(f"can't watch {path}: {os.strerror(code)}", hint=hint)
+        return number
+
+    def unwatch(self, number: int) -> None:
+        """Stop watching. A file that is gone has no watch any more, which is as good."""
+        self._libc.inotify_rm_watch(self.fd, number)
+
+    def drain(self) -> set[int] | None:
+        """Which watched files were written since the last call; None when that is no longer known."""
+        changed: set[int] = set()
+        known = True
+        while True:
+            try:
+                data = os.read(self.fd, _READ_BYTES)
+            except BlockingIOError:
+                return changed if known else None
+            at = 0
+            while at < len(data):
+                number, mask, _, name_length = _EVENT.unpack_from(data, at)
+                at += _EVENT.size + name_length
+                changed.add(number)
+                known = known and not mask & _OVERFLOW
+
+    def close(self) -> None:
+        """Release it."""
+        os.close(self.fd)

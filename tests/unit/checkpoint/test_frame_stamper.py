@@ -1,0 +1,68 @@
+import pytest
+from machine_host import A, B
+
+from headrace.checkpoint.frame_stamper import FrameStamper
+from headrace.checkpoint.record import OutputSeq
+from headrace.core.errors import ProtocolError
+from headrace.core.frame import UNVERSIONED, Kind
+from headrace.core.ids import TaskName
+
+
+def sending(barriers=True):
+    made = FrameStamper(TaskName("s", 0), 1, 4, {A: 2, B: 1}, barriers)
+    made.generation, made.label = 3, 7
+    return made
+
+
+def test_seqs_count_for_each_partition():
+    out = sending()
+    headers = [out.stamp(A, 0, Kind.USER), out.stamp(A, 1, Kind.USER), out.stamp(A, 0, Kind.WATERMARK)]
+    assert [(h.kind, h.producer, h.generation, h.version, h.seq) for h in headers] == [
+        (Kind.USER, 4, 3, 7, 1),
+        (Kind.USER, 4, 3, 7, 1),
+        (Kind.WATERMARK, 4, 3, 7, 2),
+    ]
+
+
+def test_a_restore_names_what_is_covered_and_comes_right_behind_it():
+    out = sending()
+    out.load([OutputSeq(stream="log.a", partition=1, seq=9)])
+    frames = out.restores(6, 2, 7)
+    assert [(f.stream, f.partition, f.header.version, f.header.seq, f.message.seq) for f in frames] == [
+        (A, 0, 6, 1, 0),
+        (A, 1, 6, 10, 9),
+        (B, 0, 6, 1, 0),
+    ]
+    assert {(f.message.next_version, f.message.committed_by) for f in frames} == {(7, 2)}
+
+
+def test_checkpoints_go_everywhere():
+    frames = sending().checkpoints(7, 9)
+    assert [(f.stream, f.partition, f.header.version, f.message.next_version) for f in frames] == [
+        (A, 0, 7, 9),
+        (A, 1, 7, 9),
+        (B, 0, 7, 9),
+    ]
+
+
+def test_without_barriers_nothing_is_labelled_and_no_checkpoint_sent():
+    out = sending(barriers=False)
+    assert out.stamp(A, 0, Kind.USER).version == UNVERSIONED
+    assert out.checkpoints(7, 8) == ()
+    assert {(f.header.version, f.message.next_version) for f in out.restores(6, 2, 7)} == {(UNVERSIONED, UNVERSIONED)}
+
+
+def test_what_it_saves_it_loads():
+    out = sending()
+    out.stamp(A, 1, Kind.USER)
+    saved = out.save()
+    out.stamp(A, 1, Kind.USER)
+    out.stamp(B, 0, Kind.USER)
+    out.load(saved)
+    assert out.save() == saved
+
+
+@pytest.mark.parametrize(("stream", "partition"), [("log.gone", 0), ("log.b", 1)])
+def test_an_output_that_the_plan_lost_is_refused(stream, partition):
+    with pytest.raises(ProtocolError, match=r"which the plan no longer has"):
+        sending().load([OutputSeq(stream=stream, partition=partition, seq=1)])

@@ -1,0 +1,321 @@
+"""Start, commit, end and rollback of one task, as conversations between the machine and its host."""
+
+from __future__ import annotations
+
+import pytest
+from machine_host import A0, END, A, B, Host, checkpoint, restore, user
+
+from headrace.checkpoint.instructions import AppendCommit, FlushOutputs, Verdict
+from headrace.checkpoint.machine import MachineConfig
+from headrace.checkpoint.protocol import Phase
+from headrace.checkpoint.record import encode_record
+from headrace.core.errors import FencedError, ProtocolError
+from headrace.core.frame import UNVERSIONED, Header, Kind
+
+START = ["TakeGeneration", "AppendAbort", "ReadChangelog", "Resume", "SendControl", "ScanAhead"]
+COMMIT = ["FlushOutputs", "AppendChanges", "AppendCommit", "ReadChangelog", "WriteLocal", "SendControl", "Report"]
+FINAL = [*COMMIT[:-1], "FlushOutputs", "Report", "End"]
+
+
+def heard(host: Host, following: int = 0) -> Host:
+    """The reader after the first restore of both producers."""
+    host.run()
+    for producer in (1, 2):
+        host.receive(A0, *restore(producer, 1, -1, 0, following))
+        host.run()
+    host.take()
+    return host
+
+
+def test_a_first_start_fences_and_introduces_itself(source):
+    source.machine.tick(5_999)
+    source.run()
+    assert source.take() == START
+    assert [(p, h.kind, h.generation, h.version, h.seq, m.seq, m.next_version) for p, h, m in source.sent] == [
+        (0, Kind.RESTORE, 1, -1, 1, 0, 5),
+        (1, Kind.RESTORE, 1, -1, 1, 0, 5),
+    ]
+    assert [h.kind for h, _ in source.changelog] == [Kind.ABORT]
+
+
+def test_a_timer_driven_task_commits_when_the_clock_passes_its_label_and_not_before(source):
+    source.machine.tick(5_000)
+    source.run()
+    source.take()
+    source.machine.tick(5_999)
+    source.run()
+    assert source.take() == []
+    source.machine.tick(8_000)
+    source.run()
+    assert source.take() == COMMIT
+    (_, header, message) = source.sent[-1]
+    assert (header.kind, header.version, message.next_version) == (Kind.CHECKPOINT, 5, 8)
+    assert source.machine.label == 8
+
+
+def test_labels_do_not_follow_the_clock_between_commits(source):
+    source.machine.tick(5_000)
+    source.run()
+    source.machine.tick(9_000)
+    assert source.machine.stamp(A, 0).version == 5
+
+
+def test_a_clock_that_falls_behind_holds_back_no_version(source):
+    source.machine.tick(5_000)
+    source.run()
+    source.machine.tick(6_000)
+    source.run()
+    source.machine.tick(1_000)
+    source.machine.abandon()
+    source.run()
+    assert source.machine.label == 6
+
+
+def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
+    heard(reader)
+    assert reader.receive(A0, user(1, 1, 2)) is Verdict.PROCESS
+    assert reader.receive(A0, *checkpoint(1, 1, 0, 3)) is Verdict.TAKEN
+    reader.run()
+    assert reader.take() == []
+    assert reader.machine.holding_up() == [(A0, 2)]
+    reader.receive(A0, *checkpoint(2, 1, 0, 2))
+    reader.run()
+    assert reader.take() == COMMIT
+    assert reader.machine.version == 0
+
+
+def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_committed(reader):
+    """Of a step that waited for answers until then."""
+    heard(reader)
+    reader.receive(A0, user(1, 1, 2))
+    reader.receive(A0, *checkpoint(1, 1, 0, 3))
+    reader.receive(A0, *checkpoint(2, 1, 0, 2))
+    reader.run(until="FlushOutputs")
+    stamped = reader.machine.stamp(B, 0)
+    assert stamped.version == 0
+    reader.machine.performed()
+    with pytest.raises(ProtocolError, match="not while"):
+        reader.machine.stamp(B, 0)
+    reader.run(until="ReadChangelog")
+    (output,) = (one for one in reader.machine._sealed[1].outputs if one.partition == 0)
+    assert output.seq == stamped.seq
+
+
+def test_early_arrivals_are_fed_before_and_behind_the_commit_in_the_order_of_labels(reader):
+    heard(reader)
+    for seq, label in ((2, 3), (3, 7), (4, 8)):
+        assert reader.receive(A0, user(1, 1, seq, label)) is Verdict.BUFFER
+    reader.receive(A0, *checkpoint(2, 1, 6, 2))
+    fed = []
+    while (step := reader.run(until="Feed")) is not None:
+        fed.append((step.label, reader.machine.version))
+        reader.machine.performed()
+    assert fed == [(3, -1), (7, 6)]
+    assert reader.machine.version == 6
+
+
+def test_the_record_covers_the_prefix_before_the_first_early_arrival(reader):
+    heard(reader)
+    reader.receive(A0, user(1, 1, 2, 0))
+    reader.receive(A0, user(1, 1, 3, 1))
+    reader.receive(A0, *checkpoint(2, 1, 0, 2))
+    reader.run(until="ReadChangelog")
+    record = reader.machine._sealed[1]
+    (entry,) = record.inputs
+    assert [(p.producer, p.generation, p.seq, p.version, p.resume_offset) for p in entry.parents] == [
+        (1, 1, 2, 0, 3),
+        (2, 1, 2, 0, 5),
+    ]
+    assert entry.offset == 3
+
+
+def test_a_restart_goes_on_from_the_record(reader):
+    heard(reader)
+    reader.receive(A0, user(1, 1, 2))
+    reader.machine.stamp(B, 0)
+    reader.receive(A0, *checkpoint(1, 1, 0, 3))
+    reader.receive(A0, *checkpoint(2, 1, 0, 2))
+    reader.run()
+    reader.machine.stamp(B, 0)
+    again = Host(reader.config, reader.changelog, reader.local, writer="w2", generations=iter([2]))
+    again.run()
+    (_, header, message), *_ = again.sent
+    assert (header.generation, header.seq, message.seq, message.next_version, message.committed_by) == (2, 3, 2, 1, 1)
+    assert again.receive(A0, user(1, 1, 3)) is Verdict.DROP
+    assert again.receive(A0, user(1, 1, 4, 1)) is Verdict.PROCESS
+
+
+def test_a_rollback_is_a_restart_in_place_that_remembers_the_fence(reader):
+    heard(reader)
+    assert reader.receive(A0, user(1, 1, 2)) is Verdict.PROCESS
+    assert reader.receive(A0, *restore(1, 2, -1, 0, 0)) is Verdict.ROLLBACK
+    reader.run()
+    assert reader.take() == START
+    for header, control in ((user(1, 1, 1), None), (user(1, 1, 2), None)):
+        assert reader.receive(A0, header, control) is Verdict.DROP
+    assert reader.receive(A0, *restore(1, 2, -1, 0, 0)) is Verdict.TAKEN
+    assert reader.machine.rollbacks == 1
+
+
+def test_a_newer_generation_in_the_changelog_stops_a_start_and_a_commit(source):
+    source.machine.tick(0)
+    source.run()
+    rival = Host(source.config, source.changelog, writer="x", generations=iter([3]))
+    rival.run()
+    source.machine.tick(10_000)
+    stop = source.run()
+    with pytest.raises(FencedError, match="generation 1 was replaced by generation 3"):
+        raise stop.error
+    assert source.machine.phase is Phase.STOPPED
+    assert not any(h.kind is Kind.CHECKPOINT for _, h, _ in source.sent)
+    rival.machine.tick(10_000)
+    rival.run()
+    assert rival.machine.version == 0
+    late = Host(source.config, source.changelog, writer="y", generations=iter([2]))
+    assert isinstance(late.run().error, FencedError)
+
+
+def test_a_commit_before_the_fence_counts_and_is_adopted(source):
+    source.machine.tick(0)
+    source.run()
+    source.machine.tick(10_000)
+    source.run(until="ReadChangelog")
+    again = Host(source.config, source.changelog, writer="w2", generations=iter([2]))
+    again.run()
+    assert again.machine.version == 0
+    assert source.run() is None
+    assert source.machine.version == 0
+    source.machine.tick(20_000)
+    assert isinstance(source.run().error, FencedError)
+
+
+def test_two_writers_of_one_generation_stop(source):
+    source.run()
+    rival = Host(source.config, source.changelog, writer="x", generations=iter([1]))
+    stop = rival.run()
+    with pytest.raises(ProtocolError, match="was given twice, also to writer w"):
+        raise stop.error
+    source.machine.tick(10_000)
+    with pytest.raises(ProtocolError, match="was given twice, also to writer x"):
+        raise source.run().error
+
+
+def test_a_source_task_ends(source):
+    source.run()
+    source.take()
+    source.machine.inputs_ended()
+    source.run()
+    assert source.take() == ["Finish", *FINAL]
+    (_, header, message) = source.sent[-1]
+    assert (header.kind, message.next_version) == (Kind.CHECKPOINT, END)
+    again = Host(source.config, source.changelog, source.local, writer="w2", generations=iter([2]))
+    again.run()
+    assert again.take() == [*START[:-1], "FlushOutputs", "Report", "End"]
+    assert [(h.kind, m.next_version) for _, h, m in again.sent] == [(Kind.RESTORE, END)] * 2
+
+
+def test_the_final_version_is_not_below_the_parents(reader):
+    heard(reader)
+    reader.receive(A0, Header(Kind.END_OF_STREAM, 1, 1, 0, 2))
+    reader.receive(A0, Header(Kind.END_OF_STREAM, 2, 1, 0, 2))
+    reader.machine.inputs_ended()
+    reader.run()
+    assert reader.take() == ["Finish"]
+    reader.receive(A0, *checkpoint(1, 1, 70, 3, END))
+    reader.receive(A0, *checkpoint(2, 1, 50, 3, END))
+    reader.run()
+    assert reader.take() == FINAL
+    assert reader.machine.version == 70
+
+
+def test_a_task_is_timer_driven_once_its_parents_have_ended(reader):
+    heard(reader)
+    reader.receive(A0, *checkpoint(1, 1, 4, 2, END))
+    reader.receive(A0, *checkpoint(2, 1, 4, 2, END))
+    reader.machine.tick(9_000)
+    reader.run()
+    assert reader.take() == COMMIT
+    assert (reader.machine.version, reader.machine.label) == (0, 9)
+    again = Host(reader.config, reader.changelog, reader.local, writer="w2", generations=iter([2]))
+    again.machine.tick(20_000)
+    again.run()
+    assert again.machine.label == 20
+
+
+def test_without_barriers_nothing_is_labelled_held_back_or_rolled_back(reader):
+    config = MachineConfig(**{f: getattr(reader.config, f) for f in CONFIG}, exactly_once=False)
+    host = Host(config)
+    host.run()
+    assert host.sent[0][1].version == host.sent[0][2].next_version == UNVERSIONED
+    host.receive(A0, *restore(1, 1, -1, 0, UNVERSIONED))
+    host.run()
+    assert host.receive(A0, user(1, 1, 2, UNVERSIONED)) is Verdict.PROCESS
+    assert host.receive(A0, *restore(1, 2, UNVERSIONED, 0, UNVERSIONED)) is Verdict.TAKEN
+    host.run()
+    host.take()
+    host.machine.tick(5_000)
+    host.run()
+    assert host.take() == COMMIT
+    assert [h.kind for _, h, _ in host.sent] == [Kind.RESTORE]
+
+
+CONFIG = ("task", "task_count", "producer", "inputs", "outputs", "interval_ms")
+
+
+def test_unversioned_parents_never_roll_back_or_hold_up_an_exactly_once_task(reader):
+    reader.run()
+    for producer in (1, 2):
+        reader.receive(A0, *restore(producer, 1, UNVERSIONED, 0, UNVERSIONED))
+        reader.run()
+    assert reader.receive(A0, user(1, 1, 2, UNVERSIONED)) is Verdict.PROCESS
+    assert reader.receive(A0, *restore(1, 2, UNVERSIONED, 0, UNVERSIONED)) is Verdict.TAKEN
+    assert reader.machine.holding_up() == []
+
+
+def test_a_host_may_vouch_for_what_it_wrote_itself(source):
+    source.run()
+    source.machine.tick(10_000)
+    source.run(until="ReadChangelog")
+    source.machine.unbroken(len(source.changelog) - 1)
+    source.machine.performed()
+    source.run()
+    assert source.machine.version == 0
+    assert source.local.offset == 2
+
+
+def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_written(source):
+    source.run()
+    source.machine.tick(10_000)
+    assert isinstance(source.run(until="AppendCommit"), AppendCommit)
+    header, record = source.machine.seal()
+    source.append(header, encode_record(record))
+    source.machine.abandon()
+    source.run()
+    assert (source.machine.generation, source.machine.version) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        (lambda machine: machine.performed(), "nothing was asked for"),
+        (lambda machine: machine.start(1, None), "generation 1 can't start while generation 1 is running"),
+        (lambda machine: machine.seal(), "not while running"),
+        (lambda machine: machine.rebase(None), "not while running"),
+        (lambda machine: machine.unbroken(0), "not while running"),
+    ],
+)
+def test_a_host_out_of_turn_is_told_so(source, act, says):
+    source.run()
+    with pytest.raises(ProtocolError, match=says):
+        act(source.machine)
+
+
+def test_no_frame_is_received_during_a_commit(reader):
+    heard(reader)
+    reader.receive(A0, *checkpoint(1, 1, 0, 2))
+    reader.receive(A0, *checkpoint(2, 1, 0, 2))
+    with pytest.raises(ProtocolError, match="while there is something to perform"):
+        reader.receive(A0, user(1, 1, 3, 1))
+    assert isinstance(reader.run(until="FlushOutputs"), FlushOutputs)
+    with pytest.raises(ProtocolError, match="flushing"):
+        reader.receive(A0, user(1, 1, 3, 1))
