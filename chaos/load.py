@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.streams import StreamWriter
 
@@ -66,8 +67,8 @@ class Load(threading.Thread):
         self._written: list[tuple[pl.DataFrame, pl.DataFrame]] = []
         self.error: BaseException | None = None
 
+    @override
     def run(self) -> None:
-        """See ``threading.Thread``."""
         due = time.monotonic()
         try:
             while not self._over.wait(max(0.0, due - time.monotonic())):

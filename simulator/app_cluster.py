@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.checkpoint import instructions as do
 from headrace.core.frame import Header, Kind, encode
@@ -58,8 +59,8 @@ class AppCluster(Cluster):
     doomed: dict[TaskName, type]
     """Tasks that die before the next instruction of a kind."""
 
+    @override
     def draw_sources(self) -> None:
-        """See ``Cluster``."""
         self.targets = {stream: RowTarget(self.world, stream.name) for stream in self.shape.targets}
         self.source_logs = {}
         self.doomed = {}
@@ -72,17 +73,17 @@ class AppCluster(Cluster):
             self.world.after(self.settings.faults_until + self.shape.case.quiet_ms - 1, self.oracle.judge_due)
 
     @property
+    @override
     def sources_read(self) -> bool:
-        """See ``Cluster``."""
         return all(log.ends_at <= self.world.now for log in self.source_logs.values())
 
+    @override
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
-        """See ``Cluster``."""
         faults: list[tuple[float, Callable[[], None]]] = [(5, self._doom)]
         return [*faults, (3, self._disturb_target)] if self.targets else faults
 
+    @override
     def heal(self) -> None:
-        """See ``Cluster``."""
         self.doomed.clear()
         for target in self.targets.values():
             target.failing = 0.0

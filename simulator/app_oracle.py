@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.checkpoint.record import Change, LocalCheckpoint
@@ -82,6 +83,7 @@ class AppOracle(Oracle):
         """The id of a source's frame; None for one that isn't accounted for."""
         return self._of_source.get((ssp, offset))
 
+    @override
     def message_of(self, ssp: SSP, payload: bytes) -> int:
         """A frame is known by producer, generation and seq: the label may differ, and says nothing."""
         name = (ssp.stream.name, ssp.partition, payload[1:9], payload[17:HEADER_SIZE])
@@ -92,8 +94,8 @@ class AppOracle(Oracle):
             self._bodies[known] = payload
         return known
 
+    @override
     def lived(self, ledger: TaskHistory, account: Account) -> None:
-        """See ``Oracle``."""
         if not self.shape.case.asks:
             return
         arrivals = []
@@ -114,14 +116,15 @@ class AppOracle(Oracle):
 
     # -- state -------------------------------------------------------------------------------------------
 
+    @override
     def read_change(self, body: memoryview) -> object:
-        """See ``Oracle``."""
         return bytes(body)
 
+    @override
     def settle(self, ledger: TaskHistory) -> None:
-        """See ``Oracle``."""
         self._history[ledger.shape.name] += ledger.pending
 
+    @override
     def check_state(self) -> None:
         """The tables that the changelogs make hold what the messages say, and stores that forget are empty."""
         for name in self.ledgers if self.shape.case.forgets else ():
@@ -137,6 +140,7 @@ class AppOracle(Oracle):
             if held != wanted.keys():
                 self.fail("run", f"table {table} has the keys {sorted(held)}, not {sorted(wanted)}")
 
+    @override
     def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
         """See ``Oracle``: stores find in a copy what they find in the changelog."""
         stores = self._empty_stores(task)

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.checkpoint import instructions as do
@@ -61,8 +62,8 @@ class WatchedIntake(Intake):
         super().__init__(*arguments, **named)
         self._host = host
 
+    @override
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
-        """See ``Intake``."""
         self._host.consume(ssp, offsets, payloads)
         return super().decode(ssp, offsets, payloads)
 
@@ -85,12 +86,13 @@ class AppTask(SimTask):
         self._untouched = self._begun = False
         super().__init__(cluster, shape, number, host)
 
+    @override
     def make_node(self) -> ProtocolMachine:
         """The protocol."""
         return self.node_class(machine_config(self.plan, self.stage_plan, self.task_plan), f"w{self.number}")
 
+    @override
     def equip(self) -> None:
-        """See ``Worker``."""
         assert self.folder is not None
         plan, name = self.plan, self.shape.name
         self.metrics = TaskMetrics()
@@ -103,6 +105,7 @@ class AppTask(SimTask):
         ids = [id_ for id_ in self.stage_plan.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
         self.announcer = Announcer(self.outlet, name, len(self.stage_plan.tasks), ids, self.world.now)
 
+    @override
     def drop_uncommitted(self) -> None:
         """See ``Worker``. A task that nothing has happened to is as good as a new one."""
         if self._untouched:
@@ -132,6 +135,7 @@ class AppTask(SimTask):
 
     # -- input -------------------------------------------------------------------------------------------
 
+    @override
     def work(self) -> bool:
         """See ``Worker``: poll, process an envelope, do what is due."""
         chain, attempt = self.task.chain, self.attempt
@@ -259,6 +263,7 @@ class AppTask(SimTask):
 
     # -- instructions ------------------------------------------------------------------------------------
 
+    @override
     def perform(self, step: do.Instruction) -> Steps:
         """See ``SimTask``; a doomed task dies in place of it."""
         if self.cluster.doomed.get(self.shape.name) is type(step):
@@ -268,13 +273,14 @@ class AppTask(SimTask):
             yield 1.0
         yield from super().perform(step)
 
+    @override
     def base(self) -> LocalCheckpoint | None:
         """See ``SimTask``: the real state chooses."""
         self._untouched = False
         return self.state.begin(self.attempt.stores())
 
+    @override
     def rebase(self) -> None:
-        """See ``SimTask``."""
         self.world.tell(self.name, "finds that its local state doesn't fit the changelog")
         self.drop_uncommitted()
         self._untouched = False
@@ -283,8 +289,8 @@ class AppTask(SimTask):
             self.cluster.oracle.fail(self.name, "the changelog is trimmed, and there is no snapshot")
         self.machine.rebase(base)
 
+    @override
     def replay(self, entry: ReplayStep, payload: bytes, held: Held) -> None:
-        """See ``SimTask``."""
         match entry:
             case ReplayStep.HOLD:
                 self.state.hold(body_of(payload))
@@ -293,10 +299,11 @@ class AppTask(SimTask):
             case ReplayStep.FORGET:
                 self.state.forget()
 
+    @override
     def replayed(self) -> None:
-        """See ``SimTask``."""
         self.state.read_to(self.machine.local)
 
+    @override
     def resume(self, record: CommitRecord | None, inputs: tuple[tuple[SSP, Offset | None], ...]) -> None:
         """Take up bookkeeping and positions."""
         positions = self.attempt.restore(record, self.times_in(record), dict(inputs))
@@ -312,41 +319,42 @@ class AppTask(SimTask):
         """Watermarks and ends, as the last commit left them."""
         return None if record is None else _ACCOUNT.decode(bytes(record.bookkeeping)).times
 
+    @override
     def prepared(self, step: do.Instruction) -> bool:
-        """See ``SimTask``."""
         before, ready = self.attempt.settling, self.attempt.ready(step, self._look_at_clock(), self.world.now)
         if not ready and not before:
             self.world.tell(self.name, f"{brief(step)} has to wait for {self.task.chain.held_by}")
         return ready
 
+    @override
     def ended(self) -> bool:
-        """See ``SimTask``."""
         return self.task.ended and not self.task.finished
 
+    @override
     def feed(self, label: int) -> Steps:
-        """See ``SimTask``."""
         for ssp, header in self._waiting.pop(label, ()):
             self._note_done(ssp, header)
         self.task.chain.tell_time(self._look_at_clock())
         self.receiver.feed(label)
         yield 0.1
 
+    @override
     def finish(self) -> None:
-        """See ``SimTask``."""
         self.finished = True
         self.announcer.end()
 
+    @override
     def append_changes(self, version: int) -> None:
         """One frame a change."""
         for change in self.state.changes(version):
             self.append(self.machine.stamp_change(), change.encode())
 
+    @override
     def source_entries(self) -> tuple[SourceEntry, ...]:
-        """See ``SimTask``."""
         return self.receiver.source_entries()
 
+    @override
     def bookkeeping(self) -> bytes:
-        """See ``SimTask``."""
         account = Account(
             self.task.save(),
             tuple(self.consumed),
@@ -358,8 +366,8 @@ class AppTask(SimTask):
         )
         return msgspec.json.encode(account)
 
+    @override
     def write_local(self, local: LocalCheckpoint, changes: Held | None = None) -> None:
-        """See ``SimTask``."""
         self.state.persist(local)
         self.publishing.committed()
         self.cluster.oracle.stored(self.shape, local)
@@ -367,12 +375,14 @@ class AppTask(SimTask):
         self.told = []
         self.done.clear()
 
+    @override
     def leave(self) -> Steps:
         """What is committed has to be published yet."""
         while not self.publishing.idle:
             self._publish()
             yield 1 + self.world.chance.random() * 4
 
+    @override
     def release(self) -> None:
         """See ``Incarnation``: nobody hears what calls come to."""
         super().release()

@@ -13,6 +13,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVarTuple, Unpack
 
+from typing_extensions import override
+
 from headrace.runtime.calls.lanes import Calls, Threads
 from simulator.expected import Row
 from simulator.world import World
@@ -58,14 +60,17 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     # -- what asyncio asks for
 
+    @override
     def time(self) -> float:
         """The world's time, in seconds."""
         return self.world.now / 1000
 
+    @override
     def get_debug(self) -> bool:
         """Never: it would look at the real clock."""
         return False
 
+    @override
     def call_soon(
         self, callback: Callable[[Unpack[_Taken]], object], *args: *_Taken, context: Context | None = None
     ) -> asyncio.Handle:
@@ -77,12 +82,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self.world.after(0.0, self.run)
         return handle
 
+    @override
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[_Taken]], object], *args: *_Taken, context: Context | None = None
     ) -> asyncio.Handle:
         """There is one thread."""
         return self.call_soon(callback, *args, context=context)
 
+    @override
     def call_later(
         self,
         delay: float,
@@ -93,6 +100,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Call after so many seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
+    @override
     def call_at(
         self,
         when: float,
@@ -113,10 +121,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It stays in the world's heap, and is left out when its time comes."""
 
+    @override
     def create_future(self) -> asyncio.Future[Any]:
         """A future of this loop."""
         return asyncio.Future(loop=self)
 
+    @override
     def create_task(self, coro: Any, **named: Any) -> asyncio.Task[Any]:
         """A task of this loop."""
         task = asyncio.Task(coro, loop=self, **named)
@@ -124,6 +134,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         task.add_done_callback(self._tasks.discard)
         return task
 
+    @override
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """A callback raised: so does the world. That a task was left behind when all is over is nobody's matter."""
         if "exception" in context:
@@ -138,17 +149,17 @@ class VirtualThreads(Threads):
         self._free = most
         self._queue: deque[tuple[Callable[[Any], Any], Any, asyncio.Future[Any]]] = deque()
 
+    @override
     def run(
         self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop
     ) -> asyncio.Future[Any]:
-        """See ``Threads``."""
         future: asyncio.Future[Any] = loop.create_future()
         self._queue.append((function, argument, future))
         self._begin()
         return future
 
+    @override
     def close(self) -> None:
-        """See ``Threads``."""
         self._queue.clear()
 
     def _begin(self) -> None:
@@ -180,18 +191,18 @@ class VirtualCalls(Calls):
         self._caller = caller
         self._virtual: VirtualLoop | None = None
 
+    @override
     def loop(self) -> asyncio.AbstractEventLoop:
-        """See ``Calls``."""
         if self._virtual is None:
             self._virtual = VirtualLoop(self._world, self._caller)  # type: ignore[abstract]  # nobody asks for the rest
         return self._virtual
 
+    @override
     def threads(self, most: int) -> Threads:
-        """See ``Calls``."""
         return VirtualThreads(self._world, most)
 
+    @override
     def close(self) -> None:
-        """See ``Calls``."""
         if self._virtual is not None:
             self._virtual.end()
 

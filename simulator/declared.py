@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.aggregates import count, max, sum
 from headrace.api.calling import retry
@@ -269,6 +270,7 @@ class _ByHand(Task):
     windows = Store(key={"k": pl.Int64, "start": pl.Int64}, value={"n": pl.Int64, "ids": pl.Int64})
     orders = Store(key={"k": pl.Int64, "id": pl.Int64}, value={"ts": pl.Int64})
 
+    @override
     def process(self, message: dict[str, int], out: Out) -> None:
         """Add to the window of a message."""
         key = message["k"], expected.start_of(message["ts"], 30)
@@ -278,6 +280,7 @@ class _ByHand(Task):
         if out.input == "orders":
             self.orders.put((message["k"], message["id"]), {"ts": message["ts"]})
 
+    @override
     def on_timer(self, timer: Timer, out: Out) -> None:
         """The window is complete."""
         k, start = timer.key

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import UnavailableError
 from headrace.core.ids import Offset, StreamId
@@ -18,7 +19,7 @@ Send = Callable[[StreamId, int, bytes], None]
 """Hands a frame to a partition of a stream."""
 
 
-class RowTarget:
+class RowTarget(Target):
     """A foreign system with transactions: rows and each writer's position change together or not at all.
 
     At times it can't be reached, and at times its answer gets lost, so that what failed has been done.
@@ -32,13 +33,13 @@ class RowTarget:
         """How likely a call fails."""
         self._positions: dict[str, int] = {}
 
+    @override
     def position(self, writer: str) -> int:
-        """See ``Target``."""
         self._fail("could not be asked")
         return self._positions.get(writer, -1)
 
+    @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
-        """See ``Target``."""
         self._fail("could not be reached")
         if version > self._positions.get(writer, -1):
             self._positions[writer] = version
@@ -48,8 +49,9 @@ class RowTarget:
                 self.world.tell(f"target {self.name}", f"version {version} of {writer}: {sum(map(len, rows))} rows")
         self._fail("gave no answer")
 
+    @override
     def close(self) -> None:
-        """See ``Target``."""
+        return
 
     def _fail(self, why: str) -> None:
         if self.failing and self.world.chance.random() < self.failing:
@@ -57,23 +59,25 @@ class RowTarget:
             raise UnavailableError(f"target {self.name} {why}")
 
 
-class SimProducer:
+class SimProducer(Producer):
     """Sends to the partitions of one system."""
 
     def __init__(self, system: str, send: Send) -> None:
         self._system = system
         self._send = send
 
+    @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
-        """See ``Producer``."""
         self._send(StreamId(self._system, stream), partition, payload)
 
+    @override
     def flush(self) -> dict[tuple[str, int], Offset]:
         """See ``Producer``; whoever hosts the task waits for the channels, in steps."""
         return {}
 
+    @override
     def close(self) -> None:
-        """See ``Producer``."""
+        return
 
 
 class SimConnections(Connections):
@@ -85,10 +89,10 @@ class SimConnections(Connections):
         self._send = send
         self._row_targets = targets
 
+    @override
     def record_producer(self, spec: SystemSpec) -> Producer:
-        """See ``Connections``."""
         return SimProducer(spec.name, self._send)
 
+    @override
     def target(self, spec: SystemSpec, stream: StreamId) -> Target:
-        """See ``Connections``."""
         return self._row_targets[stream]

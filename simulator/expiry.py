@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.tasks import Out, Store, Task
 from headrace.app import App
@@ -39,6 +40,7 @@ class _Remembering(Task):
 
     last = Store(key={"k": pl.Int64}, value={"order": pl.Int64}, ttl=_TTL)
 
+    @override
     def process(self, message: dict[str, int], out: Out) -> None:
         """Keep an order, look up a view."""
         if out.input == "orders":

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.errors import FrameError
 from headrace.core.ids import SSP, Offset
@@ -53,34 +55,34 @@ class SimDatabase(Database):
     def __init__(self, folder: Folder) -> None:
         self.contents = folder
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See ``Database``."""
         if key == LOCAL_KEY:
             return self.contents.local
         value: bytes | None = self.contents.state.get(key)
         return value
 
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Database``."""
         return [self.contents.state.get(key) for key in keys]
 
+    @override
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Database``."""
         state = self.contents.state
         found = sorted((key for key in state if start <= key < stop), reverse=reverse)
         return iter([(key, state[key]) for key in found])
 
+    @override
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Database``."""
         state = self.contents.state
         return iter([(key, state[key]) for key in sorted(state) if key.startswith(prefix)])
 
+    @override
     def batch(self) -> Batch:
-        """See ``Database``."""
         return SimBatch()
 
+    @override
     def write(self, batch: Batch) -> None:
-        """See ``Database``."""
         assert isinstance(batch, SimBatch)
         state = self.contents.state
         for key, value, stop in batch.writes.entries:
@@ -94,14 +96,17 @@ class SimDatabase(Database):
             else:
                 state[key] = value
 
+    @override
     def begin_rebuilding(self) -> None:
-        """See ``Database``."""
+        return
 
+    @override
     def end_rebuilding(self) -> None:
-        """See ``Database``."""
+        return
 
+    @override
     def close(self) -> None:
-        """See ``Database``."""
+        return
 
 
 class SimState(TaskState):
@@ -112,6 +117,7 @@ class SimState(TaskState):
         self._contents = folder
         self._copies = snapshots
 
+    @override
     def _open(self, folders: StateFolders) -> Database:
         """A damaged folder is found out when it is opened, as RocksDB's checksums would."""
         if self._contents.local is not None:
@@ -122,6 +128,7 @@ class SimState(TaskState):
                 self._contents.wipe()
         return SimDatabase(self._contents)
 
+    @override
     def _from_snapshot(self) -> LocalCheckpoint | None:
         self._contents.wipe()
         if not self._copies:
@@ -131,8 +138,10 @@ class SimState(TaskState):
         self._contents.local = newest.local.encode()
         return newest.local
 
+    @override
     def _newest_snapshot(self) -> Offset:
         return max((snapshot.local.offset for snapshot in self._copies), default=0)
 
+    @override
     def _throw_away(self) -> None:
         self._contents.wipe()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from typing_extensions import override
+
 from headrace.api.specs import Role
 from headrace.core.ids import StreamId, TaskName
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
@@ -20,8 +22,8 @@ class AppStage(Stage):
     """A stage of the plan; ``reads`` names its sources, too."""
 
     @property
+    @override
     def takes(self) -> frozenset[str]:
-        """See ``Stage``."""
         return frozenset(self.reads)
 
 
@@ -33,6 +35,7 @@ class AppShape(Shape):
     case: AppCase
 
     @property
+    @override
     def outputs(self) -> tuple[str, ...]:
         """The framed streams that leave the app."""
         return tuple(
@@ -51,12 +54,12 @@ class AppShape(Shape):
         """What it reads from outside."""
         return tuple(s for s in self.plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT))
 
+    @override
     def id_of(self, stream: str) -> StreamId:
-        """See ``Shape``."""
         return next(s.spec.stream for s in self.plan.streams.values() if s.spec.stream.name == stream)
 
+    @override
     def tasks(self) -> list[TaskShape]:
-        """See ``Shape``."""
         return [self._task(stage, task) for stage in self.plan.stages for task in stage.tasks]
 
     def place_of(self, task: TaskName) -> tuple[StagePlan, TaskPlan]:

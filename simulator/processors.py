@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
+from typing_extensions import override
+
 from simulator.world import World
 
 WINDOW = 40
@@ -64,15 +66,15 @@ class Processor:
 class Count(Processor):
     """Counts messages by key."""
 
+    @override
     def message(self, stream: str, key: int, time: int) -> None:
-        """See ``Processor``."""
         self.port.put(f"n{key}", self.port.get(f"n{key}") + 1)
         if self.port.world.chance.random() < 0.8:
             self.port.emit(key, time)
 
     @classmethod
+    @override
     def check(cls, state: dict[str, int], consumed: Iterable[tuple[str, int]]) -> str | None:
-        """See ``Processor``."""
         expected = {f"n{key}": count for key, count in Counter(key for _, key in consumed).items()}
         return None if state == expected else f"counted {state}, committed {expected}"
 
@@ -80,19 +82,19 @@ class Count(Processor):
 class Window(Processor):
     """Counts messages in tumbling windows; a window leaves when the watermark has passed it."""
 
+    @override
     def message(self, stream: str, key: int, time: int) -> None:
-        """See ``Processor``."""
         name = f"w{time // WINDOW}"
         self.port.put(name, self.port.get(name) + 1)
 
+    @override
     def watermark(self, time: int) -> None:
-        """See ``Processor``."""
         for name in self.port.names():
             if name[0] == "w" and (int(name[1:]) + 1) * WINDOW <= time:
                 self._fire(name)
 
+    @override
     def end(self) -> None:
-        """See ``Processor``."""
         for name in self.port.names():
             if name[0] == "w":
                 self._fire(name)
@@ -103,8 +105,8 @@ class Window(Processor):
         self.port.emit(0, (int(name[1:]) + 1) * WINDOW)
 
     @classmethod
+    @override
     def check(cls, state: dict[str, int], consumed: Iterable[tuple[str, int]]) -> str | None:
-        """See ``Processor``."""
         found, expected = sum(state.values()), len(list(consumed))
         return None if found == expected else f"{found} messages in windows, {expected} committed: {state}"
 
@@ -112,8 +114,8 @@ class Window(Processor):
 class Join(Processor):
     """Joins two streams by key: each message meets all of the other side that came before."""
 
+    @override
     def message(self, stream: str, key: int, time: int) -> None:
-        """See ``Processor``."""
         side, other = ("l", "r") if stream == "left" else ("r", "l")
         self.port.put(f"{side}{key}", self.port.get(f"{side}{key}") + 1)
         matches = self.port.get(f"{other}{key}")
@@ -123,6 +125,7 @@ class Join(Processor):
                 self.port.emit(key, time)
 
     @classmethod
+    @override
     def check(cls, state: dict[str, int], consumed: Iterable[tuple[str, int]]) -> str | None:
         """See ``Processor``: whatever the order, the pairs of a key are left times right."""
         sides = Counter(("l" if stream == "left" else "r", key) for stream, key in consumed)

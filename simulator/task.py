@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import msgspec
+from typing_extensions import override
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import ReplayStep
@@ -53,6 +54,7 @@ class SimTask(Worker):
 
     # -- the life ----------------------------------------------------------------------------------------
 
+    @override
     def run(self) -> Steps:
         """Live until the task is over, or until somebody else has the right to it."""
         try:
@@ -99,8 +101,8 @@ class SimTask(Worker):
             else:
                 yield 2 + chance.random() * 6
 
+    @override
     def status(self) -> str:
-        """See ``Incarnation``."""
         machine = self.machine
         waits = ", ".join(f"{ssp} p{producer}" for ssp, producer in machine.holding_up())
         return (

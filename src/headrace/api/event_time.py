@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.expressions import unknown_column
 from headrace.api.location import Location
@@ -23,6 +24,7 @@ class LostTime:
     operator: str
     location: Location
 
+    @override
     def __str__(self) -> str:
         return f"{self.column!r} {self.how} at {self.location} by {self.operator}(...)"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.composed import Composed
 from headrace.api.draft import Draft
@@ -64,6 +65,7 @@ class Flow(Composed):
         self._time = time
 
     @property
+    @override
     def schema(self) -> Schema:
         """The columns at this point.
 
@@ -81,6 +83,7 @@ class Flow(Composed):
         """
         return self._time if isinstance(self._time, EventTime) else None
 
+    @override
     def __repr__(self) -> str:
         time = f"; event time {self.event_time.column}" if self.event_time else ""
         return f"Stream({self.node!r}: {describe(self._schema)}{time})"

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import final
 
+from typing_extensions import override
+
 from headrace.api.draft import Draft
 from headrace.api.keys import key_columns
 from headrace.api.schemas import describe, schema_difference
@@ -44,6 +46,7 @@ class Output:
         """Its columns; None until they are declared or a flow is sent here."""
         return self.spec.schema
 
+    @override
     def __repr__(self) -> str:
         return f"Output({self._id!r}, {describe(self.schema)})"
 
@@ -81,6 +84,7 @@ class Table:
         """Its columns; None until they are declared or a flow is sent here."""
         return self.spec.schema
 
+    @override
     def __repr__(self) -> str:
         return f"Table({self._id!r}, key={', '.join(self.key)}, {describe(self.schema)})"
 

@@ -7,6 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from headrace.core.errors import DeclarationError
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
@@ -21,6 +23,7 @@ class Location:
     line: int
     text: str = ""
 
+    @override
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 

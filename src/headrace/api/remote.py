@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from typing_extensions import override
+
 from headrace.api.calling import calling_of, check_count
 from headrace.api.descriptors import Sql, sql
 from headrace.api.location import Declaring
@@ -29,6 +31,7 @@ class Cache:
     ttl_ms: int
     write: OnWrite
 
+    @override
     def __str__(self) -> str:
         return f"{self.rows:,} keys cached for {format_ms(self.ttl_ms)}, written {self.write}"
 

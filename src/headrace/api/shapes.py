@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from typing_extensions import override
+
 Since = Literal["first", "last", "tick"]
 Panes = Literal["accumulating", "discarding"]
 TimeAxis = Literal["event", "processing"]
@@ -93,5 +95,6 @@ class Trigger:
     text: str
     alternatives: tuple[Alternative, ...] = ()
 
+    @override
     def __str__(self) -> str:
         return self.text

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any, final
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.calling import calling_of
 from headrace.api.deduplication import deduplicate_step, drop_late_step
@@ -65,6 +66,7 @@ class Stream(Flow):
 
     # -- one message at a time -----------------------------------------------------------------------
 
+    @override
     def filter(
         self,
         predicate: str | pl.Expr | Callable[[Any], bool],
@@ -135,6 +137,7 @@ class Stream(Flow):
         with Declaring("flat_map") as here:
             return self._by_rows("flat_map", function, schema, here, on_error, dead_letter)
 
+    @override
     def map_batches(
         self,
         function: Callable[[pl.DataFrame], pl.DataFrame],
@@ -256,6 +259,7 @@ class Stream(Flow):
             time = after_merge((stream._time for stream in aligned), here)
             return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
 
+    @override
     def partition_by(self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None) -> Stream:
         """Send each message through a durable stream to the partition of its key: a new stage begins.
 

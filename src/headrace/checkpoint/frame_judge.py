@@ -28,6 +28,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from headrace.checkpoint.instructions import Forget, Verdict
 from headrace.checkpoint.record import InputEntry, ParentEntry
 from headrace.core.errors import ProtocolError
@@ -123,6 +125,7 @@ class Parent:
             )
         self.limit = self.limit_of(self.generation)
 
+    @override
     def __str__(self) -> str:
         return f"{self.partition.ssp}, producer {self.producer}: after ({self.generation}, #{self.seq})"
 

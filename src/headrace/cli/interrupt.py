@@ -10,6 +10,8 @@ import os
 from types import TracebackType
 from typing import Self
 
+from typing_extensions import override
+
 from headrace.runners.interrupts import Interrupts
 
 
@@ -25,12 +27,14 @@ class Interrupt(Interrupts):
         """Turns readable when the signal comes; for ``select``."""
         return self._read
 
+    @override
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
         self.drain_by(self._ring)
         super().__enter__()
         return self
 
+    @override
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from headrace.core.duration import format_ms
 from headrace.core.retry import Retry
 
@@ -19,6 +21,7 @@ class Calling:
     timeout_ms: int
     retry: Retry
 
+    @override
     def __str__(self) -> str:
         return f"at most {self.concurrency} at once, {format_ms(self.timeout_ms)} each, {self.retry}"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+from typing_extensions import override
+
 
 class Clock(Protocol):
     """Milliseconds: wall time for labels and timers, monotonic time for waits."""
@@ -18,31 +20,31 @@ class Clock(Protocol):
         ...
 
 
-class WallClock:
+class WallClock(Clock):
     """The machine's clock."""
 
+    @override
     def now_ms(self) -> int:
-        """See ``Clock``."""
         return time.time_ns() // 1_000_000
 
+    @override
     def monotonic_ms(self) -> float:
-        """See ``Clock``."""
         return time.monotonic() * 1000
 
 
-class ManualClock:
+class ManualClock(Clock):
     """A clock that moves only when told to."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms = now_ms
         self._behind_ms = 0
 
+    @override
     def now_ms(self) -> int:
-        """See ``Clock``."""
         return self._now_ms - self._behind_ms
 
+    @override
     def monotonic_ms(self) -> float:
-        """See ``Clock``."""
         return float(self._now_ms)
 
     def set_back(self, ms: int) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal, Self
 
+from typing_extensions import override
+
 Fault = Literal["user", "data", "environment", "headrace"]
 
 
@@ -23,6 +25,7 @@ class HeadraceError(Exception):
         self.message = message
         self.hint = hint
 
+    @override
     def __str__(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import NewType
 
+from typing_extensions import override
+
 from headrace.core.errors import DeclarationError
 
 Offset = int
@@ -34,6 +36,7 @@ class StreamId:
     system: str
     name: str
 
+    @override
     def __str__(self) -> str:
         return f"{self.system}.{self.name}"
 
@@ -51,10 +54,12 @@ class SSP:
     stream: StreamId
     partition: int
 
+    @override
     def __hash__(self) -> int:
         # Every envelope is looked up by its partition: no call of another hash in Python, as the generated one makes.
         return hash((self.stream.name, self.partition))
 
+    @override
     def __str__(self) -> str:
         return f"{self.stream}[{self.partition}]"
 
@@ -77,6 +82,7 @@ class TaskName:
     stage: str
     number: int
 
+    @override
     def __str__(self) -> str:
         return f"{self.stage}/{self.number}"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 
 @dataclass(frozen=True, slots=True)
 class Retry:
@@ -24,6 +26,7 @@ class Retry:
         full = min(self.longest_ms, self.first_ms * 2.0 ** min(failures - 1, 60))
         return full * (0.5 + chance / 2)
 
+    @override
     def __str__(self) -> str:
         match self.attempts:
             case None:

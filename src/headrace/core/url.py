@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
+from typing_extensions import override
+
 _HIDDEN = "***"
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "token", "secret"})
 
@@ -20,6 +22,7 @@ class SecretUrl:
         """What stands before the first colon, in lower case."""
         return self.text.partition(":")[0].lower()
 
+    @override
     def __str__(self) -> str:
         try:
             url = urlsplit(self.text)
@@ -34,6 +37,7 @@ class SecretUrl:
             return self.text.partition("?")[0] + (f"?{query}" if query else "")
         return urlunsplit((url.scheme, netloc, url.path, query, url.fragment))
 
+    @override
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from typing_extensions import override
+
 from headrace.core.errors import (
     DataError,
     HeadraceError,
@@ -23,7 +25,7 @@ from headrace.core.errors import (
     StorageError,
     UnavailableError,
 )
-from headrace.metadata.store import Entry, Put, Version
+from headrace.metadata.store import Entry, MetadataStore, Put, Version
 
 FORMAT = 1
 """Version of the tables, kept in the file's ``user_version``."""
@@ -42,7 +44,7 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-class SqliteMetadata:
+class SqliteMetadata(MetadataStore):
     """A handle on the file. Threads may share it; a forked process must open its own."""
 
     def __init__(self, path: Path, busy_timeout_ms: int = 5000) -> None:
@@ -68,30 +70,30 @@ class SqliteMetadata:
             self.close()
             raise
 
+    @override
     def get(self, namespace: str, key: str) -> Entry | None:
-        """See ``MetadataStore``."""
         query = "SELECT value, version FROM entries WHERE namespace = ? AND key = ?"
         with self._reading() as connection:
             row = connection.execute(query, (namespace, key)).fetchone()
         return Entry(bytes(row[0]), row[1]) if row else None
 
+    @override
     def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
-        """See ``MetadataStore``."""
         return self.put_each_if(namespace, [Put(key, value, expected)])[0]
 
+    @override
     def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
-        """See ``MetadataStore``."""
         with self._writing() as connection:
             return [_put(connection, namespace, put) for put in puts]
 
+    @override
     def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        """See ``MetadataStore``."""
         query = "DELETE FROM entries WHERE namespace = ? AND key = ? AND version = ?"
         with self._writing() as connection:
             return connection.execute(query, (namespace, key, expected)).rowcount == 1
 
+    @override
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
-        """See ``MetadataStore``."""
         query = (
             "SELECT key, value, version FROM entries WHERE namespace = ? AND substr(key, 1, length(?)) = ? ORDER BY key"
         )
@@ -99,8 +101,8 @@ class SqliteMetadata:
             rows = connection.execute(query, (namespace, prefix, prefix)).fetchall()
         return {key: Entry(bytes(value), version) for key, value, version in rows}
 
+    @override
     def close(self) -> None:
-        """See ``MetadataStore``."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from typing_extensions import override
+
 from headrace.core.errors import UnavailableError
 
 Version = int
@@ -90,7 +92,7 @@ def update(
     )
 
 
-class MemoryMetadata:
+class MemoryMetadata(MetadataStore):
     """The reference: lives in one process and is gone with it. ``close`` keeps what is in it."""
 
     def __init__(self) -> None:
@@ -98,22 +100,22 @@ class MemoryMetadata:
         self._last_version = 0
         self._lock = threading.Lock()
 
+    @override
     def get(self, namespace: str, key: str) -> Entry | None:
-        """See ``MetadataStore``."""
         with self._lock:
             return self._entries.get((namespace, key))
 
+    @override
     def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
-        """See ``MetadataStore``."""
         return self.put_each_if(namespace, [Put(key, value, expected)])[0]
 
+    @override
     def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
-        """See ``MetadataStore``."""
         with self._lock:
             return [self._put(namespace, put) for put in puts]
 
+    @override
     def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        """See ``MetadataStore``."""
         with self._lock:
             entry = self._entries.get((namespace, key))
             if entry is None or entry.version != expected:
@@ -121,8 +123,8 @@ class MemoryMetadata:
             del self._entries[namespace, key]
             return True
 
+    @override
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
-        """See ``MetadataStore``."""
         with self._lock:
             return {
                 key: entry
@@ -130,8 +132,9 @@ class MemoryMetadata:
                 if space == namespace and key.startswith(prefix)
             }
 
+    @override
     def close(self) -> None:
-        """See ``MetadataStore``."""
+        return
 
     def _put(self, namespace: str, put: Put) -> Version | None:
         entry = self._entries.get((namespace, put.key))

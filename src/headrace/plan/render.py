@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from typing_extensions import override
+
 from headrace.api.location import Location
 from headrace.api.specs import Graph, Node, Role
 from headrace.api.steps import (
@@ -38,6 +40,7 @@ class RenderedSource:
     line: int
     text: str
 
+    @override
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 

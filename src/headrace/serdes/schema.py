@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, UsageError
 from headrace.serdes.casting import cast_column
@@ -82,15 +83,19 @@ class Schema:
             hint='give a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, or nothing for bytes',
         )
 
+    @override
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Schema) and self._names == other._names and self._dtypes == other._dtypes
 
+    @override
     def __hash__(self) -> int:
         return hash((tuple(self._names), tuple(self._dtypes)))
 
+    @override
     def __repr__(self) -> str:
         return "Schema(" + ", ".join(f"{name}: {dtype}" for name, dtype in self.columns.items()) + ")"
 
+    @override
     def __reduce__(self) -> tuple[type[Schema], tuple[dict[str, pl.DataType], type | None]]:
         return Schema, (self.columns, self.record)
 

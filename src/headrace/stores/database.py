@@ -22,8 +22,10 @@ from weakref import WeakSet
 import pyarrow as pa
 import pyarrow.compute as pc
 from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
+from typing_extensions import override
 
 from headrace.core.errors import InfrastructureError, StorageError, UnavailableError
+from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
 
@@ -61,7 +63,7 @@ class Batch:
         self.writes.delete_range(start, stop)
 
 
-class KeySpace:
+class KeySpace(View):
     """One store's part of a database (or of a batch): its keys stand below its id.
 
     Another thread than the task's may read through a part of its own, too: it sees commits, each of them wholly
@@ -86,29 +88,29 @@ class KeySpace:
         finally:
             pin.close()
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See ``View``."""
         return self._whole.get(self._below + key)
 
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``View``."""
         below = self._below
         return self._whole.get_many([below + key for key in keys])
 
+    @override
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See ``View``."""
         for key, value in self._whole.scan(self._below + prefix):
             yield key[len(self._below) :], value
 
+    @override
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """See ``View``."""
         end = self._end if stop is None else self._below + stop
         skip = len(self._below)
         for key, value in self._whole.range(self._below + start, end, reverse=reverse):
             yield key[skip:], value
 
 
-class PartOfBatch:
+class PartOfBatch(Writes):
     """One store's writes in a batch."""
 
     def __init__(self, whole: Batch, store: str) -> None:
@@ -116,30 +118,30 @@ class PartOfBatch:
         self._below = store.encode() + b"\x00"
         self._end = store.encode() + b"\x01"
 
+    @override
     def put(self, key: bytes, value: bytes) -> None:
-        """See ``Writes``."""
         self._whole.put(self._below + key, value)
 
+    @override
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-        """See ``Writes``."""
         put, below = self._whole.writes.put, self._below
         entries = list(zip(keys, values, strict=True))
         for place in _in_order([key for key, _ in entries]):
             key, value = entries[place]
             put(below + key, value)
 
+    @override
     def delete(self, key: bytes) -> None:
-        """See ``Writes``."""
         self._whole.delete(self._below + key)
 
+    @override
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """See ``Writes``."""
         delete, below = self._whole.writes.delete, self._below
         for key in keys:
             delete(below + key)
 
+    @override
     def delete_all(self) -> None:
-        """See ``Writes``."""
         self._whole.delete_range(self._below, self._end)
 
 

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
-from headrace.stores.base import View, Writes
+from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.conform import other_form
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces, Places
 from headrace.stores.segment import Segment, hashes_of, ranges
@@ -83,7 +84,7 @@ _DECODER_OF_FORMAT_1 = msgspec.json.Decoder(_ManifestOfFormat1)
 _FORMAT_DECODER = msgspec.json.Decoder(_Format)
 
 
-class KeyedRows:
+class KeyedRows(StateStore):
     """Rows by key, of which a key may have several.
 
     ``keys`` are the columns that rows are looked up by, ``row`` those beside them that tell the rows of one key apart.
@@ -127,8 +128,8 @@ class KeyedRows:
         self._changed = False
 
     @property
+    @override
     def id(self) -> str:
-        """See ``StateStore``."""
         return self._id
 
     # -- what operators do
@@ -206,8 +207,8 @@ class KeyedRows:
 
     # -- the changelog
 
+    @override
     def take_changes(self, version: int) -> list[bytes]:
-        """See ``StateStore``."""
         del version  # a row is the same in whichever commit it becomes true
         changes = [_REMOVE_ALL] if self._removed_all else []
         changes += [_REMOVE_DUE + _DUE.pack(self._due.index(c), bound) for c, bound in self._removed_due.items()]
@@ -224,8 +225,8 @@ class KeyedRows:
             self._kept_form = self._form
         return changes
 
+    @override
     def apply(self, change: bytes) -> None:
-        """See ``StateStore``."""
         operation, body = change[:1], change[1:]
         if operation == _ADD:
             self._push(self._segment(self._kept.conform(decode_rows(body))))
@@ -255,8 +256,8 @@ class KeyedRows:
 
     # -- the local database
 
+    @override
     def attach(self, view: View) -> None:
-        """See ``StateStore``."""
         self._kept = Kept(self._id, view, self._conform, in_memory=self._in_memory, sliced=not self._in_memory)
         data = view.get(_MANIFEST)
         if data is None:
@@ -302,8 +303,8 @@ class KeyedRows:
             if rows.height:
                 self._push(self._segment(self._kept.conform(rows)))
 
+    @override
     def persist(self, writes: Writes) -> None:
-        """See ``StateStore``."""
         if not self._changed:
             return
         self._drop_empty()
@@ -330,8 +331,8 @@ class KeyedRows:
         self._gone, self._keys_of_format_1 = [], []
         self._changed = False
 
+    @override
     def clear(self) -> None:
-        """See ``StateStore``."""
         for segment in self._segments:
             self._leave(segment)
         self._segments, self._fresh, self._removed, self._removed_due = [], [], [], {}
@@ -339,8 +340,8 @@ class KeyedRows:
         self._kept_form = ""
         self._changed = True
 
+    @override
     def entries(self) -> int:
-        """See ``StateStore``."""
         return sum(segment.living for _, segment in self._all())
 
     # -- inside

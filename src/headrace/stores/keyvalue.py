@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Protocol
 
 import msgspec
+from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
 from headrace.stores.base import PinnableView, StateStore, View, Writes
@@ -85,7 +86,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
-class KeyValueStore:
+class KeyValueStore(Reads, StateStore):
     """Byte keys and values, of which every change is logged. See ``StateStore`` and ``Reads``.
 
     With ``ttl_ms`` entries expire that long after they were last put, by the time that ``advance`` states.
@@ -105,14 +106,14 @@ class KeyValueStore:
         self._before: dict[bytes, bytes | None] | None = None
 
     @property
+    @override
     def id(self) -> str:
-        """See ``StateStore``."""
         return self._id
 
     # -- reading
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See ``Reads``."""
         if self._stamps is not None:
             return self.get_many([key])[0]
         value = self._fresh.get(key)
@@ -120,6 +121,7 @@ class KeyValueStore:
             value = self._taken.get(key)
         return self._base.get(key) if value is ABSENT else value
 
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """See ``Reads``. What turns out to have expired is deleted."""
         stored = self._stored(keys, [self._fresh, self._taken])
@@ -131,10 +133,10 @@ class KeyValueStore:
             self._fresh.delete_many(expired)
         return self._stamps.take_off(stored)
 
+    @override
     def range(
         self, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Reads``."""
         entries = self._stored_range(start, stop, reverse)
         return entries if self._stamps is None else _alive(self._stamps, entries)
 
@@ -191,8 +193,8 @@ class KeyValueStore:
         new = [key for key in keys if key not in before]
         before.update(zip(new, self._stored(new, [self._fresh, self._taken]), strict=True))
 
+    @override
     def clear(self) -> None:
-        """See ``StateStore``."""
         self._fresh, self._taken, self._memory = Overlay(), Overlay(), MemoryBase()
         self._cleared = self._view is not None
         self._count = 0
@@ -218,15 +220,15 @@ class KeyValueStore:
 
     # -- the changelog
 
+    @override
     def take_changes(self, version: int) -> list[bytes]:
-        """See ``StateStore``."""
         changes = encode_changes(self._operation, self._fresh.entries, self._change_bytes_max)
         self._settle(self._fresh)
         self._fresh = Overlay()
         return changes
 
+    @override
     def apply(self, change: bytes) -> None:
-        """See ``StateStore``."""
         operation = change[:1]
         if operation not in (_PLAIN, _STAMPED):
             raise CorruptLogError(
@@ -249,16 +251,16 @@ class KeyValueStore:
 
     # -- the local database
 
+    @override
     def attach(self, view: View) -> None:
-        """See ``StateStore``."""
         self._view = view
         about = _read_about(self._id, view, self._stamps)
         if about is None and next(view.scan(b""), None) is not None:
             raise other_form(self._id)
         self._count = 0 if about is None else about.count
 
+    @override
     def persist(self, writes: Writes) -> None:
-        """See ``StateStore``."""
         if self._view is None:
             raise UsageError(f"store {self._id!r} has no database to be written to", hint="attach one first")
         if not len(self._taken) and not self._cleared:
@@ -280,6 +282,7 @@ class KeyValueStore:
 
     # -- for status
 
+    @override
     def entries(self) -> int:
         """See ``StateStore``. Without a database exact, but for what isn't committed."""
         held = len(self._memory) if self._view is None else self._count + self._growth(self._taken)
@@ -329,7 +332,7 @@ class KeyValueStore:
         return round(grown * len(layer) / max(1, len(sample)))
 
 
-class Committed:
+class Committed(Reads):
     """What a store had committed, read from the local database by any thread; see ``Reads``.
 
     Each call sees whole commits; two calls may see two of them, but for those within ``pinned``. An iteration sees the
@@ -344,8 +347,8 @@ class Committed:
         _read_about(id_, view, self._stamps)
 
     @property
+    @override
     def id(self) -> str:
-        """See ``Reads``."""
         return self._id
 
     @contextmanager
@@ -364,19 +367,19 @@ class Committed:
         if self._stamps is not None:
             self._stamps.advance(now_ms)
 
+    @override
     def get(self, key: bytes) -> bytes | None:
-        """See ``Reads``."""
         return self.get_many([key])[0]
 
+    @override
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Reads``."""
         stored = self._view.get_many(keys)
         return stored if self._stamps is None else self._stamps.take_off(stored)
 
+    @override
     def range(
         self, start: bytes = b"", stop: bytes | None = None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """See ``Reads``."""
         entries = self._view.range(max(start, _LEAST_KEY), stop, reverse=reverse)
         return entries if self._stamps is None else _alive(self._stamps, entries)
 

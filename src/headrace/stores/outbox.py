@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
-from headrace.stores.base import View, Writes
+from headrace.stores.base import StateStore, View, Writes
 
 _PIECE = b"\x01"
 _REMOVE = b"\x02"
@@ -41,7 +42,7 @@ class _Entry:
     stored: bool = False
 
 
-class Outbox:
+class Outbox(StateStore):
     """The rows of one task on their way to one target. A ``StateStore``."""
 
     def __init__(self, id_: str) -> None:
@@ -57,8 +58,8 @@ class Outbox:
         """How much is committed, and not known to be in the target."""
 
     @property
+    @override
     def id(self) -> str:
-        """See ``StateStore``."""
         return self._id
 
     # -- on the way
@@ -90,12 +91,13 @@ class Outbox:
             self._removed = entry.version
             self._gone.append(entry)
 
+    @override
     def entries(self) -> int:
         """How many versions are committed, and not known to be in the target."""
         return len(self._pending)
 
+    @override
     def clear(self) -> None:
-        """See ``StateStore``."""
         self._gone += self._pending
         self._fresh, self._sealed = [], None
         self._pending.clear()
@@ -103,6 +105,7 @@ class Outbox:
 
     # -- the changelog
 
+    @override
     def take_changes(self, version: int) -> list[bytes]:
         """See ``StateStore``. What is fresh becomes the entry of this version; nobody may publish it yet."""
         changes = []
@@ -117,6 +120,7 @@ class Outbox:
             changes += [head + piece for piece in pieces]
         return changes
 
+    @override
     def apply(self, change: bytes) -> None:
         """See ``StateStore``. A change is only read back when its commit counts, so its entry is pending at once."""
         operation, version = change[:1], _VERSION.unpack_from(change, 1)[0]
@@ -138,8 +142,8 @@ class Outbox:
 
     # -- the local database
 
+    @override
     def attach(self, view: View) -> None:
-        """See ``StateStore``."""
         self._view = view
         for key, piece in view.scan(_KEYS):
             _, version, _ = _KEY.unpack(key)
@@ -150,8 +154,8 @@ class Outbox:
             entry.bytes += len(piece)
             self.pending_bytes += len(piece)
 
+    @override
     def persist(self, writes: Writes) -> None:
-        """See ``StateStore``."""
         for entry in self._gone:
             if entry.stored:
                 for number in range(len(entry.pieces)):

@@ -25,11 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
-from headrace.stores.base import View, Writes
+from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.hash_index import HashIndex, places_of
 from headrace.stores.pieces import (
     PIECE_ROWS,
@@ -95,7 +96,7 @@ class _Run:
         return pl.all_horizontal(tests) if tests else None
 
 
-class Runs:
+class Runs(StateStore):
     """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run.
 
     ``keys`` are the columns that rows meet by: without them nothing is dealt, and everything is merged as a whole.
@@ -139,8 +140,8 @@ class Runs:
         """The highest bound up to which rows were ever taken or dropped."""
 
     @property
+    @override
     def id(self) -> str:
-        """See ``StateStore``."""
         return self._id
 
     @property
@@ -247,12 +248,12 @@ class Runs:
         frames = list(self.frames(_LOWEST, _HIGHEST))
         return self._merge(concat_rows(frames)) if frames else None
 
+    @override
     def entries(self) -> int:
-        """See ``StateStore``."""
         return sum(run.pieces.rows for run in self._runs) + self._fresh_rows
 
+    @override
     def clear(self) -> None:
-        """See ``StateStore``."""
         for run in self._runs:
             self._leave(run)
         self._runs, self._fresh, self._log = [], [], []
@@ -263,15 +264,15 @@ class Runs:
 
     # -- the changelog
 
+    @override
     def take_changes(self, version: int) -> list[bytes]:
-        """See ``StateStore``."""
         del version  # a run is the same in whichever commit it becomes true
         self._settle()
         changes, self._log = self._log, []
         return changes
 
+    @override
     def apply(self, change: bytes) -> None:
-        """See ``StateStore``."""
         operation, body = change[:1], change[1:]
         if operation == _ADD:
             self._push(self._kept.conform(decode_rows(body)))
@@ -285,8 +286,8 @@ class Runs:
 
     # -- the local database
 
+    @override
     def attach(self, view: View) -> None:
-        """See ``StateStore``."""
         self._kept = Kept(self._id, view, self._conform, sliced=self._hashed is not None)
         manifest = read_manifest(self._id, view)
         if manifest is None:
@@ -305,8 +306,8 @@ class Runs:
         pieces = Pieces(self._kept, entry.number, entry.heights)
         return _Run(pieces, entry.low, entry.high, entry.gone_to, self._index(pieces))
 
+    @override
     def persist(self, writes: Writes) -> None:
-        """See ``StateStore``."""
         if not self._changed:
             return
         for key in self._keys_of_format_1:

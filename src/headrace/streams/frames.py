@@ -10,6 +10,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import FrameError, ProtocolError, UnavailableError, UsageError
@@ -69,7 +71,7 @@ class Gate(Protocol):
         ...
 
 
-class OpenGate:
+class OpenGate(Gate):
     """Shows every frame as it comes."""
 
     held = 0
@@ -77,17 +79,17 @@ class OpenGate:
     def __init__(self) -> None:
         self._after: dict[SSP, Offset] = {}
 
+    @override
     def admit(self, frame: Frame) -> Sequence[Frame]:
-        """See ``Gate``."""
         self._after[frame.ssp] = frame.after
         return (frame,)
 
+    @override
     def position(self, ssp: SSP) -> ReaderPosition | None:
-        """See ``Gate``."""
         return ReaderPosition(offset=self._after[ssp]) if ssp in self._after else None
 
 
-class CommittedGate:
+class CommittedGate(Gate):
     """Shows a frame once it is known that the checkpoint it belongs to was committed; drops what was taken back."""
 
     def __init__(self, positions: Mapping[SSP, ReaderPosition] | None = None) -> None:
@@ -97,12 +99,12 @@ class CommittedGate:
         }
 
     @property
+    @override
     def held(self) -> int:
-        """See ``Gate``."""
         return sum(partition.held for partition in self._partitions.values())
 
+    @override
     def admit(self, frame: Frame) -> Sequence[Frame]:
-        """See ``Gate``."""
         partition = self._partitions.get(frame.ssp)
         if partition is None:
             partition = self._partitions[frame.ssp] = ReadCommitted()
@@ -113,8 +115,8 @@ class CommittedGate:
             raise ProtocolError(f"{frame.ssp}: {error.message}", hint=error.hint) from error
         return [each.frame for each in released]
 
+    @override
     def position(self, ssp: SSP) -> ReaderPosition | None:
-        """See ``Gate``."""
         partition = self._partitions.get(ssp)
         return None if partition is None else partition.position()
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import (
     DeclarationError,
@@ -26,7 +27,19 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import SSP, Offset, check_id
 from headrace.serdes.dtypes import instantiate
-from headrace.systems.base import Edge, Ended, Extent, Polled, Position, Records, StreamInfo
+from headrace.systems.base import (
+    Admin,
+    Consumer,
+    Edge,
+    Ended,
+    Extent,
+    Polled,
+    Position,
+    Producer,
+    Records,
+    StreamInfo,
+    System,
+)
 
 
 @dataclass(slots=True)
@@ -49,7 +62,7 @@ class _Stream:
     positions: dict[tuple[str, int], Offset] = field(default_factory=dict)
 
 
-class MemorySystem:
+class MemorySystem(System):
     """See ``System``. Everyone who shall see the same streams holds the same object."""
 
     _named: ClassVar[dict[str, MemorySystem]] = {}
@@ -72,16 +85,16 @@ class MemorySystem:
         with cls._naming:
             cls._named.pop(name, None)
 
+    @override
     def admin(self) -> MemoryAdmin:
-        """See ``System``."""
         return MemoryAdmin(self)
 
+    @override
     def consumer(self) -> MemoryConsumer:
-        """See ``System``."""
         return MemoryConsumer(self)
 
+    @override
     def producer(self) -> MemoryProducer:
-        """See ``System``."""
         return MemoryProducer(self)
 
     # -- for the three above; the lock is held ---------------------------------------------------------
@@ -103,25 +116,25 @@ class MemorySystem:
             consumer._wake(keys)
 
 
-class MemoryAdmin:
+class MemoryAdmin(Admin):
     """See ``Admin``."""
 
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
 
+    @override
     def list(self) -> builtins.list[str]:
-        """See ``Admin``."""
         with self._system._lock:
             return sorted(self._system._streams)
 
+    @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """See ``Admin``."""
         with self._system._lock:
             there = self._system._streams.get(check_id("stream", stream))
             return there.info if there else None
 
+    @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """See ``Admin``."""
         check_id("stream", stream)
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
@@ -140,21 +153,21 @@ class MemoryAdmin:
             )
         return there.info
 
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """See ``Admin``."""
         with self._system._lock:
             there = self._system._stream(stream)
             return [Extent(part.oldest, part.upcoming, there.sealed) for part in there.partitions]
 
+    @override
     def seal(self, stream: str) -> None:
-        """See ``Admin``."""
         with self._system._lock:
             there = self._system._stream(stream)
             there.sealed = True
             self._system._wake({(stream, number) for number in range(len(there.partitions))})
 
+    @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """See ``Admin``."""
         with self._system._lock:
             part = self._system._partition(ssp.stream.name, ssp.partition)
             if before > part.upcoming:
@@ -163,14 +176,14 @@ class MemoryAdmin:
                 del part.payloads[: before - part.oldest]
                 part.oldest = before
 
+    @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """See ``Admin``."""
         with self._system._lock:
             stream = self._system._stream(ssp.stream.name)
             stream.positions[check_id("group", group), ssp.partition] = position
 
+    @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """See ``Admin``."""
         with self._system._lock:
             positions = self._system._stream(stream).positions
             return {number: position for (name, number), position in positions.items() if name == group}
@@ -182,7 +195,7 @@ class _Reading:
     ended: bool = False
 
 
-class MemoryConsumer:
+class MemoryConsumer(Consumer):
     """See ``Consumer``."""
 
     def __init__(self, system: MemorySystem) -> None:
@@ -201,8 +214,8 @@ class MemoryConsumer:
             self._signalled = True
             os.write(self._wake_write, b"\0")
 
+    @override
     def register(self, ssp: SSP, position: Position) -> None:
-        """See ``Consumer``."""
         with self._system._lock:
             part = self._system._partition(ssp.stream.name, ssp.partition)
             if isinstance(position, Edge):
@@ -216,14 +229,14 @@ class MemoryConsumer:
             self._readings[ssp] = _Reading(start)
             self._registered.add((ssp.stream.name, ssp.partition))
 
+    @override
     def unregister(self, ssp: SSP) -> None:
-        """See ``Consumer``."""
         with self._system._lock:
             self._readings.pop(ssp, None)
             self._registered.discard((ssp.stream.name, ssp.partition))
 
+    @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        """See ``Consumer``."""
         out: list[Polled] = []
         with self._system._lock:
             if self._signalled:
@@ -263,22 +276,23 @@ class MemoryConsumer:
             raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
         return reading
 
+    @override
     def position(self, ssp: SSP) -> Offset:
-        """See ``Consumer``."""
         return self._reading(ssp).position
 
+    @override
     def fileno(self) -> int | None:
-        """See ``Consumer``."""
         return self._wake_read
 
+    @override
     def lag(self, ssp: SSP) -> int | None:
         """Records to the end of the partition."""
         with self._system._lock:
             part = self._system._partition(ssp.stream.name, ssp.partition)
             return part.upcoming - self._reading(ssp).position
 
+    @override
     def close(self) -> None:
-        """See ``Consumer``."""
         with self._system._lock:
             self._system._consumers.discard(self)
             self._readings.clear()
@@ -286,15 +300,15 @@ class MemoryConsumer:
             os.close(self._wake_write)
 
 
-class MemoryProducer:
+class MemoryProducer(Producer):
     """See ``Producer``."""
 
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
         self._buffer: dict[tuple[str, int], list[bytes]] = {}
 
+    @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
-        """See ``Producer``."""
         records = self._buffer.get((stream, partition))
         if records is None:
             with self._system._lock:
@@ -307,8 +321,8 @@ class MemoryProducer:
         if self._system._stream(stream).sealed:
             raise StreamSealedError(f"stream {stream!r} was sealed: it takes no more records")
 
+    @override
     def flush(self) -> dict[tuple[str, int], Offset]:
-        """See ``Producer``."""
         ends: dict[tuple[str, int], Offset] = {}
         failure: StreamSealedError | None = None
         buffer, self._buffer = self._buffer, {}
@@ -327,8 +341,8 @@ class MemoryProducer:
             raise failure
         return ends
 
+    @override
     def close(self) -> None:
-        """See ``Producer``."""
         self.flush()
 
 

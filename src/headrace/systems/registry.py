@@ -14,6 +14,8 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, cast
 
+from typing_extensions import override
+
 from headrace.core.errors import UsageError
 from headrace.systems.base import RowSystem, System
 
@@ -44,6 +46,7 @@ class SystemSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
+    @override
     def __reduce__(self) -> tuple[type[SystemSpec], tuple[str, str, dict[str, Any]]]:
         return SystemSpec, (self.name, self.kind, dict(self.options))
 

@@ -11,58 +11,68 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Consumer, Extent, StreamInfo, Target
+from headrace.systems.base import Admin, Consumer, Extent, RowSystem, StreamInfo, Target
 
 
 @dataclass(frozen=True)
-class RemoteSystem:
+class RemoteSystem(Admin, RowSystem):
     """See ``RowSystem``; and its own admin."""
 
     name: str
 
+    @override
     def admin(self) -> RemoteSystem:
-        """See ``RowSystem``."""
         return self
 
+    @override
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
         """Refused: functions are asked by key."""
         self._refuse("can't be read as a stream")
 
+    @override
     def target(self, stream: str) -> Target:
         """Refused: functions keep no positions."""
         self._refuse("has no target")
 
+    @override
     def list(self) -> builtins.list[str]:
         """See ``Admin``; what is there isn't known."""
         return []
 
+    @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """See ``Admin``."""
         return StreamInfo(stream, 1)
 
+    @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """See ``Admin``; the user has created it."""
         return StreamInfo(stream, partitions, columns)
 
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Refused."""
         self._refuse("has no offsets")
 
+    @override
     def seal(self, stream: str) -> None:
         """Refused."""
         self._refuse("can't be sealed")
 
+    @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Refused."""
         self._refuse("can't be trimmed")
 
+    @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
         """Refused."""
         self._refuse("isn't read as a stream")
 
+    @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         """None are reported."""
         return {}

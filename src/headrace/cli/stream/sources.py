@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.stream.json_rows import JsonRows, infer_columns
@@ -102,6 +103,7 @@ class JsonLines(Source):
         self._chunks: Iterator[bytes] | None = None
         self._first: bytes | None = None
 
+    @override
     def infer(self) -> dict[str, pl.DataType]:
         """See ``Source``: from the first chunk, which is kept."""
         self._chunks = self._read(THOROUGH)
@@ -117,8 +119,8 @@ class JsonLines(Source):
             raise DataError(f"{self.name}:{line.index + 1}: {line.reason}", hint=_ONE_OBJECT_A_LINE)
         return columns
 
+    @override
     def pieces(self, columns: Columns) -> Iterator[Piece]:
-        """See ``Source``."""
         rows = JsonRows(columns, drop_unknown=self._drop_unknown)
         line = 1
         for chunk in self._all_chunks():
@@ -152,6 +154,7 @@ class TableFile(Source):
         self._path = path
         self._is_csv = is_csv
 
+    @override
     def infer(self) -> dict[str, pl.DataType]:
         """See ``Source``: a Parquet file says it; of a CSV file the first rows are looked at."""
         if self._is_csv:
@@ -160,8 +163,8 @@ class TableFile(Source):
             )
         return self._guarded(lambda: dict(pl.read_parquet_schema(self._path)))
 
+    @override
     def pieces(self, columns: Columns) -> Iterator[Piece]:
-        """See ``Source``."""
         schema = Schema.of(columns)
         read = 0
         lazy = (

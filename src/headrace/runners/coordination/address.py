@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import msgspec
+from typing_extensions import override
 
 from headrace.core.errors import (
     InfrastructureError,
@@ -50,6 +51,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """A client for it; the caller closes it."""
         return CoordinatorClient(self.url, self.token)
 
+    @override
     def __repr__(self) -> str:  # the token belongs in no traceback and no log
         return f"Address({self.app} {self.deployment}, {self.url}, pid {self.pid} on {self.host})"
 

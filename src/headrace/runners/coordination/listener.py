@@ -19,6 +19,8 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from typing_extensions import override
+
 from headrace.core.errors import (
     DataError,
     FencedError,
@@ -110,6 +112,7 @@ class _Server(socketserver.TCPServer):
         self._connections: dict[threading.Thread, socket.socket] = {}
         super().__init__((host, port), _Handler)
 
+    @override
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread of its own; one too many is closed at once."""
         self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
@@ -217,11 +220,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(answer)
 
+    @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """What isn't HTTP, or not a method of ours: told in JSON too, and never logged (a header holds the token)."""
         self.close_connection = True
         self._refuse(code, ProtocolError(message or HTTPStatus(code).phrase))
 
+    @override
     def log_message(self, format: str, *args: object) -> None:
         """No line per request: what matters is in the status."""
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import LATE, Deduplicate, DropLate, EventTime
@@ -44,17 +45,17 @@ class DropLateOperator(Operator):
         self._event_time: EventTime = spec.event_time
         self._time = time_ms(spec.event_time, node.schema.columns[spec.event_time.column]).alias(_TIME)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         timely, _ = self.timely(rows)
         self.emit(timely)
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         self.watermark = watermark
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         self.watermark = watermark
 
     def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
@@ -85,12 +86,12 @@ class DeduplicateOperator(DropLateOperator):
         self._slack_ms = max(_SLACK_MIN_MS, spec.within_ms // 8)
         self._known = Runs(node.id, _TIME, lambda run: run.sort(_HASH), hashed=_HASH)
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._known,)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         rows, times = self.timely(rows)
         if not rows.height:
             return
@@ -107,6 +108,7 @@ class DeduplicateOperator(DropLateOperator):
         self._known.add(seen.filter(new).sort(_HASH))
         self.emit(rows.filter(new))
 
+    @override
     def on_watermark(self, watermark: int) -> None:
         """See ``Operator``: what is ``within`` or more older than any message to come is forgotten, in large steps."""
         super().on_watermark(watermark)
@@ -117,8 +119,8 @@ class DeduplicateOperator(DropLateOperator):
         if earliest is not None and earliest + self._slack_ms <= bound:
             self._known.drop(bound)
 
+    @override
     def on_end(self) -> None:
-        """See ``Operator``."""
         self._known.drop(FOREVER)
 
     def _near(self, seen: pl.DataFrame) -> pl.DataFrame | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import Filter, Project
@@ -22,8 +23,8 @@ class FilterOperator(Operator):
         constant = not spec.predicate.meta.root_names()
         self._columns = None if columns is None or constant else list(columns)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         try:
             if self._columns is None:
                 kept = rows.filter(self._predicate)
@@ -48,8 +49,8 @@ class ProjectOperator(Operator):
         self._exprs = spec.exprs
         self._keep = spec.keep
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         try:
             result = rows.with_columns(self._exprs) if self._keep else rows.select(self._exprs)
         except pl.exceptions.PolarsError as error:

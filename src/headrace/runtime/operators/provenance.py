@@ -19,6 +19,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.ids import SSP, Offset
 
@@ -39,6 +40,7 @@ class Origin:
     last: Offset
     index: int | None = None
 
+    @override
     def __str__(self) -> str:
         if self.first != self.last:
             return f"while messages of {self.ssp}, offsets {self.first} to {self.last}, were processed"

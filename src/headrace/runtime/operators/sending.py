@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import Broadcast, PartitionBy, SendTo
@@ -21,6 +22,6 @@ class SendOperator(Operator):
         self._keys = () if isinstance(spec, Broadcast) else spec.keys
         self._port = port
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         self._port.write(self._stream, rows, self._keys)

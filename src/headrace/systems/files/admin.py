@@ -7,14 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DeclarationError, StorageError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.serdes.dtypes import Columns, instantiate
-from headrace.systems.base import Extent, StreamInfo
+from headrace.systems.base import Admin, Extent, StreamInfo
 
 
-class FilesAdmin:
+class FilesAdmin(Admin):
     """See ``Admin``. The path says which files are meant, so the one stream answers to every name."""
 
     def __init__(
@@ -30,10 +31,12 @@ class FilesAdmin:
         self._rows = rows
         self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
 
+    @override
     def list(self) -> builtins.list[str]:
         """The stem of the path, if there are files."""
         return [Path(self._path).stem] if self._partitions() else []
 
+    @override
     def describe(self, stream: str) -> StreamInfo | None:
         """See ``Admin``; None when there are no files."""
         partitions = self._partitions()
@@ -41,6 +44,7 @@ class FilesAdmin:
             return None
         return StreamInfo(stream, len(partitions), self._columns(), bounded=True)
 
+    @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Make the folder that files will be written to; those that are there stay."""
         if partitions < 1:
@@ -54,6 +58,7 @@ class FilesAdmin:
         typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
         return StreamInfo(stream, partitions, typed, bounded=True)
 
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """See ``Admin``. Text files are read through to count their rows."""
         partitions = self._partitions()
@@ -61,20 +66,23 @@ class FilesAdmin:
             return []
         return [Extent(0, sum(map(self._rows, files)), sealed=True) for files in partitions]
 
+    @override
     def seal(self, stream: str) -> None:
         """Mark the folder as complete, as Spark does."""
         folder = Path(self._path)
         if folder.is_dir():
             (folder / "_SUCCESS").touch()
 
+    @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Refused: these files are the user's."""
         raise UsageError(f"{ssp}: files are not trimmed; delete those you don't need")
 
+    @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
         """Kept in this process only: nobody writes ahead of a reader of files."""
         self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
 
+    @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """See ``report_position``."""
         return dict(self._positions.get((stream, group), {}))

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from typing_extensions import override
+
 from headrace.core.errors import StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows
+from headrace.systems.base import BadRecord, Consumer, Edge, Ended, Polled, Position, Rows
 from headrace.systems.files.rowfile import Piece, RowFile
 
 Open = Callable[[Path], RowFile]
@@ -25,7 +27,7 @@ class _Reading:
     waiting: list[Rows] = field(default_factory=list)
 
 
-class FilesConsumer:
+class FilesConsumer(Consumer):
     """See ``Consumer``. An offset is a row number over all files of the partition, in the order of their names."""
 
     def __init__(self, partitions: list[list[Path]], open_file: Open, count: Callable[[Path], int | None]) -> None:
@@ -34,6 +36,7 @@ class FilesConsumer:
         self._count = count
         self._readings: dict[SSP, _Reading] = {}
 
+    @override
     def register(self, ssp: SSP, position: Position) -> None:
         """See ``Consumer``. Rows below an offset are counted, not parsed; in Parquet not even that."""
         if not 0 <= ssp.partition < len(self._partitions):
@@ -65,8 +68,8 @@ class FilesConsumer:
             if skipped < want:
                 self._close(reading)
 
+    @override
     def unregister(self, ssp: SSP) -> None:
-        """See ``Consumer``."""
         reading = self._readings.pop(ssp, None)
         if reading is not None:
             self._close(reading)
@@ -76,8 +79,8 @@ class FilesConsumer:
             reading.open.close()
             reading.open = None
 
+    @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        """See ``Consumer``."""
         out: list[Polled] = []
         for ssp in list(self._readings) if ssps is None else ssps:
             reading = self._reading(ssp)
@@ -114,14 +117,16 @@ class FilesConsumer:
             raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
         return reading
 
+    @override
     def position(self, ssp: SSP) -> Offset:
-        """See ``Consumer``."""
         return self._reading(ssp).position
 
+    @override
     def fileno(self) -> int | None:
         """None: until they end, files always have more."""
         return None
 
+    @override
     def lag(self, ssp: SSP) -> int | None:
         """Rows to the end, where the files say how many they have (Parquet)."""
         reading = self._reading(ssp)
@@ -131,7 +136,7 @@ class FilesConsumer:
         total = sum(count for count in counts if count is not None)
         return None if None in counts else total - reading.position
 
+    @override
     def close(self) -> None:
-        """See ``Consumer``."""
         for ssp in list(self._readings):
             self.unregister(ssp)

@@ -9,10 +9,11 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.systems.files.rowfile import Piece
+from headrace.systems.files.rowfile import Piece, RowFile
 
 _BLOCK_BYTES = 16 << 20
 """About what is decoded at once."""
@@ -34,7 +35,7 @@ def parquet_rows(path: Path) -> int:
     return ParquetFile(path, None).rows
 
 
-class ParquetFile:
+class ParquetFile(RowFile):
     """See ``RowFile``."""
 
     def __init__(self, path: Path, columns: Columns | None) -> None:
@@ -56,13 +57,13 @@ class ParquetFile:
         self._taken = 0
         self._row_bytes = 1
 
+    @override
     def skip(self, rows: int) -> int:
-        """See ``RowFile``."""
         self._at = min(rows, self.rows)
         return self._at
 
+    @override
     def read(self, max_bytes: int) -> list[Piece] | None:
-        """See ``RowFile``."""
         if self._taken == self._block.height:
             if self._at == self.rows:
                 return None
@@ -89,8 +90,8 @@ class ParquetFile:
         with_group = self._group_ends[bisect_right(self._group_ends, end) - 1]
         return with_group if with_group > self._at else end
 
+    @override
     def close(self) -> None:
-        """See ``RowFile``."""
         self._block = pl.DataFrame()
         self._taken, self._at = 0, self.rows
 

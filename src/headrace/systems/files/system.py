@@ -8,8 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns, columns_from_json, instantiate
+from headrace.systems.base import RowSystem
 from headrace.systems.files.admin import FilesAdmin
 from headrace.systems.files.consumer import FilesConsumer
 from headrace.systems.files.csvfile import infer_csv, open_csv
@@ -23,7 +26,7 @@ _INFER = {"parquet": parquet_columns, "jsonl": infer_jsonlines, "csv": infer_csv
 
 
 @dataclass(frozen=True)
-class FilesSystem:
+class FilesSystem(RowSystem):
     """See ``RowSystem``. One stream, whatever name it is called by: ``path`` says which files it is.
 
     ``path`` is a file, a folder or a pattern; for writing a folder. ``format`` is known from the files' endings
@@ -46,10 +49,11 @@ class FilesSystem:
             typed = {name: instantiate(dtype, name) for name, dtype in self.columns.items()}
             object.__setattr__(self, "columns", typed)
 
+    @override
     def admin(self) -> FilesAdmin:
-        """See ``RowSystem``."""
         return FilesAdmin(self.path, self._present_partitions, self._read_columns, self._count_rows)
 
+    @override
     def consumer(self, columns: Collection[str] | None = None) -> FilesConsumer:
         """See ``RowSystem``; raises ``StreamNotFoundError`` when there are no files."""
         files = require_files(self.path)
@@ -65,6 +69,7 @@ class FilesSystem:
 
         return FilesConsumer(deal(files, self.partitions), open_file, count)
 
+    @override
     def target(self, stream: str) -> FilesTarget:
         """See ``RowSystem``; the path is the folder, whatever the stream is called."""
         del stream

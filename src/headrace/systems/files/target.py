@@ -23,16 +23,18 @@ from pathlib import Path
 from urllib.parse import quote
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, StorageError
 from headrace.serdes.ipc import concat_rows
+from headrace.systems.base import Target
 
 _POSITIONS = ".positions"
 _NAME_CHARS_MAX = 160
 _ABANDONED_S = 3600
 
 
-class FilesTarget:
+class FilesTarget(Target):
     """See ``Target``."""
 
     def __init__(self, folder: Path, format: str) -> None:
@@ -41,8 +43,8 @@ class FilesTarget:
         self._listed: dict[str, int] = {}
         self._me = uuid.uuid4().hex[:8]  # a stale copy of the writer may be writing the same file now
 
+    @override
     def position(self, writer: str) -> int:
-        """See ``Target``."""
         name = _file_name(writer)
         try:
             if name not in self._listed:
@@ -51,8 +53,8 @@ class FilesTarget:
         except OSError as error:
             raise StorageError(f"can't read the folder {self._folder}: {error}") from error
 
+    @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
-        """See ``Target``."""
         if version <= self.position(writer):
             return
         name = _file_name(writer)
@@ -76,6 +78,7 @@ class FilesTarget:
             _remove(making)
             raise DataError(f"{done}: these rows can't be written as {self._format}: {error}") from error
 
+    @override
     def close(self) -> None:
         """See ``Target``; there is nothing to release."""
 

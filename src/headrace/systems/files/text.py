@@ -14,9 +14,10 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DataError
-from headrace.systems.files.rowfile import BadRow, Piece
+from headrace.systems.files.rowfile import BadRow, Piece, RowFile
 
 Parse = Callable[[bytes], pl.DataFrame]
 """Parses whole rows; raises ``RowsUnreadable`` when any is wrong."""
@@ -41,7 +42,7 @@ def row_ends(data: bytes, quoted: bool) -> npt.NDArray[np.int64]:
     return np.flatnonzero(breaks) + 1
 
 
-class TextFile:
+class TextFile(RowFile):
     """See ``RowFile``. ``quoted`` says that quotes may hold line breaks (CSV)."""
 
     def __init__(self, path: Path, *, quoted: bool) -> None:
@@ -90,8 +91,8 @@ class TextFile:
         """Put the unused end of a block back."""
         self._rest = data + self._rest
 
+    @override
     def skip(self, rows: int) -> int:
-        """See ``RowFile``."""
         left = rows
         while left:
             data, ends = self.block(COUNT_BYTES)
@@ -103,8 +104,8 @@ class TextFile:
             left -= len(ends)
         return rows - left
 
+    @override
     def read(self, max_bytes: int) -> list[Piece] | None:
-        """See ``RowFile``."""
         data, ends = self.block(max_bytes)
         if not len(ends):
             return None
@@ -112,8 +113,8 @@ class TextFile:
             raise ValueError("parse_with comes before read")
         return parse_rows(data, ends, self._parse)
 
+    @override
     def close(self) -> None:
-        """See ``RowFile``."""
         self._file.close()
 
 

@@ -8,34 +8,37 @@ import os
 from pathlib import Path
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Extent, StreamInfo
+from headrace.systems.base import Admin, Extent, StreamInfo
 from headrace.systems.log import segment
 from headrace.systems.log.holes import punch
 from headrace.systems.log.layout import Seal, StreamFolder, stream_names
 from headrace.systems.log.partition import PartitionFile
 
 
-class LogAdmin:
+class LogAdmin(Admin):
     """See ``Admin``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @override
     def list(self) -> builtins.list[str]:
-        """See ``Admin``."""
         return stream_names(self._root)
 
+    @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """See ``Admin``."""
         return StreamFolder(self._root, stream).read_info()
 
+    @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """See ``Admin``. Naming no columns accepts a stream that is there with some."""
         return StreamFolder(self._root, stream).create(partitions, columns)
 
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """See ``Admin``. Offsets are byte positions; an untrimmed partition begins behind its file header."""
         folder = StreamFolder(self._root, stream)
@@ -53,6 +56,7 @@ class LogAdmin:
             extents.append(Extent(folder.read_trim(partition), end, sealed))
         return extents
 
+    @override
     def seal(self, stream: str) -> None:
         """See ``Admin``.
 
@@ -83,6 +87,7 @@ class LogAdmin:
             raise StorageError(f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there")
         return first
 
+    @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         """See ``Admin``. ``before`` is the offset of a record, or the end. The blocks go back to the disk."""
         folder = StreamFolder(self._root, ssp.stream.name)
@@ -101,12 +106,12 @@ class LogAdmin:
         folder.write_trim(ssp.partition, before)
         punch(file.path, segment.FILE_HEADER_SIZE, before)
 
+    @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """See ``Admin``."""
         StreamFolder(self._root, ssp.stream.name).write_position(ssp.partition, group, position)
 
+    @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """See ``Admin``."""
         return StreamFolder(self._root, stream).read_positions(group)
 
     def _open(self, folder: StreamFolder, partition: int) -> PartitionFile:

@@ -13,9 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import override
+
 from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Edge, Ended, Polled, Position, Records
+from headrace.systems.base import Consumer, Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile
@@ -42,7 +44,7 @@ class _Reading:
     trim_seen: tuple[int, int] | None = None
 
 
-class LogConsumer:
+class LogConsumer(Consumer):
     """See ``Consumer``. ``torn_bytes`` counts what was stepped over."""
 
     def __init__(self, root: Path) -> None:
@@ -59,8 +61,8 @@ class LogConsumer:
         """Bytes of appends that a dying writer or a full disk left unfinished."""
         return self._torn_before + sum(reading.file.torn_bytes for reading in self._readings.values())
 
+    @override
     def register(self, ssp: SSP, position: Position) -> None:
-        """See ``Consumer``."""
         reading = self._readings.get(ssp)
         if reading is None:
             reading = self._open(ssp)
@@ -113,8 +115,8 @@ class LogConsumer:
             reading.trim_seen = seen
         return reading.oldest
 
+    @override
     def unregister(self, ssp: SSP) -> None:
-        """See ``Consumer``."""
         reading = self._readings.pop(ssp, None)
         if reading is None:
             return
@@ -124,6 +126,7 @@ class LogConsumer:
         self._torn_before += reading.file.torn_bytes
         reading.file.close()
 
+    @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
         """See ``Consumer``. If one partition fails behind others that gave records, the next poll raises."""
         self._note_changes()
@@ -187,21 +190,22 @@ class LogConsumer:
             raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
         return reading
 
+    @override
     def position(self, ssp: SSP) -> Offset:
-        """See ``Consumer``."""
         return self._reading(ssp).position
 
+    @override
     def fileno(self) -> int | None:
-        """See ``Consumer``."""
         return self._wakeup.fd if self._wakeup else None
 
+    @override
     def lag(self, ssp: SSP) -> int | None:
         """Bytes to the end of the file."""
         reading = self._reading(ssp)
         return 0 if reading.ended else max(0, reading.file.size() - reading.position)
 
+    @override
     def close(self) -> None:
-        """See ``Consumer``."""
         for ssp in list(self._readings):
             self.unregister(ssp)
         if self._wakeup is not None:

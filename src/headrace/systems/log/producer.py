@@ -12,8 +12,11 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
 from headrace.core.errors import HeadraceError, IndeterminateWriteError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
+from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder, require_there
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.log.segment import HEADER_SIZE, record_header
@@ -138,7 +141,7 @@ class _Appender:
         os.close(self._fd)
 
 
-class LogProducer:
+class LogProducer(Producer):
     """See ``Producer``.
 
     ``fsync="never"`` leaves it to the kernel when bytes reach the disk: they survive any death of a process,
@@ -151,6 +154,7 @@ class LogProducer:
         self._buffer_bytes = buffer_bytes
         self._appenders: dict[tuple[str, int], _Appender] = {}
 
+    @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
         """See ``Producer``. Writes when the buffer is full; if that raises, ``payload`` was not taken."""
         key = (stream, partition)
@@ -174,6 +178,7 @@ class LogProducer:
             appender.discard()
             raise
 
+    @override
     def flush(self) -> dict[tuple[str, int], Offset]:
         """See ``Producer``. All partitions are tried before the first error is raised."""
         failure: HeadraceError | None = None
@@ -191,8 +196,8 @@ class LogProducer:
             appender.touched = False
         return ends
 
+    @override
     def close(self) -> None:
-        """See ``Producer``."""
         try:
             self.flush()
         finally:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from headrace.core.errors import DeclarationError
+from headrace.systems.base import System
 from headrace.systems.log.admin import LogAdmin
 from headrace.systems.log.consumer import LogConsumer
 from headrace.systems.log.producer import BUFFER_BYTES, Fsync, LogProducer
 
 
 @dataclass(frozen=True)
-class LogSystem:
+class LogSystem(System):
     """See ``System``. ``root`` must lie on a local file system; it is made when the first stream is."""
 
     root: Path
@@ -26,16 +29,16 @@ class LogSystem:
         if self.fsync not in ("never", "flush"):
             raise DeclarationError(f'log {self.root}: fsync is "never" or "flush", not {self.fsync!r}')
 
+    @override
     def admin(self) -> LogAdmin:
-        """See ``System``."""
         return LogAdmin(self.root)
 
+    @override
     def consumer(self) -> LogConsumer:
-        """See ``System``."""
         return LogConsumer(self.root)
 
+    @override
     def producer(self) -> LogProducer:
-        """See ``System``."""
         return LogProducer(self.root, self.fsync, self.buffer_bytes)
 
 

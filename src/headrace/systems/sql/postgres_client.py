@@ -13,10 +13,11 @@ from typing import Any
 import polars as pl
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
 from headrace.core.url import SecretUrl
-from headrace.systems.sql.client import Statements
+from headrace.systems.sql.client import SqlClient, Statements
 from headrace.systems.sql.values import plain, postgres_type
 
 _CONNECT_S = 3
@@ -29,7 +30,7 @@ _RETRIED = ("08", "25", "40", "53", "55", "57", "58")
 """Classes of SQLSTATE that a later try may not meet: connection, read-only, deadlock, resources, locks, shutdown."""
 
 
-class PostgresClient:
+class PostgresClient(SqlClient):
     """See ``SqlClient``."""
 
     def __init__(self, url: SecretUrl, table: str, key: tuple[str, ...]) -> None:
@@ -38,27 +39,27 @@ class PostgresClient:
         self._open: psycopg.Connection | None = None
         self._reading: psycopg.Connection | None = None
 
+    @override
     def columns(self) -> list[str] | None:
-        """See ``SqlClient``."""
         with self._transaction() as cursor:
             if not self._exists(cursor, self._sql.name):
                 return None
             cursor.execute(f"SELECT * FROM {self._sql.name} LIMIT 0".encode())  # noqa: S608 - quoted
             return [column.name for column in cursor.description or ()]
 
+    @override
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
-        """See ``SqlClient``."""
         types = {name: postgres_type(name, dtype) for name, dtype in columns.items()}
         self._create(self._sql.create(types))
 
+    @override
     def position(self, writer: str) -> int:
-        """See ``Target``."""
         with self._transaction() as cursor:
             row = cursor.execute(self._sql.position().encode(), [writer]).fetchone()
         return -1 if row is None else int(row[0])
 
+    @override
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
-        """See ``Target``."""
         columns = rows.columns
         with self._transaction() as cursor:
             if cursor.execute(self._sql.claim().encode(), [writer, version]).rowcount == 0:
@@ -76,8 +77,8 @@ class PostgresClient:
             if self._sql.key:
                 cursor.execute(self._sql.insert(columns, self._sql.select(columns, into)).encode())
 
+    @override
     def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """See ``SqlClient``."""
         width = len(self._sql.key)
         mark = "%s" if width == 1 else f"({', '.join(['%s'] * width)})"
         text = self._sql.find(columns, ", ".join([mark] * len(keys)))
@@ -90,8 +91,8 @@ class PostgresClient:
             self.close()
             raise self._translated(error) from None
 
+    @override
     def close(self) -> None:
-        """See ``SqlClient``."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None

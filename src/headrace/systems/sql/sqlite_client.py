@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
-from headrace.systems.sql.client import Statements
+from headrace.systems.sql.client import SqlClient, Statements
 from headrace.systems.sql.values import plain, sqlite_type
 
 _LOCK_WAIT_S = 2.0
 _ROWS_AT_ONCE = 1 << 14
 
 
-class SqliteClient:
+class SqliteClient(SqlClient):
     """See ``SqlClient``."""
 
     def __init__(self, path: Path, table: str, key: tuple[str, ...]) -> None:
@@ -31,26 +32,26 @@ class SqliteClient:
         self._open: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None
 
+    @override
     def columns(self) -> list[str] | None:
-        """See ``SqlClient``."""
         with self._transaction() as connection:
             found = connection.execute("SELECT name FROM pragma_table_info(?)", [self._sql.table]).fetchall()
         return [name for (name,) in found] or None
 
+    @override
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
-        """See ``SqlClient``."""
         types = {name: sqlite_type(name, dtype) for name, dtype in columns.items()}
         with self._transaction() as connection:
             connection.execute(self._sql.create(types))
 
+    @override
     def position(self, writer: str) -> int:
-        """See ``Target``."""
         with self._transaction() as connection:
             row = connection.execute(self._sql.position(), [writer]).fetchone()
         return -1 if row is None else int(row[0])
 
+    @override
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
-        """See ``Target``."""
         with self._transaction() as connection:
             if connection.execute(self._sql.claim(), [writer, version]).rowcount == 0:
                 return
@@ -58,8 +59,8 @@ class SqliteClient:
             for part in plain(rows).iter_slices(_ROWS_AT_ONCE):
                 connection.executemany(insert, part.rows())
 
+    @override
     def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """See ``SqlClient``."""
         width = len(self._sql.key)
         marks = ", ".join(["?"] * len(keys)) if width == 1 else f"VALUES {', '.join([_marks(width)] * len(keys))}"
         try:
@@ -70,8 +71,8 @@ class SqliteClient:
             self.close()
             raise self._translated(error) from error
 
+    @override
     def close(self) -> None:
-        """See ``SqlClient``."""
         for connection in (self._open, self._reading):
             if connection is not None:
                 connection.close()

@@ -10,12 +10,13 @@ from typing import Any, NoReturn
 from urllib.parse import unquote
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.core.errors import DeclarationError, InfrastructureError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.core.url import SecretUrl
 from headrace.serdes.ipc import concat_rows
-from headrace.systems.base import Consumer, Extent, StreamInfo
+from headrace.systems.base import Admin, Consumer, Extent, Lookup, RowSystem, StreamInfo, Target
 from headrace.systems.sql.client import SqlClient
 from headrace.systems.sql.sqlite_client import SqliteClient
 from headrace.systems.sql.values import plain, restored
@@ -27,7 +28,7 @@ SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
 @dataclass(frozen=True)
-class SqlSystem:
+class SqlSystem(RowSystem):
     """See ``RowSystem``. One table, whatever stream it is called by.
 
     With ``key`` a row takes the place of the one with the same key; without, rows are added. ``create`` says whether a
@@ -46,16 +47,17 @@ class SqlSystem:
                 hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
             )
 
+    @override
     def admin(self) -> SqlAdmin:
-        """See ``RowSystem``."""
         return SqlAdmin(self)
 
+    @override
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
         """Refused: a table has no order to read on from."""
         raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
 
+    @override
     def target(self, stream: str) -> SqlTarget:
-        """See ``RowSystem``."""
         del stream
         return SqlTarget(self.client(), self.key)
 
@@ -77,17 +79,18 @@ class SqlSystem:
         return PostgresClient(self.url, self.table, self.key)
 
 
-class SqlTarget:
+class SqlTarget(Target):
     """See ``Target``."""
 
     def __init__(self, client: SqlClient, key: tuple[str, ...]) -> None:
         self._client = client
         self._key = key
 
+    @override
     def position(self, writer: str) -> int:
-        """See ``Target``."""
         return self._client.position(writer)
 
+    @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
         """See ``Target``. Of several rows of one key the last one counts."""
         table = concat_rows(list(rows))
@@ -95,12 +98,12 @@ class SqlTarget:
             table = table.unique(subset=list(self._key), keep="last", maintain_order=True)
         self._client.publish(writer, version, table)
 
+    @override
     def close(self) -> None:
-        """See ``Target``."""
         self._client.close()
 
 
-class SqlLookup:
+class SqlLookup(Lookup):
     """See ``Lookup``."""
 
     def __init__(self, client: SqlClient, key: tuple[str, ...], columns: Mapping[str, pl.DataType]) -> None:
@@ -108,34 +111,37 @@ class SqlLookup:
         self._key = key
         self._columns = columns
 
+    @override
     def read(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """See ``Lookup``."""
         wanted = plain(keys.select(self._key))
         found: list[tuple[Any, ...]] = []
         for part in wanted.iter_slices(PARAMETERS_MAX // len(self._key)):
             found += self._client.find(part.rows(), list(self._columns))
         return restored(found, self._columns)
 
+    @override
     def close(self) -> None:
-        """See ``Lookup``."""
         self._client.close()
 
 
-class SqlAdmin:
+class SqlAdmin(Admin):
     """See ``Admin``: what makes sense of it for a table."""
 
     def __init__(self, system: SqlSystem) -> None:
         self._system = system
         self._what = f"the table {system.table} of {system.url}"
 
+    @override
     def list(self) -> builtins.list[str]:
         """The table, if it is there."""
         return [self._system.table] if self._columns() is not None else []
 
+    @override
     def describe(self, stream: str) -> StreamInfo | None:
         """See ``Admin``; a table is one partition, and its columns are the database's matter."""
         return None if self._columns() is None else StreamInfo(stream, 1)
 
+    @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Create the table if it isn't there, or see whether it has the columns."""
         if columns is not None:
@@ -155,22 +161,27 @@ class SqlAdmin:
             client.close()
         return StreamInfo(stream, partitions, columns)
 
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Refused: there are no offsets."""
         return self._refuse("has no offsets")
 
+    @override
     def seal(self, stream: str) -> None:
         """Refused: others may write to a table."""
         self._refuse("can't be sealed")
 
+    @override
     def trim(self, ssp: SSP, before: Offset) -> None:
         """Refused: these rows are the user's."""
         self._refuse("isn't trimmed")
 
+    @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
         """Refused: nobody reads it as a stream."""
         self._refuse("isn't read as a stream")
 
+    @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         """None are reported."""
         return {}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import TableJoin
@@ -52,12 +53,12 @@ class TableAsOf(Operator):
         self._watermark = NEVER
         table.used_by(node.id)
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._held,) if self._waits else ()
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         timed = rows.with_columns(self._time)
         times = timed.get_column(_TIME)
         if times.null_count():
@@ -76,18 +77,18 @@ class TableAsOf(Operator):
         self._join(timed.filter(pl.col(_TIME) < self._watermark))
         self._held.add(timed.filter(pl.col(_TIME) >= self._watermark))
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         self._release(watermark)
         self._watermark = watermark
         self._table.pass_by(self.node.id, watermark)
 
+    @override
     def on_end(self) -> None:
-        """See ``Operator``."""
         self._release(FOREVER)
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         self._watermark = watermark
         self._table.pass_by(self.node.id, watermark)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import EventTime, Join
@@ -54,26 +55,26 @@ class JoinOperator(Operator):
         self.left = JoinSide(self, "left", left, spec.left_time, spec.after_ms, alone=spec.how != "inner")
         self.right = JoinSide(self, "right", right, spec.right_time, spec.before_ms, alone=spec.how == "outer")
 
+    @override
     def side(self, number: int) -> Operator:
-        """See ``Operator``."""
         return self.right if number else self.left
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (*self.left.stores(), *self.right.stores())
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         for side in (self.left, self.right):
             side.pass_by(watermark)
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         for side in (self.left, self.right):
             side.resume(watermark)
 
+    @override
     def on_end(self) -> None:
-        """See ``Operator``."""
         for side in (self.left, self.right):
             side.pass_by(FOREVER)
 
@@ -126,12 +127,12 @@ class JoinSide(Operator):
         self._passed = NEVER
         self._next_id = 0
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._buffer, self._matched) if self._alone else (self._buffer,)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         batch = rows.with_columns(self._time)
         if batch.get_column(TIME).null_count():
             raise DataError(
@@ -152,8 +153,8 @@ class JoinSide(Operator):
         self._join.meet(self, batch)
         self._buffer.add(batch)
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         self._watermark = watermark
         self._passed = self._bound(watermark)
         frames = self._buffer.frames(NEVER, FOREVER) if self._alone else ()

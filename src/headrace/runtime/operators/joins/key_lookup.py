@@ -9,7 +9,7 @@ import polars as pl
 FOUND = "__found"
 
 
-class KeyedRows(Protocol):
+class LookupTable(Protocol):
     """What can be asked for rows by key."""
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
@@ -17,7 +17,7 @@ class KeyedRows(Protocol):
         ...
 
 
-def look_up(table: KeyedRows, keys: pl.DataFrame) -> pl.DataFrame:
+def look_up(table: LookupTable, keys: pl.DataFrame) -> pl.DataFrame:
     """``keys`` beside the columns of their rows and ``FOUND``. The table is asked once a key: messages of a batch
     often share theirs.
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import LatestJoin
@@ -38,20 +39,20 @@ class LatestJoinOperator(Operator):
         self._right = LatestSide(self, "right", right, spec, names, alone=spec.how == "outer")
         self._sweeper = Sweeper(side.table.store for side in (self._left, self._right))
 
+    @override
     def side(self, number: int) -> Operator:
-        """See ``Operator``."""
         return self._right if number else self._left
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._left.table.store, self._right.table.store)
 
+    @override
     def due_ms(self) -> int | None:
-        """See ``Operator``."""
         return self._sweeper.due_ms()
 
+    @override
     def on_time(self, now_ms: int) -> None:
-        """See ``Operator``."""
         self._sweeper.on_time(now_ms)
 
     def meet(self, side: LatestSide, rows: pl.DataFrame) -> None:
@@ -90,8 +91,8 @@ class LatestSide(Operator):
         store = KeyValueStore(f"{join.node.id}.{name}", ttl_ms=spec.ttl_ms)
         self.table = TableStore(store, schema.columns, self.keys)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         self._join.meet(self, rows)
 
     def named(self, rows: pl.DataFrame) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import TableJoin
@@ -49,8 +50,8 @@ class RemoteLookup(WaitingOperator[_Batch]):
         self._asked: dict[int, tuple[_Batch, PendingLookup]] = {}
         self._next = 0
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         keys = rows.select(self._keys)
         known, unknown = self._table.known(keys.drop_nulls().unique(maintain_order=True), self.now_ms or 0)
         if not unknown.height and not self.holding:
@@ -68,8 +69,8 @@ class RemoteLookup(WaitingOperator[_Batch]):
             self._line.put(place, batch)
         self._counts.tell()
 
+    @override
     def settle(self) -> None:
-        """See ``WaitingOperator``."""
         for done in self._lane.take():
             batch, question = self._asked.pop(done.place)
             rows = self._answer(done, question.keys)
@@ -80,20 +81,20 @@ class RemoteLookup(WaitingOperator[_Batch]):
                 self._line.put(batch.place, batch)
         self._counts.tell()
 
+    @override
     def release(self, results: list[_Batch]) -> None:
-        """See ``WaitingOperator``."""
         for batch in results:
             found = pl.concat(batch.found) if len(batch.found) > 1 else batch.found[0]
             self.emit(self._joined(batch.rows, batch.keys, found))
 
     @property
+    @override
     def trouble(self) -> str | None:
-        """See ``Operator``."""
         trouble = self._lane.trouble
         return None if trouble is None else f"table {self._table.id} can't be read: {trouble}"
 
+    @override
     def close(self) -> None:
-        """See ``Operator``."""
         self._lane.close()
         self._counts.tell()
 

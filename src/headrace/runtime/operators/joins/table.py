@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import SendTo, SendToTable, TableJoin
@@ -44,8 +45,8 @@ class TableWriter(Operator):
         if self._versions is not None:
             self._versions.used_by(node.id)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         _require_keys(self.node, self._id, self._key, rows)
         if self._time is not None and (missing := rows.get_column(self._time.column).null_count()):
             raise DataError(
@@ -58,14 +59,14 @@ class TableWriter(Operator):
             since = told.get_column(SINCE).to_numpy()
             self._counters.count("late", int(np.count_nonzero(since < self._watermark)))
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         self._watermark = watermark
         if self._versions is not None:
             self._versions.pass_by(self.node.id, watermark)
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         self.on_watermark(watermark)
 
 
@@ -77,8 +78,8 @@ class RemoteWriter(SendOperator):
         self._id = spec.stream
         self._key = key
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         _require_keys(self.node, self._id, self._key, rows)
         super().on_batch(rows)
 
@@ -103,8 +104,8 @@ class TableLookup(Operator):
         self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
         self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in table.values}
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         looked_up = look_up(self._table, rows.select(self._keys))
         found = looked_up.get_column(FOUND)
         columns = looked_up.select(pl.col(old).alias(new) for old, new in self._names.items())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.choosing import Sampler
 from headrace.api.specs import Node
@@ -34,8 +35,8 @@ class RowFunctionOperator(Operator):
         self._spec = spec
         self._policy = FailurePolicy(self, spec.on_error, counters)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         records = self._spec.input.to_records(rows)
         flat: list[Any] = []
         results, failures = self._called(records, flat)
@@ -132,8 +133,8 @@ class BatchFunctionOperator(Operator):
         self._spec = spec
         self._policy = FailurePolicy(self, spec.on_error, counters)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         try:
             result: object = self._spec.function(rows.clone())
         except Exception as error:  # noqa: BLE001  # the policy decides what becomes of it
@@ -164,8 +165,8 @@ class SinkOperator(Operator):
         self._function = spec.function
         self._policy = FailurePolicy(self, spec.on_error, counters)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         try:
             self._function(rows.clone())
         except Exception as error:  # noqa: BLE001  # the policy decides what becomes of it

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import MapAsync
@@ -53,16 +54,16 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
         self._policy = FailurePolicy(self, spec.on_error, counters)
         self._asked: dict[int, tuple[_Batch, int]] = {}
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         batch = _Batch(rows, self.provenance.here())
         places = self._line.take_places(rows.height)
         self._asked |= {place: (batch, row) for row, place in enumerate(places)}
         self._lane.put(zip(places, self._spec.input.to_records(rows), strict=True))
         self._counts.tell()
 
+    @override
     def settle(self) -> None:
-        """See ``WaitingOperator``."""
         for done in self._lane.take():
             answer = _Answer(*self._asked.pop(done.place), done)
             if done.error is not None and self._policy.stops:
@@ -70,8 +71,8 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
             self._line.put(done.place, answer)
         self._counts.tell()
 
+    @override
     def release(self, results: list[_Answer]) -> None:
-        """See ``WaitingOperator``."""
         failures = [(answer, _failure(answer.row, answer.done)) for answer in results if answer.done.error is not None]
         answers = [answer for answer in results if answer.done.error is None]
         records = [answer.done.result for answer in answers]
@@ -84,12 +85,12 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
         self.emit(table)
 
     @property
+    @override
     def trouble(self) -> str | None:
-        """See ``Operator``."""
         return self._lane.trouble
 
+    @override
     def close(self) -> None:
-        """See ``Operator``."""
         self._lane.close()
         self._counts.tell()
 

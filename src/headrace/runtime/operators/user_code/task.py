@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import TASK_OUTPUT, TaskStep
@@ -70,8 +71,8 @@ class TaskOperator(Operator):
 
     # -- life
 
+    @override
     def begin(self, task: TaskName, watermark: int) -> None:
-        """See ``Operator``."""
         for records in self._records.values():
             records.check()
         self.event_time = watermark
@@ -80,23 +81,23 @@ class TaskOperator(Operator):
         with self._calling("init"):
             self._task.init(self._port.context)
 
+    @override
     def close(self) -> None:
-        """See ``Operator``."""
         if self._begun:
             self._begun = False
             with self._calling("close"):
                 self._task.close()
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self.timers.store, *(records.store for records in self._records.values()))
 
+    @override
     def sizes(self) -> Mapping[str, int]:
-        """See ``Operator``."""
         return {store.id: self._records[store.attribute].entries() for store in self._spec.stores}
 
+    @override
     def side(self, number: int) -> Operator:
-        """See ``Operator``."""
         return self._sides[number]
 
     # -- what comes in
@@ -154,8 +155,8 @@ class TaskOperator(Operator):
             part.end_trial(keep=failed is None)
         return failed
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         self.event_time = watermark
         self._fire("event", watermark)
         if self._hears_time:
@@ -164,20 +165,20 @@ class TaskOperator(Operator):
             self._fire("event", watermark)
         self._hand_out()
 
+    @override
     def due_ms(self) -> int | None:
-        """See ``Operator``."""
         moments = (self.timers.earliest("processing"), self._sweeper.due_ms())
         return min((due for due in moments if due is not None), default=None)
 
+    @override
     def on_time(self, now_ms: int) -> None:
-        """See ``Operator``."""
         self._fire("processing", now_ms)
         self._fire("event", self.event_time)
         self._hand_out()
         self._sweeper.on_time(now_ms)
 
+    @override
     def on_end(self) -> None:
-        """See ``Operator``."""
         self._port.ending = True
         self._fire("event", TIME_MAX)
         self._fire("processing", TIME_MAX)
@@ -272,6 +273,6 @@ class TaskInput(Operator):
         self._name = name
         self._columns = columns
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         self._task.take(self._name, rows, self._columns.to_records)

@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.steps import TaskStep
-from headrace.api.tasks import Task, TimerAxis, overrides
+from headrace.api.tasks import Task, TaskContext, TimerAxis, overrides
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
@@ -114,7 +115,7 @@ class Sent:
         self._frames.append(self._schema.from_values(rows, lambda index: "sent at {}:{}".format(*lines[index])))
 
 
-class Context:
+class Context(TaskContext):
     """See ``api.tasks.TaskContext``."""
 
     def __init__(self, operator: TaskOperator, spec: TaskStep, task: Task, counters: Counters) -> None:
@@ -129,32 +130,32 @@ class Context:
         """The timer that is being called."""
 
     @property
+    @override
     def task(self) -> str:
-        """See ``TaskContext``."""
         return str(self.name)
 
     @property
+    @override
     def partition(self) -> int:
-        """See ``TaskContext``."""
         return self.name.number
 
     @property
+    @override
     def watermark(self) -> int | None:
-        """See ``TaskContext``."""
         time = self._operator.event_time
         return None if time == NEVER else time
 
     @property
+    @override
     def now_ms(self) -> int:
-        """See ``TaskContext``."""
         return self._operator.now_ms or 0
 
+    @override
     def count(self, name: str, by: int = 1) -> None:
-        """See ``TaskContext``."""
         self._counters.count(f"{self._id}.{name}", by)
 
+    @override
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
-        """See ``TaskContext``."""
         time = _milliseconds(at) if isinstance(at, datetime) else at
         self._check_timer(time, axis)
         identity = identity_of(key, name)
@@ -168,13 +169,13 @@ class Context:
             )
         self._operator.timers.set(axis, identity, time)
 
+    @override
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
-        """See ``TaskContext``."""
         _check_axis(axis)
         self._operator.timers.delete(axis, identity_of(key, name))
 
+    @override
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
-        """See ``TaskContext``."""
         _check_axis(axis)
         return self._operator.timers.time_of(axis, identity_of(key, name))
 

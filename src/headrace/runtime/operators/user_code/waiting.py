@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
+from typing_extensions import override
+
 from headrace.api.specs import Node
 from headrace.runtime.calls.lanes import Lane, Tally
 from headrace.runtime.calls.reorder_queue import ReorderQueue
@@ -60,33 +62,34 @@ class WaitingOperator(Operator, Generic[Result]):
 
     # -- see ``Operator``
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         if self.holding:
             self._line.mark(watermark)
         else:
             self._passed = watermark
 
+    @override
     def watermark_behind(self, watermark: int) -> int:
-        """See ``Operator``."""
         return self._passed
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         self._passed = watermark
 
     @property
+    @override
     def holding(self) -> bool:
         """See ``Operator``. A watermark stands in line only as long as results do before it."""
         return len(self._line) > 0
 
     @property
+    @override
     def full(self) -> bool:
-        """See ``Operator``."""
         return len(self._line) >= self._most
 
+    @override
     def collect(self) -> bool:
-        """See ``Operator``."""
         self.settle()
         results, watermark = self._line.leave()
         if results:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node
@@ -59,8 +60,8 @@ class AlignedWindow(WindowOperator):
             raise self.null_time()
         return partial
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         if self._combined:
             self._take_partials(rows)
         else:
@@ -83,8 +84,8 @@ class AlignedWindow(WindowOperator):
             partial = partial.filter(~late)
         self._runs.add(partial[self._parts])
 
+    @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        """See ``WindowOperator``."""
         rows = rows.with_columns(self._slice)
         partial = self.partial(rows, self._kept)
         starts = partial[START]
@@ -97,8 +98,8 @@ class AlignedWindow(WindowOperator):
             partial = self.partial(rows.filter(~late), self._kept)
         self._runs.add(partial)
 
+    @override
     def advance(self, time: int) -> None:
-        """See ``WindowOperator``."""
         last = self._last_over(time)
         before = self._fired
         if last is None or (before is not None and last <= before):
@@ -108,8 +109,8 @@ class AlignedWindow(WindowOperator):
         for part in self._runs.take_parts(last) if tumbling else self._hopping_parts(before, last):
             self.send(part.with_columns((pl.col(START) + self._size).alias(END)))
 
+    @override
     def next_ms(self) -> int | None:
-        """See ``WindowOperator``."""
         earliest = self._runs.earliest
         if earliest is None:
             return None
@@ -118,12 +119,12 @@ class AlignedWindow(WindowOperator):
             first += self._every
         return (first if self._fired is None else max(first, self._fired + self._every)) + self._size
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._runs,)
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         super().resume(watermark)
         if self.spec.axis == "event":
             self._fired = self._last_over(watermark)

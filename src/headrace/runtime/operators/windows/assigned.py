@@ -7,6 +7,7 @@ the others.
 from __future__ import annotations
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node
@@ -31,8 +32,8 @@ class AssignedWindow(KeyedWindow):
         self._last = last
         self._several = number > 1
 
+    @override
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        """See ``KeyedWindow``."""
         if rows[TIME].null_count():
             raise self.null_time()
         over = NEVER if self.time == NEVER else self.time - self.spec.lateness_ms - self._size
@@ -51,7 +52,7 @@ class AssignedWindow(KeyedWindow):
 class WholeWindow(KeyedWindow):
     """One window for all of time, or until it is full."""
 
+    @override
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        """See ``KeyedWindow``."""
         rows = rows.with_columns(pl.lit(0, pl.Int64).alias(START), pl.lit(FOREVER, pl.Int64).alias(END))
         return rows, self.store.take(rows.select(*self.keys, START).unique())

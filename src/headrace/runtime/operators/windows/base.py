@@ -10,6 +10,7 @@ A null key is a key like any other, as in Polars; a null event time is an error.
 from __future__ import annotations
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import LATE, Window
@@ -64,8 +65,8 @@ class WindowOperator(Operator):
 
     # -- the operator's hooks
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         if self.spec.axis == "processing":
             now = max(self.now(), self.time)  # a clock that was set back makes no message late
             if now > self.time:
@@ -75,29 +76,29 @@ class WindowOperator(Operator):
             rows = rows.with_columns(self._event_time)
         self.take_in(rows)
 
+    @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``."""
         if self.spec.axis == "event":
             self.advance(watermark)
             self.time = watermark
 
+    @override
     def on_time(self, now_ms: int) -> None:
-        """See ``Operator``."""
         if self.spec.axis == "processing" and now_ms > self.time:
             self.advance(now_ms)
             self.time = now_ms
 
+    @override
     def due_ms(self) -> int | None:
-        """See ``Operator``."""
         return self.next_ms() if self.spec.axis == "processing" else None
 
+    @override
     def on_end(self) -> None:
-        """See ``Operator``."""
         self.advance(FOREVER)
         self.time = FOREVER
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         if self.spec.axis == "event":
             self.time = watermark
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.shapes import CountWindow
 from headrace.api.specs import Node
@@ -43,8 +44,8 @@ class CountedWindow(WindowOperator):
         self._end = pl.col(START) + length
         self._store = KeyedRows(node.id, self.keys, [START], [])
 
+    @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        """See ``WindowOperator``."""
         before = self._store.take(rows.select(self.keys).unique() if self.keys else rows.head(1))
         new = self._slices(rows, before)
         if before is None:
@@ -59,19 +60,19 @@ class CountedWindow(WindowOperator):
         next_end = (pl.col(_TOTAL) // self._every + 1) * self._every
         self._store.put(slices.filter(pl.col(START) >= next_end - self._size).drop(_BEFORE))
 
+    @override
     def advance(self, time: int) -> None:
-        """See ``WindowOperator``."""
         for left in self._store.take_all() if time == FOREVER else ():
             begun = left.filter(pl.col(_TOTAL) % self._every > 0).sort(*self.keys, START)
             bounds = [pl.col(START).min(), pl.col(END).max()]
             self.send(self.aggregation.merge(begun.with_columns(pl.lit(0).alias(_ALL)), [*self.keys, _ALL], *bounds))
 
+    @override
     def next_ms(self) -> int | None:
-        """See ``WindowOperator``."""
         return None
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._store,)
 
     def _slices(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:

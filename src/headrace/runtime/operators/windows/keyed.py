@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import Window
@@ -54,8 +55,8 @@ class KeyedWindow(WindowOperator):
 
     # -- the hooks
 
+    @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        """See ``WindowOperator``."""
         assigned, before = self.assign(self.clocked(rows))
         if self._panes.counted:
             self.put_back(self._send_full(self._by_pane(assigned, before)))
@@ -63,28 +64,28 @@ class KeyedWindow(WindowOperator):
             new = self.partial(assigned, self._group, *self._panes.of).with_columns(pl.lit(0, pl.Int64).alias(INDEX))
             self.put_back(new if before is None else self._merged([before, new], self._group))
 
+    @override
     def advance(self, time: int) -> None:
-        """See ``WindowOperator``."""
         if self._due_by(DUE, time):
             self._speak(DUE, time, self.time, time)
 
+    @override
     def on_time(self, now_ms: int) -> None:
-        """See ``Operator``."""
         super().on_time(now_ms)
         if self._panes.clocked and self._due_by(WAKE, now_ms):
             self._speak(WAKE, now_ms, self.time, self.time)
 
+    @override
     def due_ms(self) -> int | None:
-        """See ``Operator``."""
         wake = self.store.earliest(WAKE) if self._panes.clocked else super().due_ms()
         return None if wake == FOREVER else wake
 
+    @override
     def next_ms(self) -> int | None:
-        """See ``WindowOperator``."""
         return self.store.earliest(DUE)
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self.store,)
 
     # -- when a batch has come

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.specs import Node
 from headrace.api.steps import Window
@@ -18,6 +19,6 @@ class CombineOperator(Operator):
         super().__init__(node)
         self._window = mergeable_window(node, spec, counters)
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         self.emit(self._window.combine(rows))

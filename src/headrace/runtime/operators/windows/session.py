@@ -16,6 +16,7 @@ session that is still there is not, however old it is.
 from __future__ import annotations
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.shapes import Session
 from headrace.api.specs import Node
@@ -42,8 +43,8 @@ class SessionWindow(KeyedWindow):
         self._combined = combined
         self._wire: pl.Schema | None = None
 
+    @override
     def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
-        """See ``KeyedWindow``."""
         return KeyedRows(id_, self.keys, [START], dues)
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -52,8 +53,8 @@ class SessionWindow(KeyedWindow):
             raise ValueError("only windows over event time are combined")
         return self._spans(rows.with_columns(self._event_time))
 
+    @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        """See ``Operator``."""
         if not self._combined:
             super().on_batch(rows)
             return
@@ -68,15 +69,15 @@ class SessionWindow(KeyedWindow):
             )
         self._take_spans(rows)
 
+    @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        """See ``WindowOperator``."""
         if self._panes.counted or LATE in self.aside:
             super().take_in(rows)
         else:
             self._take_spans(self._spans(self.clocked(rows)))
 
+    @override
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        """See ``KeyedWindow``."""
         if rows[TIME].null_count():
             raise self.null_time()
         rows, before = self._joined(rows.with_columns(pl.col(TIME).alias(START), (pl.col(TIME) + self._gap).alias(END)))

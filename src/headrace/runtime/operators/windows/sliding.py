@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.shapes import Sliding
 from headrace.api.specs import Node
@@ -33,8 +34,8 @@ class SlidingWindow(WindowOperator):
         self._kept = [START, *self.keys]
         self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
 
+    @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        """See ``WindowOperator``."""
         if rows[TIME].null_count():
             raise self.null_time()
         bound = self.time - self._size
@@ -44,24 +45,24 @@ class SlidingWindow(WindowOperator):
             rows = rows.filter(~late)
         self._runs.add(self.partial(rows.with_columns(pl.col(TIME).alias(START)), self._kept))
 
+    @override
     def advance(self, time: int) -> None:
-        """See ``WindowOperator``."""
         latest = self._runs.latest
         if latest is not None and latest >= self.time:
             self._fire(latest if time == FOREVER else time - 1)
         self._runs.retire(time if time == FOREVER else time - self._size)
 
+    @override
     def next_ms(self) -> int | None:
-        """See ``WindowOperator``."""
         latest = self._runs.latest
         return None if latest is None or latest < self.time else latest + 1
 
+    @override
     def stores(self) -> Sequence[StateStore]:
-        """See ``Operator``."""
         return (self._runs,)
 
+    @override
     def resume(self, watermark: int) -> None:
-        """See ``Operator``."""
         super().resume(watermark)
         if self.spec.axis == "processing" and self._runs.taken is not None:
             self.time = self._runs.taken + self._size
