@@ -15,6 +15,7 @@ import polars as pl
 
 import headrace as hr
 from headrace.core.ids import TaskName
+from headrace.plan.chain_plan import chain_plan
 from headrace.plan.planner import plan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
@@ -83,7 +84,7 @@ def seconds(declare: Callable[[hr.App, hr.Stream], None], rows: pl.DataFrame) ->
     app = hr.App("bench")
     declare(app, app.input("in", COLUMNS, event_time="ts"))
     planned = plan(app.graph(), {"in": StreamInfo("in", 1)})
-    chain = Chain(planned, planned.stages[0], Port(), TaskMetrics(), Calls(lambda: None))
+    chain = Chain(chain_plan(planned, planned.stages[0]), Port(), TaskMetrics(), Calls(lambda: None))
     chain.tell_time(1)
     chain.begin(TaskName("in", 0))
     began = time.process_time()

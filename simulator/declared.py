@@ -14,10 +14,10 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.aggregates import count, max, sum
-from headrace.api.calling import retry
+from headrace.api.call_settings import retry
 from headrace.api.descriptors import files
+from headrace.api.operators.join import JoinHow
 from headrace.api.remote import cached, remote
-from headrace.api.steps import JoinHow
 from headrace.api.tasks import Out, Store, Task, Timer
 from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling

@@ -4,7 +4,7 @@ Everything a user needs is here; every other module may move. Exports are writte
 """
 
 from headrace.api.aggregates import collect, count, distinct, first, fold, last, max, mean, min, reduce, sum, top
-from headrace.api.calling import retry
+from headrace.api.call_settings import retry
 from headrace.api.descriptors import files, log, memory, sql
 from headrace.api.handles import Output, Table
 from headrace.api.remote import Remote, cached, remote, sql_table

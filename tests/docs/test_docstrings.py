@@ -18,7 +18,7 @@ from headrace.runners.coordination.address import find_all
 MODULES = [
     "aggregates",
     "app",
-    "calling",
+    "call_settings",
     "composed",
     "descriptors",
     "handles",

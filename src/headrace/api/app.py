@@ -15,16 +15,15 @@ from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
 from headrace.api.location import Declaring, Location
+from headrace.api.operators.spec import OnError
+from headrace.api.operators.task import add_task
 from headrace.api.policies import dead_letter_id, one_of
 from headrace.api.remote import Remote
-from headrace.api.remote_spec import remote_table
 from headrace.api.rows import SchemaLike
 from headrace.api.settings import Grouping, Guarantee, Settings
 from headrace.api.specs import Graph, Role, Start, StreamSpec, TableKind, TableSpec, TableStorage
-from headrace.api.steps import OnError
 from headrace.api.stream import Stream
-from headrace.api.tabling import declared_table
-from headrace.api.tasking import add_task
+from headrace.api.table_checks import declared_table, remote_table
 from headrace.api.tasks import Task
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError

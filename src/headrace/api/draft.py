@@ -1,7 +1,7 @@
-"""The graph while it is being declared: what the handles (``Stream``, ``Output``, ``Table``) write into.
+"""The graph while it is being declared: the handles (``Stream``, ``Output``, ``Table``) add to it.
 
-Only the graph lives here, no operator's rules. It keeps ids unique and nodes in order of declaration;
-``freeze`` turns it into a ``Graph``.
+It keeps ids unique and nodes in the order of declaration, and knows no operator's rules. ``freeze`` turns it into a
+``Graph``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.api.location import Location
+from headrace.api.operators.spec import EventTime, OperatorSpec
+from headrace.api.operators.streams import Input
 from headrace.api.settings import Settings
 from headrace.api.specs import Node, Role, StreamSpec, TableSpec
-from headrace.api.steps import EventTime, Input, Operator
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
@@ -52,7 +53,7 @@ class Draft:
     # -- ids -----------------------------------------------------------------------------------------
 
     def claim(self, what: str, id_: str | None, location: Location, example: str = "") -> str:
-        """Take a durable id; it may be taken once in the whole app."""
+        """Claim a durable id, which is unique in the app."""
         if id_ is None:
             raise DeclarationError(
                 f"{what} owns something durable, so it needs an id",
@@ -63,7 +64,7 @@ class Draft:
         return id_
 
     def check_unclaimed(self, id_: str) -> None:
-        """Raise unless ``id_`` is well formed and nothing else's."""
+        """Raise unless ``id_`` is well formed and free."""
         check_id("id", id_)
         taken = self._claims.get(id_)
         if taken is None and id_ in self.nodes:
@@ -75,11 +76,11 @@ class Draft:
             )
 
     def ids(self) -> set[str]:
-        """All durable ids that are taken."""
+        """All durable ids that are claimed."""
         return set(self._claims)
 
     def check_free(self, stream: StreamId) -> None:
-        """Raise if another declaration already stands for this stream of this system."""
+        """Raise if this stream of this system is already declared."""
         for spec in self.streams.values():
             if spec.stream == stream:
                 raise DeclarationError(
@@ -88,7 +89,7 @@ class Draft:
                 )
 
     def system(self, descriptor: SystemDescriptor | SystemSpec | None, stream_id: str) -> SystemSpec:
-        """The system that a descriptor means for a stream; one name means one system in an app."""
+        """The system that a descriptor means for a stream. In an app a name means one system."""
         if descriptor is None:
             return self.default_system
         if not isinstance(descriptor, SystemSpec) and not callable(getattr(descriptor, "system", None)):
@@ -125,7 +126,7 @@ class Draft:
     def add(
         self,
         kind: str,
-        operator: Operator,
+        operator: OperatorSpec,
         inputs: tuple[str, ...],
         location: Location,
         *,
@@ -133,7 +134,7 @@ class Draft:
         schema: Schema | None = None,
         event_time: EventTime | None = None,
     ) -> Node:
-        """Append a node; without an id of its own it is called by its kind and a number."""
+        """Append a node; without ``id_`` its name is its kind and a number."""
         for input_ in inputs:
             self._check_not_side_input(input_)
         node = Node(
@@ -161,12 +162,10 @@ class Draft:
         )
 
     def source_of(self, node_id: str) -> StreamSpec | None:
-        """The source stream that this node reads; None if it is anything but an ``Input`` of a source."""
-        operator = self.nodes[node_id].operator
-        if not isinstance(operator, Input):
-            return None
-        spec = self.streams[operator.stream]
-        return None if spec.role is Role.INTERMEDIATE else spec
+        """The source stream that this node reads; None if it doesn't read a source."""
+        stream = self.nodes[node_id].operator.stream_read
+        spec = None if stream is None else self.streams[stream]
+        return None if spec is None or spec.role is Role.INTERMEDIATE else spec
 
     def followed(self) -> set[str]:
         """The nodes whose output some other node takes."""

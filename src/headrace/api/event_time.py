@@ -1,4 +1,4 @@
-"""How event time travels through a flow, and where it got lost."""
+"""How event time travels through a flow, and where it is lost."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing_extensions import override
 
 from headrace.api.expressions import unknown_column
 from headrace.api.location import Location
-from headrace.api.steps import EventTime
+from headrace.api.operators.spec import EventTime
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
 class LostTime:
-    """The step behind which a flow has no event time any more: ``'ts' was dropped ... by select(...)``."""
+    """The step after which a flow has no event time: ``'ts' was dropped ... by select(...)``."""
 
     column: str
     how: str
@@ -39,7 +39,7 @@ def is_time(dtype: pl.DataType) -> bool:
 
 
 def check_time_column(column: str, schema: Schema) -> EventTime:
-    """The event time in ``column``; raises when there is no such column, or none that holds a time."""
+    """The event time in ``column``; raises if there is no such column, or its type isn't a time."""
     if column not in schema.columns:
         raise unknown_column(column, schema.columns)
     dtype = schema.columns[column]
@@ -52,7 +52,7 @@ def check_time_column(column: str, schema: Schema) -> EventTime:
 
 
 def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, operator: str, where: Location) -> Time:
-    """The event time behind a projection: it stays where its column stays as it is."""
+    """The event time after a projection: it stays if its column is unchanged."""
     if not isinstance(time, EventTime) or time.column in unchanged:
         return time
     how = "was recomputed" if time.column in schema.columns else "was dropped"
@@ -60,7 +60,7 @@ def after_projection(time: Time, unchanged: Iterable[str], schema: Schema, opera
 
 
 def after_function(time: Time, schema: Schema, operator: str, where: Location) -> Time:
-    """The event time behind a user's function: it stays when the result has a time column of that name."""
+    """The event time after a user's function: it stays if the result has a time column of that name."""
     if not isinstance(time, EventTime):
         return time
     dtype = schema.columns.get(time.column)
@@ -70,7 +70,7 @@ def after_function(time: Time, schema: Schema, operator: str, where: Location) -
 
 
 def after_merge(times: Iterable[Time], where: Location) -> Time:
-    """The event time of merged flows: the one that they share."""
+    """The event time of merged flows: the one that they all have."""
     times = tuple(times)
     first = times[0]
     if all(time == first for time in times) and not isinstance(first, LostTime):
@@ -83,7 +83,7 @@ def after_merge(times: Iterable[Time], where: Location) -> Time:
 
 
 def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) -> EventTime:
-    """The event time that ``who`` works by, or the error that says where it went."""
+    """The event time that ``who`` uses; raises an error that says where it was lost."""
     if time is None:
         raise DeclarationError(
             f"{who} needs an event time, and no input before it declares one",

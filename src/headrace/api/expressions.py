@@ -11,15 +11,14 @@ import difflib
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 from polars.exceptions import ColumnNotFoundError, DuplicateError, PolarsError
 
 from headrace.core.errors import DeclarationError
+from headrace.serdes.dtypes import Columns
 from headrace.serdes.schema import Schema
-
-Columns = Mapping[str, pl.DataType]
 
 # How Polars serializes an expression that runs another one over the elements of a list.
 _PER_ELEMENT = '{"Eval"'

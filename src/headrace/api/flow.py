@@ -1,4 +1,4 @@
-"""What a flow is, and what the methods of ``Stream`` are made of: they check arguments and add nodes by these."""
+"""The base of ``Stream``: what its methods use to check arguments and add nodes."""
 
 from __future__ import annotations
 
@@ -26,34 +26,23 @@ from headrace.api.handles import (
 )
 from headrace.api.keys import key_name
 from headrace.api.location import Location
+from headrace.api.operators.columns import Project
+from headrace.api.operators.functions import FAILED_COLUMNS, Fallible, RowFunction
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
+from headrace.api.operators.streams import FAILED, Broadcast, PartitionBy, SendTo, SideOutput
+from headrace.api.operators.table import SendToTable, deleting_columns, version_time
 from headrace.api.policies import dead_letter_id
-from headrace.api.remote_spec import nulls_to_delete
 from headrace.api.rows import SchemaLike, check_function, output_schema
 from headrace.api.schemas import describe
 from headrace.api.specs import Role, StreamSpec
-from headrace.api.steps import (
-    FAILED,
-    FAILED_COLUMNS,
-    Broadcast,
-    EventTime,
-    Fallible,
-    OnError,
-    Operator,
-    PartitionBy,
-    Project,
-    RowFunction,
-    SendTo,
-    SendToTable,
-    SideOutput,
-)
-from headrace.api.tabling import deleting_columns, version_time
+from headrace.api.table_checks import nulls_to_delete
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 
 
 class Flow(Composed):
-    """A point of the app where messages flow: a node of the draft, its columns and its event time."""
+    """A point of the app where messages flow: a node of the draft, its schema and its event time."""
 
     __slots__ = ("_schema", "_time", "draft", "node")
 
@@ -122,7 +111,7 @@ class Flow(Composed):
     def _then(
         self,
         kind: str,
-        operator: Operator,
+        operator: OperatorSpec,
         here: Location,
         schema: Schema,
         time: Time,
@@ -130,7 +119,7 @@ class Flow(Composed):
         id_: str | None = None,
         others: Sequence[Flow] = (),
     ) -> Self:
-        """The flow behind a new node, which takes this one and ``others``."""
+        """The flow of a new node, which takes this one and ``others``."""
         inputs = (self.node, *(other.node for other in others))
         known = time if isinstance(time, EventTime) else None
         node = self.draft.add(kind, operator, inputs, here, id_=id_, schema=schema, event_time=known)
@@ -162,20 +151,20 @@ class Flow(Composed):
         *,
         id_: str | None = None,
     ) -> Self:
-        """The flow behind a step that calls a function of the user's, by its policy."""
+        """The flow of a new step that calls a function of the user's."""
         letters = self._letters_to(operator.on_error, dead_letter)
         result = self._then(kind, operator, here, schema, time, id_=id_)
         self._send_letters(result.node, letters, here)
         return result
 
     def _letters_to(self, on_error: OnError, dead_letter: Output | str | None) -> str | None:
-        """Where letters about failed messages go, if any are written. Its stream is made when the graph is."""
+        """The stream that dead letters go to, if any are written. ``freeze`` declares it."""
         if isinstance(dead_letter, Output):
             self._check_owner(dead_letter.draft, dead_letter.id)
         return dead_letter_id(on_error, dead_letter, "messages on which the function raises")
 
     def _send_letters(self, node: str, letters: str | None, here: Location) -> None:
-        """Send the letters that a step writes about failed messages."""
+        """Send a step's dead letters to their stream."""
         if letters is not None:
             schema = Schema.of(dict(FAILED_COLUMNS))
             aside = self.draft.add(FAILED, SideOutput(FAILED), (node,), here, schema=schema)
@@ -200,7 +189,7 @@ class Flow(Composed):
         return self._project("select", names, {}, here, keep=False)
 
     def _with_keys(self, keys: tuple[str | pl.Expr, ...], here: Location) -> Self:
-        """This flow with a column for each key that is an expression."""
+        """This flow with a column added for each key that is an expression."""
         computed = [key for key in keys if isinstance(key, pl.Expr) and not key.meta.is_column()]
         for key in computed:
             if key_name(key) in self._schema.columns:
@@ -218,7 +207,7 @@ class Flow(Composed):
         *,
         partitions: int | None = None,
     ) -> Self:
-        """Write an intermediate stream and go on behind it."""
+        """Write an intermediate stream, and continue after it."""
         system = self.draft.default_system
         spec = StreamSpec(
             id=id_,

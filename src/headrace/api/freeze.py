@@ -1,7 +1,7 @@
-"""From a draft to a graph: what is unused is left out, what is unfinished is refused.
+"""Turn a draft into a graph: leave out what is unused, refuse what is unfinished.
 
-An input, output or table that no flow touches does no harm and is dropped. A step whose result goes
-nowhere would lose messages in silence, so that is an error.
+An input, output or table that no flow uses does no harm, and is left out. A step whose results go nowhere would lose
+messages silently, so it is an error.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import polars as pl
 
 from headrace.api.draft import Draft
 from headrace.api.location import Location, at
+from headrace.api.operators.functions import FAILED_COLUMNS
+from headrace.api.operators.streams import FAILED, SendTo, SideOutput
+from headrace.api.operators.table import SendToTable
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, StreamSpec, TableSpec
-from headrace.api.steps import FAILED, FAILED_COLUMNS, Input, SendTo, SendToTable, SideOutput, TableJoin
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 
 
 def freeze(draft: Draft) -> Graph:
-    """The finished graph of an app; later declarations don't touch it."""
+    """The graph of an app; later declarations don't change it."""
     followed = draft.followed()
     nodes = {id_: node for id_, node in draft.nodes.items() if id_ in followed or not draft.source_of(id_)}
     if not nodes:
@@ -45,29 +47,29 @@ def freeze(draft: Draft) -> Graph:
 
 def _unfinished(node: Node) -> DeclarationError:
     return DeclarationError(
-        f"nothing takes what the step {node.id!r} yields\n  {at(node.location)}",
+        f"nothing takes the results of the step {node.id!r}\n  {at(node.location)}",
         hint="end the flow with send_to(output), send_to(table) or sink(function), or remove the step",
     )
 
 
 def _used_tables(draft: Draft, nodes: Mapping[str, Node]) -> dict[str, TableSpec]:
-    sends = [n.operator for n in nodes.values() if isinstance(n.operator, SendToTable)]
-    written = {send.table for send in sends if not send.deletes}
-    joins = {n.operator.table: n for n in nodes.values() if isinstance(n.operator, TableJoin)}
+    operators = [node.operator for node in nodes.values()]
+    filled = {spec.table for spec in operators if isinstance(spec, SendToTable) and not spec.deletes}
+    joins = {table: node for node in nodes.values() if (table := node.operator.table_joined) is not None}
     for id_, node in joins.items():
-        if id_ not in written and not draft.tables[id_].side_inputs and draft.tables[id_].remote is None:
+        if id_ not in filled and not draft.tables[id_].side_inputs and draft.tables[id_].remote is None:
             raise DeclarationError(
                 f"the table {id_!r} is joined, but nothing fills it\n  {at(node.location)}",
                 hint="end a flow with send_to(table), or give the table side_inputs=",
             )
-    used = joins.keys() | {send.table for send in sends}
-    used |= {n.operator.stream for n in nodes.values() if isinstance(n.operator, SendTo)}  # remote ones, too
+    # Messages to a remote table are written to an output that has the table's id.
+    used = {id_ for spec in operators for id_ in (spec.table_used, spec.stream_written)}
     return {id_: spec for id_, spec in draft.tables.items() if id_ in used}
 
 
 def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, TableSpec]) -> dict[str, StreamSpec]:
     written, letters = _sent_to(nodes)
-    used = {n.operator.stream for n in nodes.values() if isinstance(n.operator, Input)} | written.keys()
+    used = {node.operator.stream_read for node in nodes.values()} | written.keys()
     used |= {side for table in tables.values() for side in table.side_inputs}
     streams = {id_: spec for id_, spec in draft.streams.items() if id_ in used}
     for reader in list(streams.values()):
@@ -83,7 +85,7 @@ def _used_streams(draft: Draft, nodes: Mapping[str, Node], tables: Mapping[str, 
 
 
 def _sent_to(nodes: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, Node]]:
-    """Which streams flows are sent to, by which step; apart from these, those that letters of failing steps go to."""
+    """The streams that flows are sent to, and those that dead letters of steps go to, each with the writing node."""
     written: dict[str, Node] = {}
     letters: dict[str, Node] = {}
     for node in nodes.values():
@@ -102,7 +104,7 @@ def _dead_letters(
     written: Mapping[str, Node],
     columns: Mapping[str, pl.DataType],
 ) -> StreamSpec:
-    """The stream that ``who`` writes dead letters to: a declared output, or one made here."""
+    """The stream that ``who`` writes dead letters to: a declared output, or one that is declared here."""
     schema = Schema.of(dict(columns))
     spec = draft.streams.get(id_)
     problem = None

@@ -12,7 +12,7 @@ from headrace.api.draft import Draft
 from headrace.api.keys import key_columns
 from headrace.api.schemas import describe, schema_difference
 from headrace.api.specs import StreamSpec, TableSpec
-from headrace.api.tabling import check_filled_by_flows, fed_table
+from headrace.api.table_checks import check_filled_by_flows, fed_table
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 

@@ -1,11 +1,11 @@
-"""What is to become of messages that fail, as inputs and steps declare it by ``on_error=`` and ``dead_letter=``."""
+"""Checks of ``on_error=`` and ``dead_letter=``: what happens to messages that fail."""
 
 from __future__ import annotations
 
 from typing import TypeVar, get_args
 
 from headrace.api.handles import Output
-from headrace.api.steps import OnError
+from headrace.api.operators.spec import OnError
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 
@@ -13,16 +13,16 @@ _Choice = TypeVar("_Choice", bound=str)
 
 
 def one_of(what: str, value: _Choice, literal: object) -> _Choice:
-    """Return ``value`` if it is one of those that a ``Literal`` names."""
+    """Return ``value`` if it is one of the values of a ``Literal``."""
     allowed = get_args(literal)
     if value not in allowed:
         names = ", ".join(f'"{name}"' for name in allowed)
-        raise DeclarationError(f"{what}={value!r} is not a choice there is", hint=f"write one of {names}")
+        raise DeclarationError(f"{what}={value!r} is not one of the choices", hint=f"write one of {names}")
     return value
 
 
 def dead_letter_id(on_error: OnError, dead_letter: Output | str | None, what: str) -> str | None:
-    """The id of the stream that letters go to, None under another policy; ``what`` are the letters about."""
+    """The id of the dead-letter stream, None under another policy; ``what`` says in errors what fails."""
     one_of("on_error", on_error, OnError)
     if on_error == "dead_letter" and dead_letter is None:
         raise DeclarationError(

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from typing_extensions import override
 
-from headrace.api.calling import calling_of, check_count
+from headrace.api.call_settings import calling_of, check_count
 from headrace.api.descriptors import Sql, sql
 from headrace.api.location import Declaring
 from headrace.api.rows import check_function

@@ -1,6 +1,7 @@
-"""Windows as data: their shapes, and the triggers that say when a window speaks. No rules, nothing runs.
+"""Windows as data: their shapes, and the triggers that say when a window emits results.
 
-A trigger is kept as alternatives of conditions, any of which will do; ``triggers`` builds them.
+``str`` of a shape is how plans describe it. A trigger is a list of alternatives, and fires when any of them does;
+``triggers`` builds them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from typing_extensions import override
+
+from headrace.api.operators.wording import offset
+from headrace.core.duration import format_ms
 
 Since = Literal["first", "last", "tick"]
 Panes = Literal["accumulating", "discarding"]
@@ -22,6 +26,10 @@ class Tumbling:
     size_ms: int
     offset_ms: int = 0
 
+    @override
+    def __str__(self) -> str:
+        return f"tumbling {format_ms(self.size_ms)}{offset(self.offset_ms)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
@@ -31,6 +39,10 @@ class Hopping:
     every_ms: int
     offset_ms: int = 0
 
+    @override
+    def __str__(self) -> str:
+        return f"hopping {format_ms(self.size_ms)} every {format_ms(self.every_ms)}{offset(self.offset_ms)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Sliding:
@@ -38,12 +50,20 @@ class Sliding:
 
     size_ms: int
 
+    @override
+    def __str__(self) -> str:
+        return f"sliding {format_ms(self.size_ms)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A window that goes on while messages of a key come less than ``gap_ms`` after each other."""
+    """A window that continues while the messages of a key are less than ``gap_ms`` apart."""
 
     gap_ms: int
+
+    @override
+    def __str__(self) -> str:
+        return f"session with a gap of {format_ms(self.gap_ms)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +73,18 @@ class CountWindow:
     size: int
     every: int
 
+    @override
+    def __str__(self) -> str:
+        return f"{self.size} messages" + (f" every {self.every}" if self.every != self.size else "")
+
 
 @dataclass(frozen=True, slots=True)
 class GlobalWindow:
     """One window for all of time."""
+
+    @override
+    def __str__(self) -> str:
+        return "all of time"
 
 
 WindowShape = Tumbling | Hopping | Sliding | Session | CountWindow | GlobalWindow
@@ -75,7 +103,7 @@ class Deadline:
 class Alternative:
     """Fires when there are ``count`` messages since the last pane and all deadlines have passed.
 
-    ``repeats``: again and again; otherwise only as a window's first pane.
+    If ``repeats``, it fires again and again; otherwise only for a window's first pane.
     """
 
     repeats: bool
@@ -90,7 +118,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When a window speaks before or after its end: when any of the alternatives fires. None: never."""
+    """When a window emits results before or after its end: whenever any alternative fires; without any, never."""
 
     text: str
     alternatives: tuple[Alternative, ...] = ()

@@ -1,8 +1,7 @@
-"""What an app is once it has been declared: an immutable graph of frozen nodes.
+"""A declared app: an immutable graph of frozen nodes.
 
-Nothing here runs, prints or plans. A ``partition_by`` or ``broadcast`` ends one piece of the graph
-by writing an intermediate stream; the piece that goes on starts with an ``Input`` of that stream.
-So the graph's edges stay inside stages, and cutting it into stages is finding connected pieces.
+A ``partition_by`` or ``broadcast`` ends a piece of the graph by writing an intermediate stream; the next piece starts
+with an ``Input`` of that stream. So the graph's edges stay inside stages, and the stages are its connected pieces.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any, Literal
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
 from headrace.api.remote import Remote
 from headrace.api.settings import Settings
-from headrace.api.steps import EventTime, OnError, Operator
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
@@ -33,7 +32,7 @@ DEAD_LETTER_COLUMNS: Mapping[str, pl.DataType] = {
     "reason": pl.String(),
     "raw": pl.Binary(),
 }
-"""What a dead-letter stream carries: where the unreadable message stood, why it was refused, its bytes."""
+"""The columns of an input's dead-letter stream: where the unreadable message was, why it was refused, its bytes."""
 
 
 class Role(Enum):
@@ -47,7 +46,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """A stream as the app declares it. ``partitions`` is None where the planner or the system decides."""
+    """A stream as the app declares it. ``partitions`` is None if the planner or the system decides."""
 
     id: str
     role: Role
@@ -67,12 +66,12 @@ class StreamSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """A table: filled by ``send_to(table)`` of some flow, or kept up to date by side inputs, or remote.
+    """A table: filled by ``send_to(table)`` of some flow, filled by side inputs, or remote.
 
-    A row is forgotten ``ttl_ms`` of the wall clock after it was last put; None: never. ``deleted`` tells which rows of
-    those that fill it are deletions: an expression, or the name of a column that the table itself hasn't. With
-    ``versions_ms`` it keeps its rows as they were at each time, for so long behind the watermark. What is sent to a
-    remote one goes to an output of the table's id; ``system`` is where a row system has it.
+    A row expires ``ttl_ms`` of the wall clock after it was last put; None: never. ``deleted`` marks the incoming rows
+    that are deletions: an expression, or the name of a column that isn't in the table itself. With ``versions_ms`` the
+    table keeps the past versions of its rows until they are that much older than the watermark. Messages to a remote
+    table go to an output with the table's id; ``system`` is the row system that holds it, if one does.
     """
 
     id: str
@@ -91,7 +90,7 @@ class TableSpec:
 
     @property
     def feed(self) -> Schema | None:
-        """The columns of what fills it: its own, and the one that tells which rows are deletions."""
+        """The columns of the rows that fill it: its own, and the one that marks deletions."""
         if self.schema is None or not isinstance(self.deleted, str):
             return self.schema
         return Schema.of({**self.schema.columns, self.deleted: pl.Boolean()})
@@ -99,10 +98,10 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """An operator in its place. ``schema`` and ``event_time`` describe what it hands on (None: nothing)."""
+    """An operator in its place. ``schema`` and ``event_time`` describe its results (None: it has none)."""
 
     id: str
-    operator: Operator
+    operator: OperatorSpec
     inputs: tuple[str, ...]
     location: Location
     schema: Schema | None = None
@@ -111,7 +110,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Graph:
-    """A whole app: its nodes, in the order of declaration (which nothing may depend on), and its nouns."""
+    """A whole app: its nodes, in the order of declaration (on which nothing may depend), its streams and tables."""
 
     app: str
     nodes: Mapping[str, Node]
@@ -127,3 +126,11 @@ class Graph:
             for before in node.inputs:
                 after[before].append(node.id)
         return {id_: tuple(ids) for id_, ids in after.items()}
+
+    def joins_of(self, table: str) -> list[Node]:
+        """The nodes that join a table, sorted by id."""
+        return sorted((n for n in self.nodes.values() if n.operator.table_joined == table), key=lambda n: n.id)
+
+    def writers_of(self, table: str) -> list[Node]:
+        """The nodes that write a local or global table, sorted by id."""
+        return sorted((n for n in self.nodes.values() if n.operator.table_written == table), key=lambda n: n.id)

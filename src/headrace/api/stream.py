@@ -13,8 +13,7 @@ from typing import Any, final
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.calling import calling_of
-from headrace.api.deduplication import deduplicate_step, drop_late_step
+from headrace.api.call_settings import calling_of
 from headrace.api.descriptors import check_partitions
 from headrace.api.event_time import after_function, after_merge
 from headrace.api.expressions import (
@@ -24,30 +23,22 @@ from headrace.api.expressions import (
 )
 from headrace.api.flow import Flow
 from headrace.api.handles import Output, Table
-from headrace.api.joining import Within, holds_messages, latest_join, stream_join, table_join
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring
+from headrace.api.operators.columns import Filter
+from headrace.api.operators.deduplicate import deduplicate_step, drop_late_step
+from headrace.api.operators.functions import BatchFunction, MapAsync, RowFunction, Sink
+from headrace.api.operators.join import JoinHow, Within, latest_join, stream_join
+from headrace.api.operators.spec import OnError
+from headrace.api.operators.streams import LATE, Broadcast, Merge, PartitionBy, SideOutput
+from headrace.api.operators.table import holds_messages, table_join
+from headrace.api.operators.task import add_task
+from headrace.api.operators.window import Timing, late_target, result_time, window_columns, window_step
 from headrace.api.rows import BATCH, SchemaLike, check_function, output_schema
 from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
-from headrace.api.steps import (
-    LATE,
-    Aggregate,
-    BatchFunction,
-    Broadcast,
-    Filter,
-    JoinHow,
-    MapAsync,
-    Merge,
-    OnError,
-    PartitionBy,
-    RowFunction,
-    SideOutput,
-    Sink,
-)
-from headrace.api.tasking import add_task
+from headrace.api.steps import Aggregate
 from headrace.api.tasks import Task
-from headrace.api.windowing import Timing, late_target, result_time, window_columns, window_step
 from headrace.core.duration import Duration
 from headrace.core.errors import DeclarationError
 from headrace.core.retry import Retry

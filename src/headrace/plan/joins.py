@@ -1,11 +1,10 @@
-"""Which streams meet at which operator, and so have to have equal partition counts.
+"""Which streams meet at which operator, and so need equal partition counts.
 
-Two traversals of the same graph. The first finds, for every ``send_to(table)``, the joins with that
-table. The second goes from each input through the graph, crossing from the one to the other as if they
-were connected, and notes the places it comes by where messages of one key have to be in one task: joins,
-joins with a table, keyed windows and ``deduplicate`` (which see several streams behind a ``merge``), low-level tasks.
+Two traversals of the same graph. The first finds the joins with the table for every ``send_to(table)``. The second
+starts at each input and crosses from a write of a table to its joins as if they were connected. It collects the nodes
+where all messages of a key must be in one task (``OperatorSpec.gathers_keys``).
 
-Streams that every task reads whole (broadcast ones, the side inputs of a global table) meet nobody.
+Streams that every task reads as a whole (broadcast streams, the side inputs of a global table) don't count.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.api.specs import Graph, Node
-from headrace.api.steps import Deduplicate, Input, Join, LatestJoin, SendToTable, TableJoin, TaskStep, Window
-from headrace.plan.traverse import traverse
+from headrace.plan.traverse import reachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class JoinGroup:
 
 
 def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
-    """Every join of the app with the streams that have to agree there, sorted by the join's id."""
+    """Every node where streams meet, sorted by id, with those streams."""
     inputs = inputs_of_joins(graph, joins_of_table_writes(graph))
     groups = (_as_streams(graph, graph.nodes[join], reached_by) for join, reached_by in sorted(inputs.items()))
     return tuple(group for group in groups if len(group.streams) > 1)
@@ -35,101 +33,53 @@ def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
 
 def input_nodes(graph: Graph) -> list[str]:
     """The ids of the nodes where messages enter, sorted."""
-    return sorted(node.id for node in graph.nodes.values() if isinstance(node.operator, Input))
+    return sorted(node.id for node in graph.nodes.values() if node.operator.stream_read is not None)
 
 
 def joins_of_table_writes(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """For each node that writes a local table the nodes that join it, sorted."""
-    visitor = _TableVisitor(graph)
+    """For each node that writes a local table the nodes that join it, sorted; only nodes that an input reaches."""
     successors = graph.successors()
-    for start in input_nodes(graph):
-        traverse(start, visitor, successors.__getitem__)
-    return visitor.association()
+    reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
+    return {
+        writer.id: tuple(join.id for join in graph.joins_of(table) if join.id in reached)
+        for table, spec in graph.tables.items()
+        if spec.kind == "local"
+        for writer in graph.writers_of(table)
+        if writer.id in reached
+    }
 
 
 def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """For each join with a table of versions the nodes that fill it, sorted: it waits for them."""
-    writers: dict[str, list[str]] = {}
-    for id_ in sorted(graph.nodes):
-        operator = graph.nodes[id_].operator
-        if isinstance(operator, SendToTable) and graph.tables[operator.table].versions_ms is not None:
-            writers.setdefault(operator.table, []).append(id_)
+    """For each join with a table of versions the nodes that write it, sorted: the join waits for them."""
     return {
-        node.id: tuple(writers[node.operator.table])
-        for node in graph.nodes.values()
-        if isinstance(node.operator, TableJoin) and node.operator.table in writers
+        join.id: tuple(writer.id for writer in writers)
+        for table, spec in graph.tables.items()
+        if spec.versions_ms is not None and (writers := graph.writers_of(table))
+        for join in graph.joins_of(table)
     }
 
 
 def inputs_of_joins(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
-    """For each place where keys meet the input nodes whose messages come there, also by way of a table."""
-    next_vertexes = _Connector(graph, joins_of_writes)
+    """For each node that gathers keys the input nodes whose messages reach it, directly or through a table."""
+    successors = graph.successors()
     reached_by: dict[str, set[str]] = {}
     for start in input_nodes(graph):
-        visitor = _JoinVisitor(graph)
-        traverse(start, visitor, next_vertexes)
-        for join in visitor.joins:
-            reached_by.setdefault(join, set()).add(start)
+        for id_ in reachable(start, lambda vertex: successors[vertex] + joins_of_writes.get(vertex, ())):
+            if _gathers_keys(graph, graph.nodes[id_]):
+                reached_by.setdefault(id_, set()).add(start)
     return reached_by
 
 
+def _gathers_keys(graph: Graph, node: Node) -> bool:
+    table = node.operator.table_joined
+    return node.operator.gathers_keys and (table is None or graph.tables[table].kind == "local")
+
+
 def _as_streams(graph: Graph, join: Node, inputs: Iterable[str]) -> JoinGroup:
-    """From input nodes to the streams they read, and the side inputs of the table that is joined."""
-    streams = {operator.stream for id_ in inputs if isinstance(operator := graph.nodes[id_].operator, Input)}
-    if isinstance(join.operator, TableJoin):
-        table = graph.tables[join.operator.table]
-        if table.kind == "local":
-            streams.update(table.side_inputs)
+    """The streams that these input nodes read, and the side inputs of the joined table."""
+    read = (graph.nodes[id_].operator.stream_read for id_ in inputs)
+    streams = {stream for stream in read if stream is not None}
+    table = join.operator.table_joined
+    if table is not None and graph.tables[table].kind == "local":
+        streams.update(graph.tables[table].side_inputs)
     return JoinGroup(join.id, tuple(sorted(s for s in streams if not graph.streams[s].broadcast)))
-
-
-class _TableVisitor:
-    """Notes who writes and who joins each local table."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._table_of_write: dict[str, str] = {}
-        self._joins: dict[str, set[str]] = {}
-
-    def __call__(self, vertex: str) -> None:
-        match self._graph.nodes[vertex].operator:
-            case SendToTable(table=table) if self._graph.tables[table].kind == "local":
-                self._table_of_write[vertex] = table
-            case TableJoin(table=table):
-                self._joins.setdefault(table, set()).add(vertex)
-            case _:
-                pass
-
-    def association(self) -> dict[str, tuple[str, ...]]:
-        """To be asked when the traversal is over."""
-        return {write: tuple(sorted(self._joins.get(table, ()))) for write, table in self._table_of_write.items()}
-
-
-class _JoinVisitor:
-    """Notes the places where messages of one key have to be in one task."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self.joins: list[str] = []
-
-    def __call__(self, vertex: str) -> None:
-        match self._graph.nodes[vertex].operator:
-            case Join() | LatestJoin() | TaskStep():
-                self.joins.append(vertex)
-            case TableJoin(table=table) if self._graph.tables[table].kind == "local":
-                self.joins.append(vertex)
-            case Window(keys=keys) | Deduplicate(keys=keys) if keys:
-                self.joins.append(vertex)
-            case _:
-                pass
-
-
-class _Connector:
-    """The successors of a node, and those that a table connects it to."""
-
-    def __init__(self, graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> None:
-        self._successors = graph.successors()
-        self._joins_of_writes = joins_of_writes
-
-    def __call__(self, vertex: str) -> tuple[str, ...]:
-        return self._successors[vertex] + self._joins_of_writes.get(vertex, ())

@@ -1,42 +1,28 @@
-"""Whether what meets at a join was partitioned by what it is joined on. Equal partition counts alone don't say so.
+"""Check that flows which meet at a join were partitioned by the join's keys: equal partition counts don't ensure it.
 
-A flow is followed from its ``partition_by`` through the steps that leave the key as it is: its columns may get other
-names, or be copied. What isn't certain is no error: how a source is partitioned, what a function of the user's does,
-and whether a key that was computed follows from the one that is joined on.
+A flow is followed from its ``partition_by`` through the steps that carry the key columns unchanged, perhaps under other
+names or as copies (``OperatorSpec.carried``). Only what is certain is an error. It is unknown how a source is
+partitioned, what a user's function does, and whether a computed key follows from the key of the join.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import polars as pl
-
-from headrace.api.specs import Graph, Node, Role
-from headrace.api.steps import (
-    Deduplicate,
-    DropLate,
-    Filter,
-    Input,
-    Join,
-    LatestJoin,
-    Merge,
-    PartitionBy,
-    Project,
-    SendToTable,
-    TableJoin,
-    Window,
-)
+from headrace.api.operators.join import StreamJoin
+from headrace.api.operators.streams import Merge, PartitionBy
+from headrace.api.operators.table import TableJoin
+from headrace.api.specs import Graph, Node, Role, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.traverse import topological_order
-from headrace.serdes.schema import Schema
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """By what a flow is partitioned. Each key stands with all the names that it has by now.
+    """How a flow is partitioned. Each key is the set of all columns that hold its values by now.
 
-    ``certain``: the keys are columns as they came into the app, so that nothing tells them from others.
+    ``certain``: the keys are columns as they entered the app, so a different column is certainly a different key.
     """
 
     stream: str
@@ -46,7 +32,7 @@ class Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a flow: its partitioning, if it is, and the columns that came into the app as they are."""
+    """What is known of a flow: its partitioning, and the columns that are unchanged since they entered the app."""
 
     partitioning: Partitioning | None = None
     plain: frozenset[str] = frozenset()
@@ -57,17 +43,15 @@ def check_keys(graph: Graph) -> None:
     known = partitionings(graph)
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
-        match node.operator:
-            case Join(keys=on) | LatestJoin(keys=on):
-                _check_join(graph, node, on, [known.get(before) for before in node.inputs])
-            case TableJoin(table=table, keys=on) if graph.tables[table].kind == "local":
-                _check_lookup(graph, node, on, known)
-            case _:
-                continue
+        spec = node.operator
+        if isinstance(spec, StreamJoin):
+            _check_join(graph, node, spec.keys, [known.get(before) for before in node.inputs])
+        elif isinstance(spec, TableJoin) and graph.tables[spec.table].kind == "local":
+            _check_lookup(graph, node, spec.keys, graph.tables[spec.table], known)
 
 
 def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
-    """By node what the flow behind it is partitioned by; None where that isn't known."""
+    """By node the partitioning of its results; None where it isn't known."""
     return {id_: facts.partitioning for id_, facts in _all_known(graph).items()}
 
 
@@ -83,20 +67,19 @@ def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[Par
     if left is not None and right is not None and places[0] != places[1] and left.certain and right.certain:
         raise PlanError(
             f"{_join(node)} joins on {_names(on)}, but {_by(graph, left)}, and {_by(graph, right)}: "
-            "messages that belong together lie in different tasks",
+            "messages that belong together are in different tasks",
             hint="partition both sides by the same columns, in the same order",
         )
 
 
-def _check_lookup(graph: Graph, node: Node, on: Sequence[str], known: Mapping[str, Partitioning | None]) -> None:
-    table = graph.tables[node.operator.table] if isinstance(node.operator, TableJoin) else None
-    if table is None:
-        return
+def _check_lookup(
+    graph: Graph, node: Node, on: Sequence[str], table: TableSpec, known: Mapping[str, Partitioning | None]
+) -> None:
     ours = known.get(node.inputs[0])
     places = _places(ours, on)
     if ours is not None and places is None and ours.certain:
         raise _apart(graph, node, on, "the flow", ours)
-    for writer in _writers(graph, table.id):
+    for writer in graph.writers_of(table.id):
         theirs = known.get(writer.inputs[0])
         their_places = _places(theirs, table.key)
         if theirs is None or not theirs.certain:
@@ -110,13 +93,13 @@ def _check_lookup(graph: Graph, node: Node, on: Sequence[str], known: Mapping[st
         if ours is not None and ours.certain and places != their_places:
             raise PlanError(
                 f"{_join(node)} looks up table {table.id!r}, but {_by(graph, ours)}, and {_by(graph, theirs)}: "
-                "messages and the rows that they ask for lie in different tasks",
+                "messages and the rows they look up are in different tasks",
                 hint=f"partition both by the table's key, {_names(table.key)}",
             )
 
 
 def _places(side: Partitioning | None, on: Sequence[str]) -> tuple[int, ...] | None:
-    """Where the keys of the partitioning stand among ``on``; None when one doesn't."""
+    """The positions of the partitioning's keys in ``on``; None if one isn't there."""
     if side is None:
         return None
     places = [next((place for place, name in enumerate(on) if name in key), None) for key in side.keys]
@@ -152,27 +135,20 @@ def _partition_by(names: Sequence[str]) -> str:
     return f"partition_by({', '.join(repr(name) for name in names)}, id=...)"
 
 
-def _writers(graph: Graph, table: str) -> Iterator[Node]:
-    for id_ in sorted(graph.nodes):
-        operator = graph.nodes[id_].operator
-        if isinstance(operator, SendToTable) and operator.table == table:
-            yield graph.nodes[id_]
-
-
 # -- what is known ------------------------------------------------------------------------------------
 
 
 def _all_known(graph: Graph) -> dict[str, _Known]:
-    """By node what is known of the flow behind it; what lies on a circle is left out."""
+    """By node what is known of its results; nodes on a cycle are left out."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     readers: dict[str, list[str]] = {}
     writers: dict[str, list[Node]] = {}
     for id_ in sorted(graph.nodes):
-        operator = graph.nodes[id_].operator
-        if isinstance(operator, Input):
-            readers.setdefault(operator.stream, []).append(id_)
-        elif isinstance(operator, PartitionBy):
-            writers.setdefault(operator.stream, []).append(graph.nodes[id_])
+        spec = graph.nodes[id_].operator
+        if spec.stream_read is not None:
+            readers.setdefault(spec.stream_read, []).append(id_)
+        elif isinstance(spec, PartitionBy):
+            writers.setdefault(spec.stream, []).append(graph.nodes[id_])
     for stream, ends in writers.items():
         for end in ends:
             successors[end.id] += readers.get(stream, [])
@@ -180,8 +156,9 @@ def _all_known(graph: Graph) -> dict[str, _Known]:
     known: dict[str, _Known] = {}
     for id_ in order:
         node = graph.nodes[id_]
-        if isinstance(node.operator, Input):
-            known[id_] = _read(graph, node.operator.stream, writers.get(node.operator.stream, []), known)
+        read = node.operator.stream_read
+        if read is not None:
+            known[id_] = _read(graph, read, writers.get(read, []), known)
         else:
             known[id_] = _behind(graph, node, [known[before] for before in node.inputs])
     return known
@@ -200,40 +177,12 @@ def _read(graph: Graph, stream: str, writers: Sequence[Node], known: Mapping[str
 
 
 def _behind(graph: Graph, node: Node, before: Sequence[_Known]) -> _Known:
-    match node.operator:
-        case Filter() | Deduplicate() | DropLate() | PartitionBy() | TableJoin():
-            return before[0]
-        case Project() as project:
-            columns = graph.nodes[node.inputs[0]].schema
-            return _Known() if columns is None else _renamed(before[0], _carried(project, columns))
-        case Merge():
-            same = {known.partitioning for known in before}
-            plain = frozenset.intersection(*(known.plain for known in before))
-            return _Known(same.pop() if len(same) == 1 else None, plain)
-        case Window(keys=keys):
-            return _renamed(before[0], {key: [key] for key in keys})
-        case Join(keys=keys, how="outer") | LatestJoin(keys=keys, how="outer"):
-            return _renamed(before[0], {key: [key] for key in keys})
-        case Join() | LatestJoin():
-            return before[0]
-        case _:
-            return _Known()
-
-
-def _carried(project: Project, columns: Schema) -> dict[str, list[str]]:
-    """The names that each column has behind a projection, with its values as they were."""
-    lazy = pl.LazyFrame(schema=dict(columns.columns))
-    carried = {name: [name] for name in columns.columns} if project.keep else {}
-    for expr in project.exprs:
-        names = lazy.select(expr).collect_schema().names()
-        for others in carried.values():
-            others[:] = [name for name in others if name not in names]
-        if expr.meta.is_column_selection(allow_aliasing=False):
-            for name in names:
-                carried.setdefault(name, []).append(name)
-        elif len(roots := expr.meta.root_names()) == 1 and expr.meta.is_column_selection(allow_aliasing=True):
-            carried.setdefault(roots[0], []).append(names[0])
-    return carried
+    if isinstance(node.operator, Merge):
+        same = {known.partitioning for known in before}
+        plain = frozenset.intersection(*(known.plain for known in before))
+        return _Known(same.pop() if len(same) == 1 else None, plain)
+    schema = graph.nodes[node.inputs[0]].schema
+    return _Known() if schema is None else _renamed(before[0], node.operator.carried(schema))
 
 
 def _renamed(known: _Known, carried: Mapping[str, Sequence[str]]) -> _Known:

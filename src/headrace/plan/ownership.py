@@ -1,25 +1,24 @@
-"""Which task has a key of a table: pure.
+"""Which task holds a key of a table.
 
-Messages behind a ``partition_by`` lie where their key columns hash to, and task n reads partition n. If every flow that
-fills a table comes from one, and the columns it hashed are columns of the table's key, then a key is in one known
-task. Of anything else (partitions that others filled, a key that was computed on the way) nothing is claimed.
+Messages after a ``partition_by`` are in the partition that their key columns hash to, and task n reads partition n. If
+every flow that fills a table comes from one, and the hashed columns are columns of the table's key, then a key is in
+one known task. In all other cases (partitions that other apps filled, a key computed on the way) no task is named.
 """
 
 from __future__ import annotations
 
-from headrace.api.steps import SendToTable
 from headrace.plan.keys import Partitioning, partitionings
 from headrace.plan.model import Plan, StagePlan
 
 
 def owned_by(plan: Plan, stage: StagePlan, table: str) -> tuple[str, ...] | None:
-    """The columns of a local table's key whose hash, modulo the stage's tasks, is the task that has a row; or None."""
+    """The columns of a local table's key whose hash, modulo the stage's tasks, is the row's task; or None."""
     graph = plan.graph
     spec = graph.tables[table]
     if spec.kind != "local" or graph.settings.grouping != "partition":
         return None
     known = partitionings(graph)
-    writers = [n for n in graph.nodes.values() if isinstance(n.operator, SendToTable) and n.operator.table == table]
+    writers = graph.writers_of(table)
     found = {_hashed(plan, stage, known.get(before), spec.key) for node in writers for before in node.inputs}
     return found.pop() if len(found) == 1 else None
 

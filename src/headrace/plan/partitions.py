@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.api.specs import Graph, Role, StreamSpec
-from headrace.api.steps import Deduplicate, TableJoin, TaskStep, Window
 from headrace.core.errors import PlanError
 from headrace.plan.joins import JoinGroup
 from headrace.systems.base import StreamInfo
@@ -170,17 +169,8 @@ def _shortest_conflict(
 
 def _meeting(graph: Graph, node_id: str) -> str:
     node = graph.nodes[node_id]
-    match node.operator:
-        case Window():
-            name = f"window {node_id!r}"
-        case Deduplicate():
-            name = f"deduplicate {node_id!r}"
-        case TaskStep():
-            name = f"task {node_id!r}"
-        case TableJoin(table=table):
-            name = f"join {node_id!r} with table {table!r}"
-        case _:
-            name = f"join {node_id!r}"
+    table = node.operator.table_joined
+    name = f"{node.operator.kind} {node_id!r}" + ("" if table is None else f" with table {table!r}")
     return f"{name} ({node.location}: {node.location.text})"
 
 

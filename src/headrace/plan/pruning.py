@@ -1,118 +1,51 @@
-"""Which columns are still needed behind each step: pure.
+"""Which columns of each step's results are still needed after it.
 
-A filter has to copy the rows it keeps, and a column that nobody looks at any more need not be copied. What leaves the
-app, and what goes through a function of the user's, keeps all its columns. Steps that only leave rows out hand on the
-columns that they are given.
+A filter copies the rows that it keeps, and need not copy a column that no later step reads. All columns are needed of
+what leaves the app, and of what is handed to a user's function. Steps that only leave rows out hand on the columns
+that they are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-import polars as pl
-
-from headrace.api.choosing import Sampler
+from headrace.api.operators.column_set import ColumnSet, union
+from headrace.api.operators.streams import PartitionBy, SideOutput
 from headrace.api.specs import Graph, Node
-from headrace.api.steps import (
-    LATE,
-    Aggregate,
-    BatchFunction,
-    Deduplicate,
-    DropLate,
-    Filter,
-    Merge,
-    PartitionBy,
-    Project,
-    SideOutput,
-    Window,
-)
 
 
 def needed_columns(graph: Graph, combined: Mapping[str, str]) -> dict[str, tuple[str, ...] | None]:
-    """For each node the columns of what it hands on that somebody looks at, in order; None: all of them.
+    """For each node the columns of its results that some other node needs, in order; None: all of them.
 
-    ``combined``: intermediate streams that carry partial results, with the window that they are of.
+    ``combined``: the intermediate streams that carry partial results, each with the window they belong to.
     """
     after = graph.successors()
-    known: dict[str, frozenset[str] | None] = {}
+    known: dict[str, ColumnSet] = {}
 
-    def behind(id_: str) -> frozenset[str] | None:
+    def downstream(id_: str) -> ColumnSet:
         if id_ not in known:
-            known[id_] = _union([_taken(graph, graph.nodes[n], combined, behind(n)) for n in after[id_]])
+            takers = [_needed_by(graph, graph.nodes[n], combined, after[n], downstream(n)) for n in after[id_]]
+            known[id_] = union(*takers) if takers else None
         return known[id_]
 
     for id_ in reversed(list(graph.nodes)):
-        behind(id_)
+        downstream(id_)
     return {id_: _in_order(node, known[id_]) for id_, node in graph.nodes.items()}
 
 
-def _in_order(node: Node, needed: frozenset[str] | None) -> tuple[str, ...] | None:
+def _in_order(node: Node, needed: ColumnSet) -> tuple[str, ...] | None:
     if needed is None or node.schema is None or needed >= node.schema.columns.keys():
         return None
     return tuple(name for name in node.schema.columns if name in needed)
 
 
-def _union(parts: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
-    union: frozenset[str] = frozenset()
-    nobody = True
-    for part in parts:
-        if part is None:
-            return None
-        union |= part
-        nobody = False
-    return None if nobody else union
-
-
-def _taken(
-    graph: Graph, node: Node, combined: Mapping[str, str], behind: frozenset[str] | None
-) -> frozenset[str] | None:
-    """The columns that a node needs of what it is given; ``behind`` are those needed of what it hands on."""
-    match node.operator:
-        case Filter(predicate=predicate):
-            return _union([behind, _roots([predicate])])
-        case Project(exprs=exprs, keep=False):
-            return _roots(exprs)
-        case Project(exprs=exprs):
-            roots = _roots(exprs)
-            if behind is None or roots is None:
-                return None
-            return (behind - {expr.meta.output_name() for expr in exprs}) | roots
-        case Merge():
-            return behind
-        case Deduplicate(keys=keys, event_time=time):
-            return _union([behind, frozenset({*keys, time.column})])
-        case DropLate(event_time=time):
-            return _union([behind, frozenset({time.column})])
-        case BatchFunction(function=Sampler() as sampler):
-            return _union([behind, frozenset(sampler.keys)])
-        case SideOutput(name=name):
-            return behind if name == LATE else frozenset()  # others aren't rows that the step before it was given
-        case PartitionBy(stream=stream, keys=keys) if stream in combined:
-            window = graph.nodes[combined[stream]].operator
-            return _union([_of_window(window), frozenset(keys)]) if isinstance(window, Window) else None
-        case Window() as window:
-            readers = (n.operator for n in graph.nodes.values() if node.id in n.inputs)
-            return None if any(isinstance(reader, SideOutput) for reader in readers) else _of_window(window)
-        case _:
-            return None
-
-
-def _of_window(window: Window) -> frozenset[str] | None:
-    if any(aggregate.function is not None for _, aggregate in window.aggregates):
-        return None
-    time = {window.event_time.column} if window.event_time is not None else set()
-    return _union([frozenset(window.keys) | time, _roots(_exprs(aggregate for _, aggregate in window.aggregates))])
-
-
-def _exprs(aggregates: Iterable[Aggregate]) -> list[pl.Expr]:
-    return [expr for aggregate in aggregates for expr in (aggregate.expr, aggregate.by) if expr is not None]
-
-
-def _roots(exprs: Iterable[pl.Expr]) -> frozenset[str] | None:
-    """The columns that expressions read; None when one of them chooses its columns only when it is run."""
-    names: set[str] = set()
-    for expr in exprs:
-        if expr.meta.has_multiple_outputs():
-            return None
-        names.update(expr.meta.root_names())
-    return frozenset(names)
+def _needed_by(
+    graph: Graph, node: Node, combined: Mapping[str, str], after: tuple[str, ...], downstream: ColumnSet
+) -> ColumnSet:
+    """The columns of its input that a node needs; ``downstream`` are those of its results that others need."""
+    spec = node.operator
+    if isinstance(spec, PartitionBy) and spec.stream in combined:
+        window = graph.nodes[combined[spec.stream]].operator
+        return union(window.columns_needed(None, has_side_outputs=False), frozenset(spec.keys))
+    has_side_outputs = any(isinstance(graph.nodes[id_].operator, SideOutput) for id_ in after)
+    return spec.columns_needed(downstream, has_side_outputs=has_side_outputs)

@@ -12,22 +12,12 @@ from pathlib import PurePath
 from typing_extensions import override
 
 from headrace.api.location import Location
+from headrace.api.operators.spec import EventTime
+from headrace.api.operators.wording import call_of, signed
+from headrace.api.remote import Remote
 from headrace.api.specs import Graph, Node, Role
-from headrace.api.steps import (
-    Input,
-    Join,
-    LatestJoin,
-    Operator,
-    SendTo,
-    SendToTable,
-    TableJoin,
-    op_code,
-    stream_written,
-    table_used,
-)
 from headrace.core.duration import format_ms
 from headrace.plan.delivery import Delivery, delivery_of
-from headrace.plan.describe import detail_of, event_time_of, expressions_of, kind_of, remote_options
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.systems.registry import keeps_rows
 
@@ -192,9 +182,9 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
     inputs: dict[str, set[str]] = {}
     operators = []
     for id_ in stage.nodes:
-        operator = nodes[id_].operator
-        if isinstance(operator, Input):
-            inputs.setdefault(operator.stream, set()).update(after[id_])
+        stream = nodes[id_].operator.stream_read
+        if stream is not None:
+            inputs.setdefault(stream, set()).update(after[id_])
         else:
             operators.append(_operator(nodes, nodes[id_], after[id_], sources))
     return RenderedStage(
@@ -212,32 +202,24 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
 
 def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sources: _Sources) -> RenderedOperator:
     operator = node.operator
-    bound = None
-    match operator:
-        case Join(before_ms=before_ms, after_ms=after_ms):
-            bound = max(before_ms, after_ms)
-        case LatestJoin(ttl_ms=ttl_ms):
-            bound = ttl_ms
-        case _:
-            pass
     return RenderedOperator(
         id=node.id,
-        code=op_code(operator),
-        kind=kind_of(operator),
-        detail=detail_of(operator),
-        expressions=expressions_of(operator),
+        code=operator.code,
+        kind=operator.kind,
+        detail=operator.detail,
+        expressions=operator.expressions,
         before=tuple(_name_before(nodes[id_]) for id_ in node.inputs),
         after=after,
-        output=stream_written(operator),
-        table=table_used(operator),
-        join_bound_ms=bound,
+        output=operator.stream_written,
+        table=operator.table_used,
+        join_bound_ms=operator.join_bound_ms,
         source=sources.of(node.location),
     )
 
 
 def _name_before(node: Node) -> str:
     """To its readers an input is the stream it reads."""
-    return node.operator.stream if isinstance(node.operator, Input) else node.id
+    return node.id if node.operator.stream_read is None else node.operator.stream_read
 
 
 def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStream:
@@ -276,7 +258,6 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
 
 def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     spec = plan.graph.tables[id_]
-    nodes = plan.graph.nodes.values()
     chosen = {
         "ttl": None if spec.ttl_ms is None else format_ms(spec.ttl_ms),
         "versions": None if spec.versions_ms is None else format_ms(spec.versions_ms),
@@ -285,15 +266,17 @@ def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     }
     options = {**spec.options, **{name: value for name, value in chosen.items() if value is not None}}
     if spec.remote is not None:
-        options |= remote_options(spec.remote)
-    writers = _ids(n for n in nodes if _writes(n.operator, id_))
+        options |= _remote_options(spec.remote)
+    # Messages to a remote table are written to an output that has the table's id.
+    nodes = plan.graph.nodes.values()
+    writers = _ids(n for n in nodes if id_ in (n.operator.table_written, n.operator.stream_written))
     return RenderedTable(
         id=id_,
         kind=spec.kind,
         key=spec.key,
         side_inputs=tuple(sorted(spec.side_inputs)),
         writers=writers,
-        joins=_ids(n for n in nodes if isinstance(n.operator, TableJoin) and n.operator.table == id_),
+        joins=_ids(plan.graph.joins_of(id_)),
         stages=tuple(stage.name for stage in plan.stages if id_ in stage.tables),
         options=tuple(sorted((name, str(value)) for name, value in options.items())),
         delivery=delivery_of(plan.graph, id_) if spec.remote is not None and writers else None,
@@ -301,13 +284,31 @@ def _table(plan: Plan, id_: str, sources: _Sources) -> RenderedTable:
     )
 
 
-def _writes(operator: Operator, table: str) -> bool:
-    match operator:
-        case SendToTable(table=written) | SendTo(stream=written):  # a remote table is an output of the same id
-            return written == table
-        case _:
-            return False
-
-
 def _ids(nodes: Iterable[Node]) -> tuple[str, ...]:
     return tuple(sorted(node.id for node in nodes))
+
+
+def event_time_of(time: EventTime | None, lateness_ms: int = 0, idle_timeout_ms: int | None = None) -> str:
+    """How event time is read; empty if it isn't."""
+    if time is None:
+        return ""
+    words = [f"event time {time.column}" + (f" {signed(time.offset_ms)}" if time.offset_ms else "")]
+    if lateness_ms:
+        words.append(f"late by up to {format_ms(lateness_ms)}")
+    if idle_timeout_ms is not None:
+        words.append(f"idle after {format_ms(idle_timeout_ms)}")
+    return ", ".join(words)
+
+
+def _remote_options(remote: Remote) -> dict[str, str]:
+    """Where a remote table is and how it is accessed, by name."""
+    named = {"read": remote.read, "write": remote.write, "delete": remote.delete}
+    options = {name: call_of(function) for name, function in named.items() if function is not None}
+    if remote.sql is not None:
+        options["sql"] = f"{remote.sql.table} of {remote.sql.url}"
+    if remote.readable:
+        options["reads"] = f"{remote.batch} keys, {remote.calling}"
+    if remote.cache is not None:
+        options["cache"] = str(remote.cache)
+    rates = {"reads_per_s": remote.reads_per_s, "writes_per_s": remote.writes_per_s}
+    return options | {name: f"{rate:g}" for name, rate in rates.items() if rate is not None}

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.api.specs import Graph, Node, Role
-from headrace.api.steps import Input, stream_written, table_used
 from headrace.core.errors import PlanError
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.traverse import a_cycle, reachable, topological_order
@@ -87,12 +86,12 @@ def _parts(graph: Graph, stage: StageCut, flows: Iterable[frozenset[str]]) -> li
 
 
 def _reads_source(graph: Graph, node: Node) -> bool:
-    return isinstance(node.operator, Input) and not _reads_intermediate(graph, node)
+    return node.operator.stream_read is not None and not _reads_intermediate(graph, node)
 
 
 def _reads_intermediate(graph: Graph, node: Node) -> bool:
-    operator = node.operator
-    return isinstance(operator, Input) and graph.streams[operator.stream].role is Role.INTERMEDIATE
+    stream = node.operator.stream_read
+    return stream is not None and graph.streams[stream].role is Role.INTERMEDIATE
 
 
 def _downstream(stages: Iterable[StageCut]) -> dict[str, list[str]]:
@@ -119,9 +118,9 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
         for before in node.inputs:
             neighbours[node.id].add(before)
             neighbours[before].add(node.id)
-        if isinstance(node.operator, Input):
-            shared.setdefault(("stream", node.operator.stream), []).append(node.id)
-        table = table_used(node.operator)
+        if node.operator.stream_read is not None:
+            shared.setdefault(("stream", node.operator.stream_read), []).append(node.id)
+        table = node.operator.table_used
         if table is not None and _ties(graph, table):
             shared.setdefault(("table", table), []).append(node.id)
     for first, *others in shared.values():
@@ -145,9 +144,9 @@ def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
             successors[filler].append(join)
     order, _ = topological_order({id_: [after for after in successors[id_] if after in nodes] for id_ in nodes})
     operators = [graph.nodes[id_].operator for id_ in nodes]
-    inputs = {operator.stream for operator in operators if isinstance(operator, Input)}
-    outputs = {stream for operator in operators if (stream := stream_written(operator)) is not None}
-    tables = {table for operator in operators if (table := table_used(operator)) is not None}
+    inputs = {stream for operator in operators if (stream := operator.stream_read) is not None}
+    outputs = {stream for operator in operators if (stream := operator.stream_written) is not None}
+    tables = {table for operator in operators if (table := operator.table_used) is not None}
     side_inputs = {stream for table in tables for stream in graph.tables[table].side_inputs}
     outputs.update(
         dead_letter for stream in inputs | side_inputs if (dead_letter := graph.streams[stream].dead_letter) is not None

@@ -6,30 +6,23 @@ the line is cheaper than a plan that is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
 from headrace.api.location import Location
+from headrace.api.operators.spec import OperatorSpec
+from headrace.api.operators.streams import SendTo
+from headrace.api.operators.table import SendToTable, TableJoin
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
-from headrace.api.steps import Broadcast, Input, PartitionBy, SendTo, SendToTable, TableJoin, stream_written, table_used
 from headrace.core.errors import DataError, PlanError
 from headrace.core.home import home_of
-from headrace.plan.describe import kind_of
 from headrace.plan.joins import fillers_of_versions, input_nodes
 from headrace.plan.partitions import Facts
-from headrace.plan.traverse import a_cycle, traverse
+from headrace.plan.traverse import a_cycle, reachable
 from headrace.serdes.schema import Schema
 
 Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
-
-_READABLE = (Role.SOURCE, Role.INTERMEDIATE)
-_ROLES = {
-    Input: _READABLE,
-    PartitionBy: (Role.INTERMEDIATE,),
-    Broadcast: (Role.INTERMEDIATE,),
-    SendTo: (Role.SINK,),
-}
 
 
 def check_graph(graph: Graph) -> None:
@@ -90,16 +83,23 @@ def _check_references(graph: Graph, node: Node) -> None:
         if before not in graph.nodes:
             raise PlanError(f"{_at(node)} takes the output of {before!r}, which isn't in the app")
     operator = node.operator
-    stream = operator.stream if isinstance(operator, Input) else stream_written(operator)
+    stream = operator.stream_read if operator.stream_read is not None else operator.stream_written
     if stream is not None:
         spec = graph.streams.get(stream)
         if spec is None:
             raise PlanError(f"{_at(node)} names the stream {stream!r}, which isn't in the app")
-        if spec.role not in _ROLES[type(operator)]:
+        if spec.role not in _roles(operator):
             raise PlanError(f"{_at(node)} can't use {_the(spec)}: it is declared as {spec.role.value}")
-    table = table_used(operator)
+    table = operator.table_used
     if table is not None and table not in graph.tables:
         raise PlanError(f"{_at(node)} names the table {table!r}, which isn't in the app")
+
+
+def _roles(operator: OperatorSpec) -> tuple[Role, ...]:
+    """What the stream may be that an operator reads or writes."""
+    if operator.stream_read is not None:
+        return (Role.SOURCE, Role.INTERMEDIATE)
+    return (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
 
 
 def _check_edges(graph: Graph) -> None:
@@ -111,18 +111,14 @@ def _check_edges(graph: Graph) -> None:
             f"({graph.nodes[cycle[0]].location})",
             hint="messages can only go forward; to feed results back, send them to a stream or a table",
         )
-    reached: set[str] = set()
-    for start in input_nodes(graph):
-        traverse(start, reached.add, successors.__getitem__)
+    reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
     for node in _sorted(graph.nodes.values()):
         if node.id not in reached:
             raise PlanError(f"{_at(node)} can't be reached from any input: nothing would ever come there")
 
 
 def _check_intermediates(graph: Graph) -> None:
-    written = {
-        node.operator.stream for node in graph.nodes.values() if isinstance(node.operator, PartitionBy | Broadcast)
-    }
+    written = {node.operator.stream_written for node in graph.nodes.values()}
     for spec in _sorted(graph.streams.values()):
         if spec.role is Role.INTERMEDIATE and spec.id not in written:
             raise PlanError(f"nothing writes {_the(spec)}", hint="it is what partition_by and broadcast write")
@@ -135,7 +131,7 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
     where = f"table {table.id!r} ({table.location})"
     if table.remote is not None:
         return
-    writers = list(_table_users(graph, table, SendToTable))
+    writers = graph.writers_of(table.id)
     fillers = [node for node in writers if isinstance(node.operator, SendToTable) and not node.operator.deletes]
     for stream in table.side_inputs:
         spec = graph.streams.get(stream)
@@ -147,7 +143,7 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
             hint="a table has one origin: leave out side_inputs= or the send_to",
         )
     if not table.side_inputs and not fillers:
-        joins = [_at(node) for node in _table_users(graph, table, TableJoin)]
+        joins = [_at(node) for node in graph.joins_of(table.id)]
         joined = f", and {joins[0]} joins it" if joins else ""
         raise PlanError(
             f"nothing ever fills {where}{joined}",
@@ -163,14 +159,12 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
 def _check_versions(graph: Graph, table: TableSpec) -> None:
     """What fills a table of versions has a time, what joins it as well, and neither waits for itself."""
     where = f"table {table.id!r} ({table.location})"
-    for kind in (SendToTable, TableJoin):
-        for node in _table_users(graph, table, kind):
-            operator = node.operator
-            if isinstance(operator, SendToTable | TableJoin) and operator.time is None:
-                raise PlanError(
-                    f"{where} has versions, and {_at(node)} no event time",
-                    hint='give its input an event time: app.input("...", event_time="ts")',
-                )
+    for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
+        if isinstance(node.operator, SendToTable | TableJoin) and node.operator.time is None:
+            raise PlanError(
+                f"{where} has versions, and {_at(node)} no event time",
+                hint='give its input an event time: app.input("...", event_time="ts")',
+            )
     for id_ in table.side_inputs:
         if graph.streams[id_].event_time is None:
             raise PlanError(
@@ -197,7 +191,7 @@ def _check_waiting(graph: Graph) -> None:
 
 def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
     """Every task has a global table whole, so what fills it has to reach every task."""
-    for start in _inputs_behind(graph, writer):
+    for start in _streams_upstream(graph, writer):
         spec = graph.streams[start]
         if not spec.broadcast:
             raise PlanError(
@@ -207,23 +201,11 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
             )
 
 
-def _table_users(graph: Graph, table: TableSpec, kind: type[SendToTable] | type[TableJoin]) -> Iterator[Node]:
-    for node in _sorted(graph.nodes.values()):
-        if isinstance(node.operator, kind) and node.operator.table == table.id:
-            yield node
-
-
-def _inputs_behind(graph: Graph, node: Node) -> list[str]:
-    """The streams whose messages come to ``node``."""
-    found: set[str] = set()
-
-    def note(vertex: str) -> None:
-        operator = graph.nodes[vertex].operator
-        if isinstance(operator, Input):
-            found.add(operator.stream)
-
-    traverse(node.id, note, lambda vertex: graph.nodes[vertex].inputs)
-    return sorted(found)
+def _streams_upstream(graph: Graph, node: Node) -> list[str]:
+    """The streams whose messages reach ``node``."""
+    upstream = reachable(node.id, lambda vertex: graph.nodes[vertex].inputs)
+    read = (graph.nodes[id_].operator.stream_read for id_ in upstream)
+    return sorted({stream for stream in read if stream is not None})
 
 
 # -- the world ----------------------------------------------------------------------------------------
@@ -276,7 +258,7 @@ def _check_columns(spec: StreamSpec, facts: Facts) -> None:
 
 
 def _at(node: Node) -> str:
-    return f"{kind_of(node.operator)} {node.id!r} ({_line(node.location)})"
+    return f"{node.operator.kind} {node.id!r} ({_line(node.location)})"
 
 
 def _the(spec: StreamSpec) -> str:

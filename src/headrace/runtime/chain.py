@@ -1,9 +1,9 @@
-"""The operators of one stage, wired for one task: rows go in at an input, results leave through the port.
+"""The operators of one stage, connected for one task: rows enter at an input, results leave through the port.
 
-Built from the plan once per task. Watermarks and the end visit every operator in topological order, so that
-what a window emits at a watermark reaches the operators behind it before they hear of that watermark. An operator
-hears the watermark that those before it have let through: a lower one behind a step that emits old results, and a later
-one behind a step that waits for answers.
+Watermarks and the end of the stream visit the operators in topological order. So what a window emits at a watermark
+reaches the operators downstream before that watermark does. An operator receives the watermark that the operators
+before it have let through: a lower one after a step that emits old results, a later one after a step that waits for
+answers.
 """
 
 from __future__ import annotations
@@ -13,167 +13,76 @@ from contextlib import ExitStack
 
 import polars as pl
 
+from headrace.api.operators.streams import SideOutput
 from headrace.api.specs import Node
-from headrace.api.steps import (
-    BatchFunction,
-    Broadcast,
-    Deduplicate,
-    DropLate,
-    Filter,
-    Input,
-    Join,
-    LatestJoin,
-    MapAsync,
-    Merge,
-    PartitionBy,
-    Project,
-    RowFunction,
-    SendTo,
-    SendToTable,
-    SideOutput,
-    Sink,
-    TableJoin,
-    TaskStep,
-    Window,
-)
 from headrace.core.errors import PlanError
 from headrace.core.ids import TaskName
-from headrace.plan.joins import fillers_of_versions
-from headrace.plan.model import Plan, StagePlan
+from headrace.plan.chain_plan import ChainPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Counters, Operator, Port
-from headrace.runtime.operators.deduplicate import DeduplicateOperator, DropLateOperator
-from headrace.runtime.operators.expression import FilterOperator, ProjectOperator
-from headrace.runtime.operators.joins.as_of import TableAsOf
-from headrace.runtime.operators.joins.interval import JoinOperator
-from headrace.runtime.operators.joins.latest import LatestJoinOperator
-from headrace.runtime.operators.joins.remote import RemoteLookup
-from headrace.runtime.operators.joins.table import RemoteWriter, TableLookup, TableWriter
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import Arrival, Provenance
-from headrace.runtime.operators.sending import SendOperator
-from headrace.runtime.operators.user_code.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
-from headrace.runtime.operators.user_code.map_async import MapAsyncOperator
-from headrace.runtime.operators.user_code.task import TaskOperator
-from headrace.runtime.operators.windows.choice import window_operator
-from headrace.runtime.operators.windows.partial import CombineOperator
-from headrace.runtime.tables.table_feed import LocalTable
+from headrace.runtime.operators.registry import build_operator
 from headrace.runtime.tables.task_tables import TaskTables
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
-from headrace.stores.versions import VersionedTable
-
-
-def build_operator(
-    plan: Plan, node: Node, port: Port, counters: Counters, tables: TaskTables, calls: Calls
-) -> Operator:
-    """The operator that runs a node."""
-    match node.operator:
-        case Input() | Merge() | SideOutput():
-            return Operator(node)
-        case Filter() as spec:
-            return FilterOperator(node, spec, plan.needed.get(node.id))
-        case Project() as spec:
-            return ProjectOperator(node, spec)
-        case RowFunction() as spec:
-            return RowFunctionOperator(node, spec, counters)
-        case BatchFunction() as spec:
-            return BatchFunctionOperator(node, spec, counters)
-        case MapAsync() as spec:
-            return MapAsyncOperator(node, spec, counters, calls)
-        case Window() as spec:
-            return window_operator(node, spec, counters, combined=node.id in plan.combined.values())
-        case Deduplicate() as spec:
-            return DeduplicateOperator(node, spec, counters)
-        case DropLate() as spec:
-            return DropLateOperator(node, spec, counters)
-        case SendTo(stream=table) as spec if table in plan.graph.tables:
-            return RemoteWriter(node, spec, port, plan.graph.tables[table].key)
-        case PartitionBy() | SendTo() | Broadcast() as spec:
-            return SendOperator(node, spec, port)
-        case Sink() as spec:
-            return SinkOperator(node, spec, counters)
-        case Join() as spec:
-            left, right = _columns_before(plan, node)
-            return JoinOperator(node, spec, left, right, counters)
-        case LatestJoin() as spec:
-            left, right = _columns_before(plan, node)
-            return LatestJoinOperator(node, spec, left, right)
-        case TableJoin(table=table) as spec:
-            (left,) = _columns_before(plan, node)
-            if table in tables.remote:
-                return RemoteLookup(node, spec, left, tables.remote[table], counters)
-            return _look_up(plan, node, spec, left, tables[table], counters)
-        case TaskStep() as spec:
-            return TaskOperator(node, spec, counters)
-        case SendToTable(table=table) as spec:
-            (before,) = _columns_before(plan, node)
-            return TableWriter(node, spec, tables[table], tables.feed(spec, before), counters)
-
-
-def _look_up(plan: Plan, node: Node, spec: TableJoin, left: Schema, table: LocalTable, counters: Counters) -> Operator:
-    if isinstance(table, VersionedTable):
-        waits = not plan.graph.tables[spec.table].side_inputs
-        return TableAsOf(node, spec, left, table, counters, waits=waits)
-    return TableLookup(node, spec, left, table)
-
-
-def _columns_before(plan: Plan, node: Node) -> list[Schema]:
-    """The columns of each of a join's inputs."""
-    schemas = [plan.graph.nodes[before].schema for before in node.inputs]
-    known = [schema for schema in schemas if schema is not None]
-    if len(known) < len(schemas):
-        raise PlanError(f"step {node.id!r} joins a flow whose columns aren't known")
-    return known
 
 
 class Chain:
     """All operators of a stage for one task."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, port: Port, counters: Counters, calls: Calls) -> None:
-        graph = plan.graph
-        self.tables = TaskTables(plan, stage, counters, calls)
-        self._operators = {
-            id_: build_operator(plan, graph.nodes[id_], port, counters, self.tables, calls) for id_ in stage.nodes
-        }
+    def __init__(self, plan: ChainPlan, port: Port, counters: Counters, calls: Calls) -> None:
+        self.tables = TaskTables(plan.tables, counters, calls)
+        self._operators: dict[str, Operator] = {}
         self._inputs: dict[str, list[Operator]] = {}
-        for id_ in stage.nodes:
-            node = graph.nodes[id_]
-            if isinstance(node.operator, Input):
-                self._inputs.setdefault(node.operator.stream, []).append(self._operators[id_])
+        for id_, node in plan.nodes.items():
+            context = BuildContext(
+                port=port,
+                counters=counters,
+                calls=calls,
+                tables=self.tables,
+                inputs=_input_schemas(plan, node),
+                needed=plan.needed[id_],
+                takes_partials=id_ in plan.takes_partials,
+                partials_of=plan.partials_of.get(id_),
+                remote_key=plan.remote_keys.get(id_, ()),
+            )
+            self._operators[id_] = build_operator(node, context)
+            if node.operator.stream_read is not None:
+                self._inputs.setdefault(node.operator.stream_read, []).append(self._operators[id_])
             for number, before in enumerate(node.inputs):
                 operator = self._operators[before]
                 side = node.operator.name if isinstance(node.operator, SideOutput) else None
                 after = operator.after if side is None else operator.aside.setdefault(side, [])
-                after.append(_entry(plan, self._operators[id_], counters).side(number))
+                after.append(self._operators[id_].side(number))
         self.provenance = Provenance()
         for operator in self._reached():
             operator.provenance = self.provenance
-        filled_by = fillers_of_versions(graph)
-        self._times = _Times({id_: (*graph.nodes[id_].inputs, *filled_by.get(id_, ())) for id_ in stage.nodes})
+        self._times = _Times({id_: (*node.inputs, *plan.fillers.get(id_, ())) for id_, node in plan.nodes.items()})
         operators = self._operators.values()
         self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
-        self._asking = [operator for operator in operators if isinstance(operator, TaskOperator)]
+        self._asking = [operator for operator in operators if type(operator).committed is not Operator.committed]
         self._unended = list(self._operators)
 
     def _reached(self) -> list[Operator]:
-        """All operators, those too that stand for another or before it."""
+        """All operators, including those that take the input of another one."""
         operators = list(self._operators.values())
-        for operator in operators:  # grows on the way
+        for operator in operators:  # grows during the loop
             after = (*operator.after, *(taker for takers in operator.aside.values() for taker in takers))
             operators += [taker for taker in after if taker not in operators]
         return operators
 
     @property
     def output_watermark(self) -> int:
-        """How far event time has come for what leaves the stage."""
+        """The watermark of what leaves the stage."""
         return min((self._times.behind[id_] for id_, operator in self._operators.items() if not operator.after))
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._operators.values())
 
     def process(self, stream: str, rows: pl.DataFrame, arrival: Arrival | None = None) -> None:
-        """Feed rows of an input stream; all that follows from them has left when this returns."""
+        """Process rows of an input stream; all their results have left when this returns."""
         self.provenance.arrive(arrival)
         try:
             for operator in self._inputs[stream]:
@@ -186,7 +95,7 @@ class Chain:
         self.tables.update(stream, rows)
 
     def watermark(self, watermark: int) -> None:
-        """Event time has come this far."""
+        """Event time has reached ``watermark``."""
         self._times.task = watermark
         self._let_time_through()
 
@@ -198,13 +107,13 @@ class Chain:
             self._times.behind[id_] = operator.watermark_behind(self._times.heard[id_])
 
     def tell_time(self, now_ms: int) -> None:
-        """Say what the wall clock shows; nothing follows from it yet."""
+        """Set the wall clock; nothing happens yet."""
         self.tables.tell_time(now_ms)
         for operator in self._operators.values():
             operator.now_ms = now_ms
 
     def on_time(self, now_ms: int) -> None:
-        """Let operators do what is due by the wall clock."""
+        """Set the wall clock, and let operators do what is due by it."""
         self.tell_time(now_ms)
         for operator in self._operators.values():
             due = operator.due_ms()
@@ -213,7 +122,7 @@ class Chain:
         self.tables.on_time(now_ms)
 
     def due_ms(self) -> int | None:
-        """When (wall clock) something is due; None: nothing is."""
+        """When (wall clock) something is due next; None: never."""
         parts: list[TaskTables | Operator] = [self.tables, *self._operators.values()]
         return min((due for part in parts if (due := part.due_ms()) is not None), default=None)
 
@@ -221,32 +130,32 @@ class Chain:
 
     @property
     def holding(self) -> bool:
-        """Some operator has taken rows whose results are still to come."""
+        """Some operator has taken rows and not yet emitted their results."""
         return any(operator.holding for operator in self._waiting)
 
     @property
     def full(self) -> str | None:
-        """The step that should be given nothing until something has come out of it, and why; None: there is none."""
+        """The step that can't take more rows until it has emitted some, and why; None if there is none."""
         return next((_waits(operator) for operator in self._waiting if operator.full), None)
 
     @property
     def held_by(self) -> str | None:
-        """The step that is holding rows, and why; None: there is none."""
+        """The step that is holding rows, and why; None if there is none."""
         return next((_waits(operator) for operator in self._waiting if operator.holding), None)
 
     def collect(self) -> None:
-        """Let out what operators have waited for, and the watermarks behind it, in order."""
-        while sum(operator.collect() for operator in self._waiting):  # each of them: any() would stop at the first
+        """Emit what operators have waited for, and the watermarks after it, in order."""
+        while sum(operator.collect() for operator in self._waiting):  # all of them: any() would stop at the first
             self._let_time_through()
 
     def close(self) -> None:
-        """Forget what operators wait for, and release what they have opened; all of it, whatever fails at that."""
+        """Drop what operators wait for, and release what they opened; all of it, even if some of that fails."""
         with ExitStack() as closing:
             closing.callback(self.tables.close)
             for operator in reversed(self._operators.values()):
                 closing.callback(operator.close)
 
-    # -- operators that ask for something
+    # -- operators with requests
 
     @property
     def wants_commit(self) -> bool:
@@ -255,7 +164,7 @@ class Chain:
 
     @property
     def wants_shutdown(self) -> bool:
-        """Some operator asks that the app be drained."""
+        """Some operator asks for the app to be drained."""
         return any(operator.wants_shutdown for operator in self._asking)
 
     def committed(self) -> None:
@@ -263,22 +172,22 @@ class Chain:
         for operator in self._asking:
             operator.committed()
 
-    # -- the end, and a new beginning
+    # -- the end, and the beginning
 
     def end(self) -> bool:
-        """All inputs have ended; False when some operator waits, and this has to be called again after ``collect``."""
+        """All inputs have ended. Return False if some operator waits: call again after ``collect``."""
         while self._unended and not self.holding:
             self._operators[self._unended.pop(0)].on_end()
         return not self._unended and not self.holding
 
     def begin(self, task: TaskName) -> None:
-        """The state is there: let tables and operators prepare themselves, before anything else."""
+        """The state has been restored: let tables and operators prepare, before anything else."""
         self.tables.begin()
         for id_, operator in self._operators.items():
             operator.begin(task, self._times.heard[id_])
 
     def resume(self, watermark: int) -> None:
-        """Tell the operators the watermark that their restored state belongs to."""
+        """Give the operators the watermark that their restored state belongs to."""
         self._times.task = watermark
         for id_, operator in self._operators.items():
             self._times.rise(id_)
@@ -302,20 +211,16 @@ def _waits(operator: Operator) -> str:
     return f"step {operator.node.id}" + (f": {operator.trouble}" if operator.trouble else "")
 
 
-def _entry(plan: Plan, operator: Operator, counters: Counters) -> Operator:
-    """Who takes an operator's input: itself, or what makes partial results before it sends them."""
-    spec = operator.node.operator
-    window_id = plan.combined.get(spec.stream) if isinstance(spec, PartitionBy) else None
-    window = None if window_id is None else plan.graph.nodes[window_id]
-    if window is None or not isinstance(window.operator, Window):
-        return operator
-    combine = CombineOperator(window, window.operator, counters)
-    combine.after.append(operator)
-    return combine
+def _input_schemas(plan: ChainPlan, node: Node) -> tuple[Schema, ...]:
+    schemas = [plan.nodes[before].schema for before in node.inputs]
+    known = tuple(schema for schema in schemas if schema is not None)
+    if len(known) < len(schemas) and not isinstance(node.operator, SideOutput):
+        raise PlanError(f"step {node.id!r} takes a flow whose columns aren't known")
+    return known
 
 
 class _Times:
-    """How far event time has come for the task, at each operator, and behind it."""
+    """The watermarks of the task, of each operator, and after each operator."""
 
     def __init__(self, before: Mapping[str, Sequence[str]]) -> None:
         """``before``: the operators that feed each one, in topological order."""
@@ -325,9 +230,9 @@ class _Times:
         self._before = before
 
     def rise(self, id_: str) -> int | None:
-        """The watermark that an operator has to be told now; None when it knows it."""
-        come = min((self.behind[before] for before in self._before[id_]), default=self.task)
-        if come <= self.heard[id_]:
+        """The new watermark of an operator; None if it hasn't risen."""
+        risen = min((self.behind[before] for before in self._before[id_]), default=self.task)
+        if risen <= self.heard[id_]:
             return None
-        self.heard[id_] = come
-        return come
+        self.heard[id_] = risen
+        return risen

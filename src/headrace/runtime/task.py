@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
-from headrace.api.steps import Input
 from headrace.core.errors import DataError, ProtocolError
 from headrace.core.frame import ControlMessage, EndOfStream, Watermark
 from headrace.core.ids import SSP
+from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
@@ -37,7 +37,7 @@ class Task:
         self.stage = stage
         self.task = task
         self.metrics = metrics
-        self.chain = Chain(plan, stage, port, metrics, calls or Calls(lambda: None))
+        self.chain = Chain(chain_plan(plan, stage), port, metrics, calls or Calls(lambda: None))
         sources = _partitions(plan, task, _streams_read(plan, stage))
         self.side_inputs = _partitions(plan, task, stage.side_inputs)
         """They keep tables: event time and the end of the app don't depend on them."""
@@ -152,8 +152,8 @@ class _SourceClock:
 
 def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
     """The streams that the stage's operators read."""
-    operators = (plan.graph.nodes[id_].operator for id_ in stage.nodes)
-    return dict.fromkeys(operator.stream for operator in operators if isinstance(operator, Input))
+    read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
+    return dict.fromkeys(stream for stream in read if stream is not None)
 
 
 def _partitions(plan: Plan, task: TaskPlan, streams: Iterable[str]) -> dict[SSP, StreamSpec]:

@@ -14,7 +14,8 @@ import polars as pl
 
 from headrace.core.errors import DataError, DeclarationError
 
-Columns = dict[str, pl.DataType]
+Columns = Mapping[str, pl.DataType]
+"""The names and types of columns, in order."""
 
 _PLAIN: dict[str, type[pl.DataType]] = {
     cls.__name__: cls
@@ -44,7 +45,7 @@ def columns_to_json(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {name: dtype_to_json(dtype, name) for name, dtype in columns.items()}
 
 
-def columns_from_json(data: Mapping[str, Any]) -> Columns:
+def columns_from_json(data: Mapping[str, Any]) -> dict[str, pl.DataType]:
     """Read what ``columns_to_json`` wrote; raises ``DataError``."""
     return {name: dtype_from_json(value) for name, value in data.items()}
 
@@ -136,9 +137,9 @@ def parse_dtype(text: str, column: str = "?") -> pl.DataType:
     )
 
 
-def parse_columns(text: str) -> Columns:
+def parse_columns(text: str) -> dict[str, pl.DataType]:
     """Columns as users write them: ``name:type`` pairs with commas between; raises ``DeclarationError``."""
-    columns: Columns = {}
+    columns: dict[str, pl.DataType] = {}
     for part in re.split(r",(?![^\[]*\])", text):
         name, colon, type_text = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and type_text):

@@ -16,12 +16,12 @@ import numpy as np
 import polars as pl
 
 from headrace.core.errors import DeclarationError, UsageError
-from headrace.serdes.dtypes import columns_from_json
+from headrace.serdes.dtypes import Columns, columns_from_json
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.conform import check_key, conformed, in_order, other_form
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.ordered_keys import KeyEncoding
-from headrace.stores.table import SCANNED_ROWS, Columns, check_types, key_range
+from headrace.stores.table import SCANNED_ROWS, check_types, key_range
 
 _PUT = "__put"
 _KEY = "__key"

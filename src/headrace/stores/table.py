@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from headrace.core.errors import CorruptLogError, DataError, DeclarationError
-from headrace.serdes.dtypes import columns_from_json
+from headrace.serdes.dtypes import Columns, columns_from_json
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
 from headrace.stores.conform import check_key, check_versions, in_order
@@ -33,8 +33,6 @@ _LAYOUTS_KEY = b"\xff"  # a row's key begins with 0 or 1
 ROWS_END = b"\x02"
 """Behind every row's key."""
 _LAYOUTS_FORMAT = 1
-
-Columns = Mapping[str, pl.DataType]
 
 
 class RowTable(Protocol):

@@ -22,12 +22,13 @@ import numpy.typing as npt
 import polars as pl
 
 from headrace.core.errors import DataError
+from headrace.serdes.dtypes import Columns
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore, View
 from headrace.stores.conform import GONE, SINCE, conformed
 from headrace.stores.runs import Runs
-from headrace.stores.table import Columns, RowTable
+from headrace.stores.table import RowTable
 
 VERSION_COLUMNS: Columns = {SINCE: pl.Int64(), GONE: pl.Boolean()}
 """What the table of newest versions has beside the declared columns."""

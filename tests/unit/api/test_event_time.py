@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import EventTime
+from headrace.api.operators.spec import EventTime
 
 TS = EventTime("ts")
 

@@ -53,14 +53,14 @@ def test_an_app_without_a_flow_is_refused(declare: bool) -> None:
 def test_a_flow_needs_an_end(app: hr.App, views: hr.Stream) -> None:
     views.sink(print)
     views.filter(pl.col("ms") > 1)
-    with pytest.raises(hr.DeclarationError, match="nothing takes what the step 'filter-1' yields") as caught:
+    with pytest.raises(hr.DeclarationError, match="nothing takes the results of the step 'filter-1'") as caught:
         app.graph()
     assert caught.value.message.endswith('views.filter(pl.col("ms") > 1)')
 
 
 def test_so_does_an_intermediate_stream(app: hr.App, views: hr.Stream) -> None:
     views.partition_by("member", id="p")
-    with pytest.raises(hr.DeclarationError, match="nothing takes what the step 'input-p' yields"):
+    with pytest.raises(hr.DeclarationError, match="nothing takes the results of the step 'input-p'"):
         app.graph()
 
 

@@ -6,8 +6,10 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.api.operators.functions import Sink
+from headrace.api.operators.streams import SendTo
+from headrace.api.operators.table import SendToTable
 from headrace.api.specs import Role
-from headrace.api.steps import SendTo, SendToTable, Sink
 
 
 def test_the_first_flow_sets_the_schema_of_an_output(app: hr.App, views: hr.Stream) -> None:

@@ -7,7 +7,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import EventTime, Join, TableJoin
+from headrace.api.operators.join import IntervalJoin
+from headrace.api.operators.spec import EventTime
+from headrace.api.operators.table import TableJoin
 
 ORDERS = {"member": pl.String, "item": pl.String, "ts": pl.Int64}
 PROFILE = {"id": pl.String, "url": pl.String, "age": pl.Int64}
@@ -22,7 +24,7 @@ def test_two_streams(app: hr.App, views: hr.Stream) -> None:
     joined.send_to(app.output("joined"))
     node = app.graph().nodes["j"]
     ts = EventTime("ts")
-    assert node.operator == Join(("member",), "left", 300_000, 60_000, ts, ts, "_right")
+    assert node.operator == IntervalJoin(("member",), "left", 300_000, 60_000, ts, ts, "_right")
     assert node.inputs == ("input-views", "input-orders")
     assert list(joined.schema.columns) == ["member", "url", "ms", "ts", "item", "ts_right"]
     assert joined.event_time == ts
@@ -31,7 +33,7 @@ def test_two_streams(app: hr.App, views: hr.Stream) -> None:
 def test_one_bound_reaches_both_ways(app: hr.App, views: hr.Stream) -> None:
     views.join(orders(app), on="member", within="1m", id="j").send_to(app.output("joined"))
     operator = app.graph().nodes["j"].operator
-    assert isinstance(operator, Join)
+    assert isinstance(operator, IntervalJoin)
     assert (operator.before_ms, operator.after_ms) == (60_000, 60_000)
 
 

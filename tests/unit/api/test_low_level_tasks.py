@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import EventTime, SideOutput, TaskStep
+from headrace.api.operators.spec import EventTime
+from headrace.api.operators.streams import SideOutput
+from headrace.api.operators.task import TaskStep
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}
 OUT = {"member": pl.String, "ts": pl.Int64}
@@ -79,7 +81,7 @@ def test_event_time_is_named_for_all_outputs_or_for_each() -> None:
 def test_an_output_that_nobody_takes_is_refused() -> None:
     app, views = declared()
     app.task(Alerts(), {"views": views}, {"alerts": OUT}, id="alerts")
-    with pytest.raises(hr.DeclarationError, match="nothing takes what the step 'alerts-alerts-1' yields"):
+    with pytest.raises(hr.DeclarationError, match="nothing takes the results of the step 'alerts-alerts-1'"):
         app.graph()
 
 

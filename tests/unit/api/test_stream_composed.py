@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.api.choosing import sampler
-from headrace.api.steps import Filter, PartitionBy, Project
+from headrace.api.operators.columns import Filter, Project
+from headrace.api.operators.streams import PartitionBy
 from headrace.serdes.hashing import partition_of
 
 VIEWS: dict[str, Any] = {"member": pl.String, "ms": pl.Int64}

@@ -8,8 +8,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.api.operators.functions import FAILED_COLUMNS, BatchFunction, RowFunction, Sink
+from headrace.api.operators.streams import SendTo, SideOutput
 from headrace.api.specs import Role
-from headrace.api.steps import FAILED_COLUMNS, BatchFunction, RowFunction, SendTo, SideOutput, Sink
 
 PART = {"part": pl.Int64}
 
@@ -66,7 +67,7 @@ def test_the_output_may_be_declared_later(app: hr.App, views: hr.Stream) -> None
 @pytest.mark.parametrize(
     ("policy", "says"),
     [
-        ({"on_error": "ignore"}, "on_error='ignore' is not a choice there is"),
+        ({"on_error": "ignore"}, "on_error='ignore' is not one of the choices"),
         ({"on_error": "dead_letter"}, "needs the stream that messages on which the function raises go to"),
         ({"dead_letter": "failed"}, 'dead_letter= is given, but on_error is "fail"'),
         ({"on_error": "skip", "dead_letter": "failed"}, 'dead_letter= is given, but on_error is "skip"'),

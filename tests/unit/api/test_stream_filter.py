@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import Filter, RowFunction
+from headrace.api.operators.columns import Filter
+from headrace.api.operators.functions import RowFunction
 
 
 def test_an_expression_keeps_the_schema_and_the_event_time(app: hr.App, views: hr.Stream) -> None:

@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import Merge, Project
+from headrace.api.operators.columns import Project
+from headrace.api.operators.streams import Merge
 
 
 def test_all_messages_of_all(app: hr.App, views: hr.Stream) -> None:

@@ -6,8 +6,9 @@ import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.api.operators.columns import Project
+from headrace.api.operators.streams import Broadcast, Input, PartitionBy
 from headrace.api.specs import Role
-from headrace.api.steps import Broadcast, Input, PartitionBy, Project
 from headrace.core.ids import StreamId
 
 

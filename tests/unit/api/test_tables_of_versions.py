@@ -24,12 +24,12 @@ def table(app: hr.App) -> hr.Table:
         (lambda app: app.table("t", key="k", versions="-1h"), "versions: '-1h' is below 0 ms", None),
         (
             lambda app: app.table("t", key="__k", schema={"__k": pl.String}, versions="1h"),
-            "the column '__k' may not be in a table of versions",
+            "the column '__k' can't be in a table of versions",
             "rename it",
         ),
         (
             lambda app: app.table("t", key="currency", side_inputs=app.input("i", RATES), versions="1h"),
-            r"the side input 'i' \(at .*\) no event time",
+            r"the side input 'i' \(at .*\) has no event time",
             'app.input("i", ..., event_time="ts")',
         ),
         (

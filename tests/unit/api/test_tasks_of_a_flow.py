@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import TaskStep
+from headrace.api.operators.task import TaskStep
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}
 

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.api.steps import EventTime, Window
+from headrace.api.operators.spec import EventTime
+from headrace.api.operators.window import Window
 
 COUNT = {"n": hr.count()}
 
@@ -105,5 +106,5 @@ def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: 
 
 def test_names_of_headraces_own_may_not_enter(views: hr.Stream) -> None:
     ours = views.with_columns(__start=pl.col("ts"))
-    with pytest.raises(hr.DeclarationError, match="'__start' may not enter a window"):
+    with pytest.raises(hr.DeclarationError, match="'__start' can't enter a window"):
         ours.window(hr.tumbling("1s"), key="member", agg=COUNT, id="w")

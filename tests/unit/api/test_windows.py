@@ -102,13 +102,13 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: plain(app, early="soon"), "the duration: 'soon' is not a duration"),
     (lambda app: plain(app, late=1), "late= has no meaning without allowed_lateness="),
     (lambda app: plain(app, allowed_lateness="-1s"), "allowed_lateness: '-1s' is below 0 ms"),
-    (lambda app: plain(app, panes="discarding"), "has no meaning for a window that speaks once"),
+    (lambda app: plain(app, panes="discarding"), "has no meaning for a window that emits one result"),
     (lambda app: plain(app, early=1, panes="all"), "panes='all' is unknown"),
     (lambda app: plain(app, hr.sliding("1s"), early=1), "a sliding window ends with its message"),
     (lambda app: plain(app, hr.count_window(2), early=1), "a count window ends by counting alone"),
     (lambda app: plain(app, hr.count_window(2), time="processing"), "a count window ends by counting alone"),
     (lambda app: plain(app, hr.global_window(), allowed_lateness="1s"), "nothing is late for a window that never ends"),
-    (lambda app: plain(app, time="processing", allowed_lateness="1s"), "nothing is late by the clock"),
+    (lambda app: plain(app, time="processing", allowed_lateness="1s"), "no message is late in processing time"),
     (lambda app: plain(app, time="nope"), "there is no column 'nope'"),
     (lambda app: plain(app, time="k"), "the event time column 'k' is String"),
     (lambda app: plain(app, late_to="late"), "late_to= takes an output, not str late"),
@@ -119,7 +119,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: plain(app, agg={"pane": hr.count()}, early=1), "'pane' has the name of a window's own column"),
     (
         lambda app: plain(app, hr.session("1s"), agg={"n": hr.fold(0, lambda a, b: a, dtype=pl.Int64)}),
-        "agg 'n': a session may be two that a late message joins",
+        "agg 'n': a late message may join two sessions",
     ),
     (
         lambda app: app.input("untimed", {"k": pl.String}).window(

@@ -10,24 +10,16 @@ from dataclasses import replace
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.operators.columns import Filter
+from headrace.api.operators.join import IntervalJoin
+from headrace.api.operators.spec import EventTime, OperatorSpec
+from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy, SendTo
+from headrace.api.operators.table import SendToTable, TableJoin
+from headrace.api.operators.window import Window
 from headrace.api.settings import Settings
 from headrace.api.shapes import Tumbling
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
-from headrace.api.steps import (
-    Aggregate,
-    Broadcast,
-    EventTime,
-    Filter,
-    Input,
-    Join,
-    Merge,
-    Operator,
-    PartitionBy,
-    SendTo,
-    SendToTable,
-    TableJoin,
-    Window,
-)
+from headrace.api.steps import Aggregate
 from headrace.core.ids import StreamId
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
@@ -66,7 +58,7 @@ class AppBuilder:
         self.streams[id_] = spec
         return spec
 
-    def node(self, id_: str, operator: Operator, *inputs: str, text: str = "") -> str:
+    def node(self, id_: str, operator: OperatorSpec, *inputs: str, text: str = "") -> str:
         assert id_ not in self.nodes
         self.nodes[id_] = Node(id=id_, operator=operator, inputs=inputs, location=self.here(text or id_), schema=SCHEMA)
         return id_
@@ -117,7 +109,7 @@ class AppBuilder:
         return self.node(id_, Window(shape, keys, count, EventTime("ts"), SCHEMA), before)
 
     def join(self, id_: str, left: str, right: str) -> str:
-        operator = Join(("k",), "inner", 0, 1000, EventTime("ts"), EventTime("ts"))
+        operator = IntervalJoin(("k",), "inner", 0, 1000, EventTime("ts"), EventTime("ts"))
         return self.node(id_, operator, left, right, text=f"{left}.join({right})")
 
     def table_join(self, id_: str, before: str, table: str) -> str:

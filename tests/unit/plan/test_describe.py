@@ -6,10 +6,14 @@ import polars as pl
 import pytest
 from graph_builder import AppBuilder
 
+from headrace.api.operators.columns import Project
+from headrace.api.operators.deduplicate import Deduplicate
+from headrace.api.operators.functions import BatchFunction, RowFunction, Sink
+from headrace.api.operators.spec import EventTime
+from headrace.api.operators.streams import PartitionBy
+from headrace.api.operators.window import Window
 from headrace.api.shapes import Tumbling
-from headrace.api.steps import BatchFunction, Deduplicate, EventTime, PartitionBy, Project, RowFunction, Sink, Window
-from headrace.plan.describe import detail_of, event_time_of, expressions_of
-from headrace.plan.render import render
+from headrace.plan.render import event_time_of, render
 
 
 def test_operators_are_named_by_their_methods_and_described():
@@ -47,7 +51,7 @@ def test_expressions_are_on_one_line():
 
 
 def test_a_long_expression_is_cut():
-    (text,) = expressions_of(Project((pl.col("k").is_in(["x" * 300]),), keep=True))
+    (text,) = Project((pl.col("k").is_in(["x" * 300]),), keep=True).expressions
     assert len(text) <= 200
 
 
@@ -60,7 +64,7 @@ def test_a_long_expression_is_cut():
     ],
 )
 def test_details(operator, expected: str):
-    assert detail_of(operator) == expected
+    assert operator.detail == expected
 
 
 def test_event_time():

@@ -6,7 +6,7 @@ import json
 
 from graph_builder import AppBuilder
 
-from headrace.api.steps import EventTime
+from headrace.api.operators.spec import EventTime
 from headrace.plan.document import to_json
 from headrace.plan.render import render
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from graph_builder import AppBuilder
 
-from headrace.api.steps import Deduplicate, EventTime
+from headrace.api.operators.deduplicate import Deduplicate
+from headrace.api.operators.spec import EventTime
 from headrace.plan.joins import inputs_of_joins, join_groups, joins_of_table_writes
 
 

@@ -111,7 +111,7 @@ def test_the_hint_names_the_way_for_keys_that_follow_from_each_other() -> None:
     ],
 )
 def test_both_sides_have_to_be_partitioned_by_the_same(left: Flow, right: Flow) -> None:
-    with pytest.raises(PlanError, match="messages that belong together lie in different tasks"):
+    with pytest.raises(PlanError, match="messages that belong together are in different tasks"):
         planned(joined(left, right, ["member", "shop"]))
 
 
@@ -155,7 +155,7 @@ def test_a_table_and_what_joins_it_partitioned_alike(left: Flow, filling: Flow, 
     ("left", "filling", "says"),
     [
         (by("ts"), BY_SHOP, "the flow has messages of one 'member' and 'shop' in several tasks"),
-        (by("member"), BY_SHOP, "messages and the rows that they ask for lie in different tasks"),
+        (by("member"), BY_SHOP, "messages and the rows they look up are in different tasks"),
         (by("shop"), by("ts", id="right"), "what fills it at "),
         (as_it_is, by("ts", id="right"), "'right' is partitioned by 'ts'"),
     ],

@@ -7,7 +7,7 @@ from dataclasses import replace
 from graph_builder import AppBuilder, shuffled
 
 from headrace.api.location import Location
-from headrace.api.steps import EventTime
+from headrace.api.operators.spec import EventTime
 from headrace.plan.planner import plan
 from headrace.plan.render import RenderedInput, RenderedSource, render
 

@@ -12,7 +12,7 @@ from driven_app import INTERVAL_MS, DrivenApp
 import headrace as hr
 from headrace.api.specs import TableStorage
 from headrace.core.errors import UsageError
-from headrace.plan.queryable import held_by, unreadable
+from headrace.plan.queryable import queryable_in, unreadable
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.tables.committed_tables import CommittedTables, Page
@@ -81,7 +81,7 @@ def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
         app.run(3 * INTERVAL_MS)
         assert at(HOUR + 2_500) == [("CHF", 1.2)]
         assert (at(HOUR), at(3_000)) == ([("CHF", 1.1)], [("CHF", 1.1), ("USD", 0.9)])
-        with pytest.raises(UsageError, match=r"'rates' has no longer all that was at 1970-01-01T00:00:02.400\+00:00"):
+        with pytest.raises(UsageError, match=r"'rates' no longer has all rows as of 1970-01-01T00:00:02.400\+00:00"):
             at(2_400)
         assert at(2_500) == [("CHF", 1.05), ("USD", 0.9)]
         app.kill(container)
@@ -120,7 +120,7 @@ def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
         page = of(host).scan("seen.counts", b"", b"", 9, MUCH)
         assert page.rows.rows() == [("CHF", 1, 2), ("USD", 2, 1)]
         assert page.rows.columns == ["member", "day", "n"]
-        (held,) = held_by(host.plan, host.stage).values()
+        (held,) = queryable_in(host.plan, host.stage).values()
         assert (held.id, held.kind, held.key, held.ttl_ms) == ("seen.counts", "store", ("member", "day"), HOUR)
         assert unreadable(host.plan.graph) == {"seen": "a low-level task", "once": "a deduplicate", "per-s": "a window"}
         with pytest.raises(UsageError, match=r"table 'seen.counts' has no versions"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -20,9 +20,9 @@ from typing_extensions import override
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.stream.json_rows import JsonRows, infer_columns
 from headrace.core.errors import DataError, UsageError
+from headrace.serdes.dtypes import Columns
 from headrace.serdes.schema import Schema
 
-Columns = Mapping[str, pl.DataType]
 T = TypeVar("T")
 
 STDIN = "-"

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from headrace.cli.console import counted
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.place import Place
-from headrace.cli.stream.sources import STDIN, BadRow, Columns, Piece, Source, open_source
+from headrace.cli.stream.sources import STDIN, BadRow, Piece, Source, open_source
 from headrace.core.errors import DeclarationError, HeadraceError, IndeterminateWriteError, StorageError, UsageError
-from headrace.serdes.dtypes import parse_columns
+from headrace.serdes.dtypes import Columns, parse_columns
 from headrace.serdes.schema import Schema
 from headrace.streams.row_writer import RowWriter, WrittenFrame
 from headrace.systems.base import StreamInfo

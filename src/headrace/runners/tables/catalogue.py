@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headrace.plan.model import Plan
 from headrace.plan.ownership import owned_by
-from headrace.plan.queryable import held_by, unreadable
+from headrace.plan.queryable import queryable_in, unreadable
 from headrace.runners.coordination.query_messages import TableFacts, TableList
 from headrace.serdes.dtypes import columns_to_json
 
@@ -16,7 +16,7 @@ def catalogue(plan: Plan) -> TableList:
     """
     facts = []
     for stage in plan.stages:
-        for held in held_by(plan, stage).values():
+        for held in queryable_in(plan, stage).values():
             # What a task makes keys of is its own affair, so nobody knows which one has a key of a store.
             owners = None if held.kind == "store" else owned_by(plan, stage, held.id)
             facts.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from headrace.api.steps import EventTime
+from headrace.api.operators.spec import EventTime
 
 
 def time_ms(event_time: EventTime, dtype: pl.DataType) -> pl.Expr:

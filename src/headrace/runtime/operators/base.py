@@ -115,7 +115,22 @@ class Operator:
         return None
 
     def close(self) -> None:
-        """Forget what is held, release what was opened: the task begins anew, or ends."""
+        """Drop what is held, release what was opened: the task restarts or ends."""
+
+    # -- for operators with requests to their host
+
+    @property
+    def wants_commit(self) -> bool:
+        """It asks for a commit of what it has done."""
+        return False
+
+    @property
+    def wants_shutdown(self) -> bool:
+        """It asks for the app to be drained."""
+        return False
+
+    def committed(self) -> None:
+        """What it has done so far is committed. Operators that request something override this."""
 
     # -- for all
 

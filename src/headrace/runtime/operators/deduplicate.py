@@ -17,12 +17,15 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.deduplicate import Deduplicate, DropLate
+from headrace.api.operators.spec import EventTime
+from headrace.api.operators.streams import LATE
 from headrace.api.specs import Node
-from headrace.api.steps import LATE, Deduplicate, DropLate, EventTime
 from headrace.core.errors import DataError
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.spacing import chosen_apart
 from headrace.serdes.hashing import hash_rows
 from headrace.serdes.ipc import concat_rows
@@ -36,12 +39,12 @@ _SLACK_MIN_MS = 1000
 class DropLateOperator(Operator):
     """Leaves out, and counts, messages that are older than the watermark."""
 
-    def __init__(self, node: Node, spec: DropLate | Deduplicate, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: DropLate | Deduplicate, context: BuildContext) -> None:
         super().__init__(node)
         if node.schema is None:
             raise ValueError("a step that hands messages on has an output schema")
         self.watermark = NEVER
-        self._counters = counters
+        self._counters = context.counters
         self._event_time: EventTime = spec.event_time
         self._time = time_ms(spec.event_time, node.schema.columns[spec.event_time.column]).alias(_TIME)
 
@@ -79,8 +82,8 @@ class DropLateOperator(Operator):
 class DeduplicateOperator(DropLateOperator):
     """Lets the first message of a key through, and none of that key that is less than ``within`` away from it."""
 
-    def __init__(self, node: Node, spec: Deduplicate, counters: Counters) -> None:
-        super().__init__(node, spec, counters)
+    def __init__(self, node: Node, spec: Deduplicate, context: BuildContext) -> None:
+        super().__init__(node, spec, context)
         self._keys = list(spec.keys)
         self._within = spec.within_ms
         self._slack_ms = max(_SLACK_MIN_MS, spec.within_ms // 8)

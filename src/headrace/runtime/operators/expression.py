@@ -7,21 +7,21 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.columns import Filter, Project
 from headrace.api.specs import Node
-from headrace.api.steps import Filter, Project
 from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 
 
 class FilterOperator(Operator):
     """Keeps the rows for which the predicate is true (null is not true)."""
 
-    def __init__(self, node: Node, spec: Filter, columns: Sequence[str] | None = None) -> None:
-        """``columns`` are those that somebody behind it looks at; None: all."""
+    def __init__(self, node: Node, spec: Filter, context: BuildContext) -> None:
         super().__init__(node)
         self._predicate = spec.predicate
-        # A constant is one value, not one a row; it is left to Polars to spread it.
+        # A constant is one value, not one for each row: leave it to Polars to broadcast it.
         constant = not spec.predicate.meta.root_names()
-        self._columns = None if columns is None or constant else list(columns)
+        self._columns = None if context.needed is None or constant else list(context.needed)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -36,15 +36,15 @@ class FilterOperator(Operator):
         self.emit(kept)
 
     def _places(self, rows: pl.DataFrame) -> Sequence[int] | pl.Series:
-        """Which rows are kept. A constant keeps all, or nothing was handed on."""
+        """The kept rows, by number. A constant keeps all of them, or there are no results."""
         mask = rows.select(self._predicate).to_series()
         return mask.arg_true() if mask.len() == rows.height else range(rows.height)
 
 
 class ProjectOperator(Operator):
-    """Computes columns, beside the others or instead of them."""
+    """Computes columns, which are added to the others or replace them."""
 
-    def __init__(self, node: Node, spec: Project) -> None:
+    def __init__(self, node: Node, spec: Project, context: BuildContext) -> None:
         super().__init__(node)
         self._exprs = spec.exprs
         self._keep = spec.keep

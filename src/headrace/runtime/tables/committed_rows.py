@@ -1,7 +1,7 @@
-"""Rows by key as one commit left them, read from a pinned database: of what is kept on disk, and of what is in memory.
+"""Rows by key as one commit left them, read from a pinned database: of tables on disk, and of tables in memory.
 
-Both kinds lie in the local database, each in its own form; what is in memory beside it belongs to the run loop, and
-isn't looked at. Answers are bounded, in rows and in bytes. Any thread; reads wait for the disk.
+Both kinds are in the local database, each in its own format. The rows in memory belong to the run loop and aren't
+read here. Answers are bounded in rows and in bytes. Any thread may call; reads wait for the disk.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import NamedTuple, Protocol
 import polars as pl
 
 from headrace.core.errors import DataError
-from headrace.plan.queryable import Held
+from headrace.plan.queryable import Queryable
+from headrace.serdes.dtypes import Columns
 from headrace.serdes.ipc import encode_rows
 from headrace.stores.database import KeySpace
 from headrace.stores.keyvalue import Committed
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.pinned import Pin
-from headrace.stores.table import Columns, RowReader
+from headrace.stores.table import RowReader
 from headrace.stores.versions import VERSION_COLUMNS, NewestRows, Versions
 
 ROW_BYTES_MAX = 2 << 20
@@ -27,7 +28,7 @@ _FOUND = "__found"
 
 
 class RowPage(NamedTuple):
-    """Rows in the order of keys. ``more``: the bounds left some out, which stand behind the key ``last``."""
+    """Rows in the order of keys. ``more``: the bounds left some out; they come after the key ``last``."""
 
     rows: pl.DataFrame
     more: bool
@@ -39,11 +40,11 @@ class CommittedRows(Protocol):
 
     @property
     def rows(self) -> NewestRows:
-        """They, to be looked up."""
+        """The rows as a table, for look-ups by key."""
         ...
 
     def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:
-        """The rows of these keys, which ascend, of those that are there."""
+        """The rows of those of the keys that exist; ``keys`` ascend."""
         ...
 
     def scan(self, low: bytes, high: bytes, rows_max: int, bytes_max: int) -> RowPage:
@@ -51,26 +52,26 @@ class CommittedRows(Protocol):
         ...
 
 
-def committed_rows(held: Held, pin: Pin, now_ms: int) -> CommittedRows:
-    """What is held; ``now_ms`` decides what has expired. Of versions the newest, with ``VERSION_COLUMNS``."""
-    columns = {**held.columns, **({} if held.versions_ms is None else VERSION_COLUMNS)}
-    if held.storage == "memory":
-        return _InMemory(held, columns, pin, now_ms)
-    return _OnDisk(held, columns, pin, now_ms)
+def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> CommittedRows:
+    """The rows that haven't expired at ``now_ms``. Of versions only the newest, with ``VERSION_COLUMNS``."""
+    columns = {**table.columns, **({} if table.versions_ms is None else VERSION_COLUMNS)}
+    if table.storage == "memory":
+        return _InMemory(table, columns, pin, now_ms)
+    return _OnDisk(table, columns, pin, now_ms)
 
 
-def committed_versions(held: Held, newest: NewestRows, pin: Pin) -> Versions:
-    """All versions of what is held."""
-    versions = Versions(held.id, newest)
-    versions.attach_history(KeySpace(pin, f"{held.id}.history"))
+def committed_versions(table: Queryable, newest: NewestRows, pin: Pin) -> Versions:
+    """All versions of what is table."""
+    versions = Versions(table.id, newest)
+    versions.attach_history(KeySpace(pin, f"{table.id}.history"))
     return versions
 
 
 class _OnDisk:
-    def __init__(self, held: Held, columns: Columns, pin: Pin, now_ms: int) -> None:
-        self._reads = Committed(held.id, KeySpace(pin, held.id), ttl_ms=held.ttl_ms)
+    def __init__(self, table: Queryable, columns: Columns, pin: Pin, now_ms: int) -> None:
+        self._reads = Committed(table.id, KeySpace(pin, table.id), ttl_ms=table.ttl_ms)
         self._reads.advance(now_ms)
-        self.rows = RowReader(self._reads, columns, held.key)
+        self.rows = RowReader(self._reads, columns, table.key)
 
     def get(self, keys: Sequence[bytes], bytes_max: int) -> RowPage:
         values = self._reads.get_many(keys)
@@ -81,7 +82,7 @@ class _OnDisk:
         return self._bounded(self._reads.range(low, high) if low < high else (), rows_max, bytes_max)
 
     def _bounded(self, entries: Iterable[tuple[bytes, bytes]], rows_max: int, bytes_max: int) -> RowPage:
-        """As many as may be told, but one at least."""
+        """As many rows as the bounds allow, but at least one."""
         taken: list[tuple[bytes, bytes]] = []
         size = 0
         more = False
@@ -99,9 +100,9 @@ class _OnDisk:
 
 
 class _InMemory:
-    def __init__(self, held: Held, columns: Columns, pin: Pin, now_ms: int) -> None:
-        self.rows = MemoryTable(held.id, columns, held.key, ttl_ms=held.ttl_ms, in_memory=False)
-        self.rows.store.attach(KeySpace(pin, held.id))
+    def __init__(self, table: Queryable, columns: Columns, pin: Pin, now_ms: int) -> None:
+        self.rows = MemoryTable(table.id, columns, table.key, ttl_ms=table.ttl_ms, in_memory=False)
+        self.rows.store.attach(KeySpace(pin, table.id))
         self.rows.advance(now_ms)
         self._keys = KeyEncoding(self.rows.key)
 
@@ -118,16 +119,16 @@ class _InMemory:
         return self._bounded(rows.head(rows_max), keys[:rows_max], rows.height > rows_max, bytes_max)
 
     def _bounded(self, rows: pl.DataFrame, keys: Sequence[bytes], more: bool, bytes_max: int) -> RowPage:
-        """As many as may be told, but one at least."""
-        told = rows
-        while told.height and (size := len(encode_rows(told))) > bytes_max and told.height > 1:
-            told = told.head(max(1, min(told.height * bytes_max // size, told.height - 1)))
-        if told.height == 1:
+        """As many rows as the bounds allow, but at least one."""
+        page = rows
+        while page.height and (size := len(encode_rows(page))) > bytes_max and page.height > 1:
+            page = page.head(max(1, min(page.height * bytes_max // size, page.height - 1)))
+        if page.height == 1:
             _check_size(size)
-        more = more or told.height < rows.height
-        return RowPage(told, more, keys[told.height - 1] if more else b"")
+        more = more or page.height < rows.height
+        return RowPage(page, more, keys[page.height - 1] if more else b"")
 
 
 def _check_size(size: int) -> None:
     if size > ROW_BYTES_MAX:
-        raise DataError(f"a row of {size} bytes is too large to be told; {ROW_BYTES_MAX} bytes are read at most")
+        raise DataError(f"a row of {size} bytes is too large for an answer; a row may have {ROW_BYTES_MAX} bytes")

@@ -1,8 +1,7 @@
-"""What a task's tables hold as of its last commit, for a thread other than the run loop's.
+"""The contents of a task's tables as of its last commit, for threads other than the run loop's.
 
-Nothing uncommitted can be seen, as the local database holds commits alone, and each answer is of one of them: the
-database is pinned for it. The same goes for what is in memory, for the stores of low-level tasks, and for the past of
-a table of versions.
+The local database holds only committed state, and is pinned for each answer, so an answer shows exactly one commit.
+This is so for tables on disk and in memory, stores of low-level tasks, and the past of a table of versions.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import polars as pl
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.duration import format_ms
 from headrace.core.errors import UsageError
-from headrace.plan.queryable import Held
+from headrace.plan.queryable import Queryable
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.tables.committed_rows import CommittedRows, RowPage, committed_rows, committed_versions
@@ -32,9 +31,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of keys, of the commit of this version (None: nothing has been committed yet).
+    """Rows in the order of keys, as of the commit of this version (None: nothing has been committed yet).
 
-    ``more``: the bounds of the answer left some out, which stand behind the key ``last``.
+    ``more``: the bounds of the answer left some out; they come after the key ``last``.
     """
 
     version: int | None
@@ -44,26 +43,26 @@ class Page:
 
 
 class CommittedTables:
-    """What one task holds. Any thread."""
+    """The tables and stores of one task. Any thread may call."""
 
     def __init__(
         self,
         state: TaskState,
-        held: Mapping[str, Held],
+        tables: Mapping[str, Queryable],
         now_ms: Callable[[], int],
         bound_of: Callable[[str], int] = lambda table: NEVER,
     ) -> None:
         """``now_ms`` is the wall clock, which decides what has expired.
 
-        ``bound_of`` tells from which event time on a table of versions has all of them.
+        ``bound_of`` returns the event time from which on a table of versions has all of them.
         """
         self._state = state
-        self._held = held
+        self._tables = tables
         self._now_ms = now_ms
         self._bound_of = bound_of
 
     def get(self, table: str, keys: Sequence[bytes], bytes_max: int, *, at_ms: int | None = None) -> Page:
-        """The rows of these keys, as they are stored, of those that are there; with ``at_ms`` as they were then."""
+        """The rows of those of the keys that exist, as they are stored; with ``at_ms`` as they were then."""
         if not all(b"\x00" <= key < ROWS_END for key in keys):
             raise UsageError(f"one of {len(keys)} keys is no key of table {table!r}")
         ordered = sorted(set(keys))
@@ -72,52 +71,54 @@ class CommittedTables:
     def scan(
         self, table: str, low: bytes, high: bytes, rows_max: int, bytes_max: int, *, at_ms: int | None = None
     ) -> Page:
-        """The first rows with ``low <= key < high``; an empty ``high`` is no bound."""
+        """The first rows with ``low <= key < high``; without upper bound if ``high`` is empty."""
         end = min(high or ROWS_END, ROWS_END)
         return self._page(table, lambda rows: rows.scan(low, end, rows_max, bytes_max), at_ms)
 
     def _page(self, table: str, look: Callable[[CommittedRows], RowPage], at_ms: int | None) -> Page:
-        held = self._known(table, at_ms)
-        # Before and after: whatever begins anew meanwhile, one of them is of a task that has this commit behind it.
+        known = self._known(table, at_ms)
+        # Ask before and after pinning: if the task restarts meanwhile, one of the bounds is of this commit or later.
         bound = NEVER if at_ms is None else self._bound_of(table)
         with self._state.committed() as pin:
-            newest = committed_rows(held, pin, self._now_ms())
+            newest = committed_rows(known, pin, self._now_ms())
             found = look(newest)
             rows = found.rows
             if at_ms is not None:
                 bound = max(bound, self._bound_of(table))
-                rows = _as_of(held, newest, found.rows, pin, at_ms, bound)
-            elif held.versions_ms is not None:
-                # The newest version of each row; one that says that it is gone is none.
+                rows = _as_of(known, newest, found.rows, pin, at_ms, bound)
+            elif known.versions_ms is not None:
+                # The newest version of each row, unless it is a deletion.
                 rows = rows.filter(~pl.col(GONE).fill_null(False)).drop(VERSION_COLUMNS)
             commit = pin.get(LOCAL_KEY)
         version = None if commit is None else LocalCheckpoint.decode(commit).version
         return Page(version, rows, found.more, found.last)
 
-    def _known(self, table: str, at_ms: int | None) -> Held:
-        held = self._held.get(table)
-        if held is None:
-            raise UsageError(f"there is no table {table!r} here", hint=f"there is: {', '.join(self._held) or 'none'}")
-        if held.kind == "remote":
+    def _known(self, table: str, at_ms: int | None) -> Queryable:
+        known = self._tables.get(table)
+        if known is None:
+            raise UsageError(f"there is no table {table!r} here", hint=f"there is: {', '.join(self._tables) or 'none'}")
+        if known.kind == "remote":
             raise UsageError(f"table {table!r} is remote: its task has none of its rows", hint="ask whoever keeps them")
-        if at_ms is not None and held.versions_ms is None:
+        if at_ms is not None and known.versions_ms is None:
             raise UsageError(
                 f"table {table!r} has no versions: its rows are as they are now", hint="ask without a time"
             )
-        return held
+        return known
 
 
-def _as_of(held: Held, newest: CommittedRows, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int) -> pl.DataFrame:
+def _as_of(
+    table: Queryable, newest: CommittedRows, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int
+) -> pl.DataFrame:
     """The rows of the same keys as they were at a time."""
-    versions = committed_versions(held, newest.rows, pin)
+    versions = committed_versions(table, newest.rows, pin)
     bound = max(bound, NEVER if versions.gone_to is None else versions.gone_to)
     if at_ms < bound:
         raise UsageError(
-            f"table {held.id!r} has no longer all that was at {_time(at_ms)}: "
-            f"what was is kept for {format_ms(held.versions_ms or 0)} behind the watermark",
+            f"table {table.id!r} no longer has all rows as of {_time(at_ms)}: "
+            f"versions are kept until they are {format_ms(table.versions_ms or 0)} older than the watermark",
             hint=f"ask for {_time(bound)} or later, or keep versions= for longer",
         )
-    keys = rows.select(held.key)
+    keys = rows.select(table.key)
     if not keys.height:
         return rows.drop(VERSION_COLUMNS)
     values = versions.as_of(keys, np.full(keys.height, at_ms, np.int64), found=_FOUND)

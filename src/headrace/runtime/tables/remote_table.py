@@ -1,7 +1,4 @@
-"""A remote table as one task reads it: how it is asked, and what is remembered of it. On the run loop's thread.
-
-Reads go through lanes (``runtime.calls``); all steps of the task that join the table share its cache and its rate.
-"""
+"""A remote table as one task reads it. On the run loop's thread; reads go through lanes (``runtime.calls``)."""
 
 from __future__ import annotations
 
@@ -13,10 +10,8 @@ import polars as pl
 
 from headrace.api.remote import Remote
 from headrace.api.specs import TableSpec
-from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError, PlanError
 from headrace.core.rate import TokenBucket
-from headrace.plan.model import Plan
 from headrace.runtime.calls.lanes import Calls, Lane
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.tables.row_cache import Key, RowCache
@@ -26,16 +21,17 @@ from headrace.serdes.schema import Schema
 
 @dataclass(slots=True, eq=False)
 class PendingLookup:
-    """Keys that are being asked for, and those that the task has written meanwhile."""
+    """Keys that are being read, and those that the task has written meanwhile."""
 
     keys: pl.DataFrame
     written: set[Key] = field(default_factory=set)
 
 
 class RemoteTable:
-    """See above."""
+    """The cache and the rate of one remote table, shared by the steps of a task that join it."""
 
-    def __init__(self, plan: Plan, spec: TableSpec, counters: Counters, calls: Calls) -> None:
+    def __init__(self, spec: TableSpec, readers: int, counters: Counters, calls: Calls) -> None:
+        """``readers``: how many tasks read the table; each has an equal share of its rate."""
         if spec.remote is None or spec.schema is None:
             raise PlanError(f"table {spec.id!r} ({spec.location}) isn't remote, or its columns aren't known")
         self.id = spec.id
@@ -49,12 +45,12 @@ class RemoteTable:
         self._counters = counters
         self._calls = calls
         rate = self.remote.reads_per_s
-        self._limit = None if rate is None else TokenBucket(rate / readers(plan, spec.id))
+        self._limit = None if rate is None else TokenBucket(rate / readers)
         self._lookups: list[ThreadedLookup] = []
         self._open: list[PendingLookup] = []
 
     def lane(self) -> Lane[pl.DataFrame]:
-        """A new lane: one step's."""
+        """A new lane for the reads of one step."""
         function: Callable[[pl.DataFrame], Any] | None = self.remote.read
         if function is None and self._system is not None:
             lookups = ThreadedLookup(self._system, self.schema.columns)
@@ -65,14 +61,14 @@ class RemoteTable:
         return Lane(self._calls, function, self.remote.calling, self._limit, lambda keys: keys.height)
 
     def close(self) -> None:
-        """Let connections go. Lanes are their steps' to close, before."""
+        """Close the connections. The steps have closed their lanes before."""
         for lookups in self._lookups:
             lookups.close()
 
     # -- what is known
 
     def known(self, keys: pl.DataFrame, now_ms: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """What the cache has of distinct keys: rows, and the keys that have to be asked for."""
+        """The cached rows of distinct keys, and the keys that must be read."""
         if self.cache is None:
             return self.schema.empty(), keys
         rows, unknown = self.cache.get(keys.rows(), now_ms)
@@ -101,7 +97,7 @@ class RemoteTable:
                 self.cache.put(key, found.get(key), now_ms)
 
     def written(self, rows: pl.DataFrame, gone: pl.DataFrame | None, now_ms: int) -> None:
-        """The task has written rows, and deleted keys, and both are there now."""
+        """The task has written rows and deleted keys in the table."""
         if self.cache is None or self.remote.cache is None:
             return
         deleted = [] if gone is None else gone.select(self.key).rows()
@@ -113,7 +109,7 @@ class RemoteTable:
         self.cache.renew([*self._by_key(rows).items(), *((key, None) for key in deleted)], now_ms)
 
     def fitted(self, answer: object, keys: pl.DataFrame) -> pl.DataFrame:
-        """What a read returned, as rows of the keys that were asked for, one each; ``DataError`` when it isn't rows."""
+        """What a read returned, as at most one row for each key; ``DataError`` if it isn't rows."""
         if isinstance(answer, pl.DataFrame):
             fitting, mismatch = self.schema.conform(answer)
             if mismatch is not None:
@@ -133,13 +129,3 @@ class RemoteTable:
 
     def _table(self, rows: list[tuple[Any, ...]]) -> pl.DataFrame:
         return pl.DataFrame(rows, schema=self.schema.columns, orient="row") if rows else self.schema.empty()
-
-
-def readers(plan: Plan, table: str) -> int:
-    """How many tasks read a remote table: each has an equal part of its rate."""
-    joins = {id_ for id_, node in plan.graph.nodes.items() if _joins(node.operator, table)}
-    return max(1, sum(len(stage.tasks) for stage in plan.stages if joins & set(stage.nodes)))
-
-
-def _joins(operator: object, table: str) -> bool:
-    return isinstance(operator, TableJoin) and operator.table == table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from headrace.api.operators.spec import EventTime
 from headrace.api.specs import TableSpec
-from headrace.api.steps import EventTime
 from headrace.runtime.event_time.columns import time_ms
 from headrace.serdes.schema import Schema
 from headrace.stores.conform import GONE, SINCE

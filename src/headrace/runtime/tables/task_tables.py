@@ -1,8 +1,8 @@
-"""The tables of one task: each kept once, shared by the steps that fill it and all that look something up in it.
+"""The tables of one task: each is kept once, and shared by the steps that fill it and those that join it.
 
-A table is a store under the table's id, so it is checkpointed as any other state. Side inputs reach it as rows of
-their stream. The wall clock decides what has expired: it is told before anything is read or written, and a walk in
-small steps removes what nobody reads any more. On the run-loop thread; reads may wait for the disk.
+A table is a store under the table's id, so it is checkpointed like any other state. Side inputs reach it as rows of
+their stream. The wall clock decides what has expired: it is set before anything is read or written, and expired rows
+are removed in small steps. On the run loop's thread; reads may wait for the disk.
 """
 
 from __future__ import annotations
@@ -11,38 +11,41 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from headrace.api.operators.table import SendToTable
 from headrace.api.specs import StreamSpec, TableSpec
-from headrace.api.steps import SendToTable
 from headrace.core.errors import PlanError
-from headrace.plan.model import Plan, StagePlan
+from headrace.plan.chain_plan import TablesPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.tables.expiry import Sweeper
 from headrace.runtime.tables.remote_table import RemoteTable
 from headrace.runtime.tables.table_feed import LocalTable, TableFeed
+from headrace.serdes.dtypes import Columns
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
-from headrace.stores.table import Columns, RowTable, TableStore
+from headrace.stores.table import RowTable, TableStore
 from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
 
 
 class TaskTables:
-    """All tables of a stage, as one task has them."""
+    """All tables of a stage, as one task keeps them."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, counters: Counters, calls: Calls) -> None:
-        all_ = [plan.graph.tables[id_] for id_ in stage.tables]
-        self.remote = {spec.id: RemoteTable(plan, spec, counters, calls) for spec in all_ if spec.remote is not None}
-        """Tables that live elsewhere."""
-        specs = [spec for spec in all_ if spec.remote is None]
+    def __init__(self, plan: TablesPlan, counters: Counters, calls: Calls) -> None:
+        self.remote = {
+            spec.id: RemoteTable(spec, plan.readers[spec.id], counters, calls)
+            for spec in plan.tables
+            if spec.remote is not None
+        }
+        """Tables that are kept elsewhere."""
+        specs = [spec for spec in plan.tables if spec.remote is None]
         self._tables = {spec.id: _opened(spec) for spec in specs}
         self._now_ms = 0
         self._specs = {spec.id: spec for spec in specs}
-        streams = plan.graph.streams
         self._kept_by = {
-            side: {spec.id: self._side_feed(spec, streams[side]) for spec in specs if side in spec.side_inputs}
-            for side in stage.side_inputs
+            id_: {spec.id: self._side_feed(spec, side) for spec in specs if id_ in spec.side_inputs}
+            for id_, side in plan.side_inputs.items()
         }
         expiring = (self._tables[spec.id] for spec in specs if spec.ttl_ms is not None)
         self._sweeper = Sweeper(table for table in expiring if not isinstance(table, VersionedTable))
@@ -51,8 +54,12 @@ class TaskTables:
         return self._tables[id_]
 
     def feed(self, send: SendToTable, columns: Schema) -> TableFeed:
-        """A way into a table for a flow of these columns."""
+        """What writes a flow of these columns into a table."""
         return TableFeed(self._specs[send.table], self._tables[send.table], columns, send.time, deletes=send.deletes)
+
+    def filled_by_flows(self, id_: str) -> bool:
+        """Whether flows of this stage fill a table, and not side inputs."""
+        return not self._specs[id_].side_inputs
 
     def _side_feed(self, spec: TableSpec, side: StreamSpec) -> TableFeed:
         columns = spec.feed if side.schema is None else side.schema
@@ -65,17 +72,17 @@ class TaskTables:
             self.remote[id_].written(rows, gone, self._now_ms)
 
     def begin(self) -> None:
-        """The state is there: raise if it was kept with another key, or other types, than are declared now."""
+        """The state has been restored: raise if a table was written with another key or types than declared now."""
         for table in self._tables.values():
             table.check()
 
     def close(self) -> None:
-        """Let go what is held of remote tables."""
+        """Close the connections to remote tables."""
         for table in self.remote.values():
             table.close()
 
     def stores(self) -> Iterator[StateStore]:
-        """What a checkpoint has to hold."""
+        """The state, for checkpoints."""
         for table in self._tables.values():
             yield from table.stores() if isinstance(table, VersionedTable) else (table.store,)
 
@@ -86,23 +93,23 @@ class TaskTables:
     # -- side inputs
 
     def keys_of(self, stream: str) -> Sequence[str]:
-        """The columns by which a side input's rows are found: none of them may be null. Of other streams none."""
+        """The key columns of the tables that a side input fills: none may be null. Empty for other streams."""
         return list(dict.fromkeys(name for id_ in self._kept_by.get(stream, ()) for name in self._tables[id_].key))
 
     def update(self, stream: str, rows: pl.DataFrame) -> None:
-        """Put rows of a side input into the tables that it keeps."""
+        """Put rows of a side input into the tables that it fills."""
         for feed in self._kept_by[stream].values():
             feed.take(rows)
 
     # -- time to live
 
     def tell_time(self, now_ms: int) -> None:
-        """Say what the wall clock shows."""
+        """Set the wall clock."""
         self._now_ms = now_ms
         self._sweeper.tell_time(now_ms)
 
     def due_ms(self) -> int | None:
-        """When (wall clock) to look for expired rows again; None: none ever expires."""
+        """When (wall clock) to look for expired rows again; None: rows never expire."""
         return self._sweeper.due_ms()
 
     def on_time(self, now_ms: int) -> None:

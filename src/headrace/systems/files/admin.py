@@ -42,7 +42,7 @@ class FilesAdmin(Admin):
         partitions = self._partitions()
         if partitions is None:
             return None
-        return StreamInfo(stream, len(partitions), self._columns(), bounded=True)
+        return StreamInfo(stream, len(partitions), dict(self._columns()), bounded=True)
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:

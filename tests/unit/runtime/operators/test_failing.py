@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.api.steps import FAILED_COLUMNS
+from headrace.api.operators.functions import FAILED_COLUMNS
 
 COLUMNS = {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}
 PARTS = {"part": pl.Int64}

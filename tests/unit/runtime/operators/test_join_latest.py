@@ -135,7 +135,7 @@ def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_both_sides_need_like_partitions() -> None:
-    with pytest.raises(hr.PlanError, match=r"join 'shown' \(.*test_join_latest.py"):
+    with pytest.raises(hr.PlanError, match=r"join_latest 'shown' \(.*test_join_latest.py"):
         paired().test(partitions={"views": 2, "carts": 3})
 
 

@@ -102,7 +102,7 @@ def test_the_plan_says_who_deletes() -> None:
         (lambda app: app.table("t", key="gone", schema=TOLD, deleted="gone"), "key 'gone' can't tell what is deleted"),
         (
             lambda app: app.table("t", key="member", side_inputs=app.input("i", MEMBERS), deleted="gone"),
-            "there is no column 'gone', which tells what is deleted from the table 't'",
+            "there is no column 'gone' that marks deletions from the table 't'",
         ),
         (
             lambda app: app.table("t", key="member", schema=TOLD | {"gone": pl.Int64}, deleted="gone"),

@@ -1,10 +1,10 @@
-"""The look-up in a table of versions: each message finds the row as it was at the message's time.
+"""The join with a table of versions: each message finds the row as it was at the message's time.
 
-Where flows of this stage fill the table, messages wait, in the task's state, until the watermark has passed their
-times: then every version that counts for them has come, in whatever order all came, and they are looked up and leave,
-earliest first. Where side inputs keep the table, nothing tells that all has come: messages are looked up at once, in
-what has been read. A message that is later than versions are kept for is counted as late and dropped; one that is
-older than the watermark, but not by so much, is looked up at once.
+If flows of this stage fill the table, messages wait in the task's state until the watermark has passed their times.
+By then every version that counts for them has arrived, in whatever order, and they are looked up and leave, earliest
+first. If side inputs fill the table, nothing says that all versions have arrived, so messages are looked up at once, in
+what has been read so far. A message that is older than the versions that are kept is counted as late and dropped; one
+that is older than the watermark, but not by so much, is looked up at once.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.table import TableJoin
 from headrace.api.specs import Node
-from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import FOUND
-from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 from headrace.stores.versions import VersionedTable
@@ -31,18 +31,16 @@ _EMITTED_ROWS_MAX = 1 << 17
 
 
 class TableAsOf(Operator):
-    """Such a step of one task."""
+    """A join with a table of versions."""
 
-    def __init__(
-        self, node: Node, spec: TableJoin, left: Schema, table: VersionedTable, counters: Counters, *, waits: bool
-    ) -> None:
-        """``waits``: flows of this stage fill the table, so the watermark tells when all versions are there."""
+    def __init__(self, node: Node, spec: TableJoin, table: VersionedTable, context: BuildContext) -> None:
         super().__init__(node)
         if spec.time is None:
-            raise ValueError("a table of versions is asked as of a time")
+            raise ValueError("a table of versions is read as of a time")
+        (left,) = context.inputs
         self._table = table
-        self._counters = counters
-        self._waits = waits
+        self._counters = context.counters
+        self._waits = context.tables.filled_by_flows(spec.table)
         self._inner = spec.how == "inner"
         self._column = spec.time.column
         self._time = time_ms(spec.time, left.columns[spec.time.column]).alias(_TIME)
@@ -93,7 +91,7 @@ class TableAsOf(Operator):
         self._table.pass_by(self.node.id, watermark)
 
     def _release(self, watermark: int) -> None:
-        """Let messages leave that are older than the watermark."""
+        """Emit the messages that are older than the watermark."""
         if watermark == NEVER or not self._waits:
             return
         for part in self._held.take_parts(watermark - 1):

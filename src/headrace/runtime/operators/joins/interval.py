@@ -17,12 +17,14 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.join import IntervalJoin
+from headrace.api.operators.spec import EventTime
 from headrace.api.specs import Node
-from headrace.api.steps import EventTime, Join
 from headrace.core.errors import DataError
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.schema import Schema
@@ -34,15 +36,16 @@ _ID = "__id"
 _SLACK_MIN_MS = 1000
 
 
-class JoinOperator(Operator):
+class IntervalJoinOperator(Operator):
     """A join step of one task."""
 
-    def __init__(self, node: Node, spec: Join, left: Schema, right: Schema, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: IntervalJoin, context: BuildContext) -> None:
         super().__init__(node)
         if node.schema is None:
             raise ValueError("a join has an output schema")
+        left, right = context.inputs
         self.spec = spec
-        self.counters = counters
+        self.counters = context.counters
         self.columns = list(node.schema.columns)
         self.delay_ms = max(0, spec.after_ms)
         self._right_names = {
@@ -110,7 +113,7 @@ class JoinSide(Operator):
     """One input of a join: its buffer, and which of its messages have had a partner."""
 
     def __init__(
-        self, join: JoinOperator, name: str, schema: Schema, time: EventTime, reach_ms: int, *, alone: bool
+        self, join: IntervalJoinOperator, name: str, schema: Schema, time: EventTime, reach_ms: int, *, alone: bool
     ) -> None:
         """``reach_ms``: how much later than a message its last partner may be. ``alone``: unmatched ones leave too."""
         super().__init__(join.node)

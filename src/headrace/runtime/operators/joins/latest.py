@@ -12,10 +12,11 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.join import LatestJoin
 from headrace.api.specs import Node
-from headrace.api.steps import LatestJoin
 from headrace.core.errors import UsageError
 from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
 from headrace.runtime.tables.expiry import Sweeper
 from headrace.serdes.schema import Schema
@@ -27,11 +28,12 @@ from headrace.stores.table import TableStore
 class LatestJoinOperator(Operator):
     """Such a join step of one task."""
 
-    def __init__(self, node: Node, spec: LatestJoin, left: Schema, right: Schema) -> None:
+    def __init__(self, node: Node, spec: LatestJoin, context: BuildContext) -> None:
         super().__init__(node)
         if node.schema is None:
             raise ValueError("a join has an output schema")
         self._columns = list(node.schema.columns)
+        left, right = context.inputs
         keys = list(spec.keys)
         names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in right.columns}
         names |= {key: key for key in keys}

@@ -1,7 +1,7 @@
-"""A join with a remote table: each batch waits for what its keys find, and the stream goes on meanwhile.
+"""A join with a remote table: each batch waits for the rows of its keys, while the stream continues.
 
-Batches leave in the order in which they came. The keys of a batch are asked for once each, in pieces of the table's
-batch size; those that the cache knows aren't asked for. A null key finds nothing.
+Batches leave in the order in which they arrived. Each distinct key of a batch is read once, in requests of the table's
+batch size; keys that are in the cache aren't read. A null key finds nothing.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from dataclasses import dataclass
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.table import TableJoin
 from headrace.api.specs import Node
-from headrace.api.steps import TableJoin
 from headrace.core.errors import DataError, HeadraceError
 from headrace.runtime.calls.lanes import Done
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
-from headrace.runtime.tables.remote_table import PendingLookup, RemoteTable
-from headrace.serdes.schema import Schema
+from headrace.runtime.tables.remote_table import PendingLookup
 
 _FOUND = "__found"
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Rows that wait for what their keys find."""
+    """Rows that wait for the rows of their keys."""
 
     place: int
     rows: pl.DataFrame
@@ -36,14 +35,16 @@ class _Batch:
 
 
 class RemoteLookup(WaitingOperator[_Batch]):
-    """Adds the columns of the row that a message's key finds elsewhere."""
+    """Adds the columns of the remote row with a message's key."""
 
-    def __init__(self, node: Node, spec: TableJoin, left: Schema, table: RemoteTable, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: TableJoin, context: BuildContext) -> None:
+        table = context.tables.remote[spec.table]
+        (left,) = context.inputs
         super().__init__(node, ordered=True, most=2 * table.remote.calling.concurrency)
         self._table = table
         self._inner = spec.how == "inner"
         self._lane = table.lane()
-        self._counts = LaneCounts(self._lane, counters)
+        self._counts = LaneCounts(self._lane, context.counters)
         self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
         values = [name for name in table.schema.columns if name not in table.key]
         self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in values}

@@ -1,44 +1,56 @@
 """The operators that fill a table and look rows up in it, whole batches at a time.
 
-Both see the table as it is when a batch reaches them. Within a task that is the order in which messages are
-processed; between a flow that fills a table and one that joins it there is no other. Tables of versions are joined by
-``table_as_of``.
+Both see the table as it is when a batch reaches them. So the order in which the task processes messages decides what a
+join finds; there is no other order between a flow that fills a table and one that joins it. ``as_of`` joins tables of
+versions, and ``remote`` joins remote tables.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.table import SendToTable, TableJoin
 from headrace.api.specs import Node
-from headrace.api.steps import SendTo, SendToTable, TableJoin
 from headrace.core.errors import DataError
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.operators.base import Counters, Operator, Port
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
+from headrace.runtime.operators.joins.as_of import TableAsOf
 from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
-from headrace.runtime.operators.sending import SendOperator
-from headrace.runtime.tables.table_feed import LocalTable, TableFeed
+from headrace.runtime.operators.joins.remote import RemoteLookup
+from headrace.runtime.operators.sending import require_keys
 from headrace.serdes.schema import Schema
 from headrace.stores.conform import SINCE
 from headrace.stores.table import RowTable
 from headrace.stores.versions import VersionedTable
 
 
-class TableWriter(Operator):
-    """Puts rows into a table, or takes them out; the last one of a key counts.
+def build_table_join(node: Node, spec: TableJoin, context: BuildContext) -> Operator:
+    """The operator for a join with a table: which one depends on the kind of table."""
+    if spec.table in context.tables.remote:
+        return RemoteLookup(node, spec, context)
+    table = context.tables[spec.table]
+    if isinstance(table, VersionedTable):
+        return TableAsOf(node, spec, table, context)
+    return TableLookup(node, spec, context.inputs[0], table)
 
-    A version that is older than the watermark is counted as late, and counts for whoever asks from then on.
+
+class TableWriter(Operator):
+    """Puts rows into a table, or deletes rows; the last row of a key wins.
+
+    A version that is older than the watermark is counted as late; later look-ups find it nevertheless.
     """
 
-    def __init__(self, node: Node, spec: SendToTable, table: LocalTable, feed: TableFeed, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: SendToTable, context: BuildContext) -> None:
         super().__init__(node)
+        table = context.tables[spec.table]
+        (columns,) = context.inputs
         self._id = spec.table
         self._key = list(table.key)
-        self._feed = feed
-        self._counters = counters
+        self._feed = context.tables.feed(spec, columns)
+        self._counters = context.counters
         self._versions = table if isinstance(table, VersionedTable) else None
         self._time = spec.time
         self._watermark = NEVER
@@ -47,16 +59,16 @@ class TableWriter(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        _require_keys(self.node, self._id, self._key, rows)
+        require_keys(self.node, self._id, self._key, rows)
         if self._time is not None and (missing := rows.get_column(self._time.column).null_count()):
             raise DataError(
                 f"step {self.node.id!r} ({self.node.location}) sends rows without an event time to table {self._id!r}: "
                 f"{self._time.column!r} is null in {missing} of {rows.height}",
                 hint="filter them out before it, or give them a time",
             )
-        told = self._feed.take(rows)
+        taken = self._feed.take(rows)
         if self._versions is not None:
-            since = told.get_column(SINCE).to_numpy()
+            since = taken.get_column(SINCE).to_numpy()
             self._counters.count("late", int(np.count_nonzero(since < self._watermark)))
 
     @override
@@ -70,32 +82,8 @@ class TableWriter(Operator):
         self.on_watermark(watermark)
 
 
-class RemoteWriter(SendOperator):
-    """Writes rows to the output that becomes a remote table; the last one of a key counts."""
-
-    def __init__(self, node: Node, spec: SendTo, port: Port, key: Sequence[str]) -> None:
-        super().__init__(node, spec, port)
-        self._id = spec.stream
-        self._key = key
-
-    @override
-    def on_batch(self, rows: pl.DataFrame) -> None:
-        _require_keys(self.node, self._id, self._key, rows)
-        super().on_batch(rows)
-
-
-def _require_keys(node: Node, table: str, key: Sequence[str], rows: pl.DataFrame) -> None:
-    for name in key:
-        if missing := rows.get_column(name).null_count():
-            raise DataError(
-                f"step {node.id!r} ({node.location}) sends rows without a key to table {table!r}: "
-                f"{name!r} is null in {missing} of {rows.height}",
-                hint=f"leave them out before it: .filter(pl.col({name!r}).is_not_null())",
-            )
-
-
 class TableLookup(Operator):
-    """Adds the columns of the row that a message's key finds. A null key finds nothing."""
+    """Adds the columns of the row with a message's key. A null key finds nothing."""
 
     def __init__(self, node: Node, spec: TableJoin, left: Schema, table: RowTable) -> None:
         super().__init__(node)

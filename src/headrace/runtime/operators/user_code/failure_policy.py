@@ -17,7 +17,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from headrace.api.steps import FAILED, FAILED_COLUMNS, OnError
+from headrace.api.operators.functions import FAILED_COLUMNS
+from headrace.api.operators.spec import OnError
+from headrace.api.operators.streams import FAILED
 from headrace.core.errors import HeadraceError, UserFunctionError
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.provenance import Origin, ProvenanceSnapshot

@@ -17,10 +17,11 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.choosing import Sampler
+from headrace.api.operators.functions import BatchFunction, RowFunction, Sink
 from headrace.api.specs import Node
-from headrace.api.steps import BatchFunction, RowFunction, Sink
 from headrace.core.errors import DataError
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import Origins
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
 
@@ -30,10 +31,10 @@ _ROW, _BATCH, _SINK = "the function", "the batch function", "the sink function"
 class RowFunctionOperator(Operator):
     """Calls a function once a row; rows are dicts, or instances of the input's dataclass."""
 
-    def __init__(self, node: Node, spec: RowFunction, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: RowFunction, context: BuildContext) -> None:
         super().__init__(node)
         self._spec = spec
-        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -128,10 +129,10 @@ def _owners(numbers: Sequence[int], ends: Sequence[int]) -> npt.NDArray[np.int64
 class BatchFunctionOperator(Operator):
     """Calls a function once a batch, with a DataFrame. Where it fails, the whole batch has failed."""
 
-    def __init__(self, node: Node, spec: BatchFunction, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: BatchFunction, context: BuildContext) -> None:
         super().__init__(node)
         self._spec = spec
-        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -160,10 +161,10 @@ class BatchFunctionOperator(Operator):
 class SinkOperator(Operator):
     """Hands batches to a function of the user's and ends there. At-least-once: a restart may hand one over again."""
 
-    def __init__(self, node: Node, spec: Sink, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: Sink, context: BuildContext) -> None:
         super().__init__(node)
         self._function = spec.function
-        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:

@@ -14,11 +14,11 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.functions import MapAsync
 from headrace.api.specs import Node
-from headrace.api.steps import MapAsync
 from headrace.core.errors import DataError
-from headrace.runtime.calls.lanes import Calls, Done, Lane
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.calls.lanes import Done, Lane
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import ProvenanceSnapshot
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
 from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
@@ -46,12 +46,12 @@ class _Answer:
 class MapAsyncOperator(WaitingOperator[_Answer]):
     """Calls a function once a row; its result is a row."""
 
-    def __init__(self, node: Node, spec: MapAsync, counters: Counters, calls: Calls) -> None:
+    def __init__(self, node: Node, spec: MapAsync, context: BuildContext) -> None:
         super().__init__(node, ordered=spec.ordered, most=2 * spec.calling.concurrency)
         self._spec = spec
-        self._lane: Lane[Any] = Lane(calls, spec.function, spec.calling)
-        self._counts = LaneCounts(self._lane, counters)
-        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._lane: Lane[Any] = Lane(context.calls, spec.function, spec.calling)
+        self._counts = LaneCounts(self._lane, context.counters)
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
         self._asked: dict[int, tuple[_Batch, int]] = {}
 
     @override

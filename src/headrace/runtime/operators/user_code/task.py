@@ -1,10 +1,10 @@
-"""A low-level task: calls the user's instance, keeps its stores and timers, gathers what it sends.
+"""A low-level task: calls the user's instance, keeps its stores and timers, collects what it sends.
 
-``api/tasks.py`` has the contract. Here: messages become records column by column, a few thousand at a time; what a call
-sends is gathered for each output and leaves as one DataFrame when a batch, a round of timers or a watermark has been
-dealt with, in order for each output. The instance is a copy made for this task; a task that begins anew gets another.
+The contract is in ``api/tasks.py``. Messages become records column by column, a few thousand at a time. What the calls
+send is collected by output. It leaves as one DataFrame, in the order of sending, after a batch, a round of timers or a
+watermark. The instance is a copy made for this task; a restarted task gets another.
 
-Per message there is the user's own call and nothing else.
+The only Python per message is the user's own call.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.streams import TASK_OUTPUT
+from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Node
-from headrace.api.steps import TASK_OUTPUT, TaskStep
 from headrace.api.tasks import STORES, Out, Task, Timer, TimerAxis, overrides
 from headrace.core.errors import (
     CorruptLogError,
@@ -30,7 +31,8 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.user_code.task_context import Sent, TaskPort
@@ -44,12 +46,12 @@ ROWS_AT_ONCE = 8192
 
 
 class TaskOperator(Operator):
-    """A low-level task of one task of the stage."""
+    """A low-level task, as one task of the stage runs it."""
 
-    def __init__(self, node: Node, spec: TaskStep, counters: Counters) -> None:
+    def __init__(self, node: Node, spec: TaskStep, context: BuildContext) -> None:
         super().__init__(node)
         self._spec = spec
-        self._counters = counters
+        self._counters = context.counters
         self._task: Task = copy.deepcopy(spec.task)
         self._by_batch = overrides(self._task, Task.process_batch)
         self._hears_time = overrides(self._task, Task.on_watermark)
@@ -58,12 +60,12 @@ class TaskOperator(Operator):
             for store in spec.stores
         }
         self._sweeper = Sweeper(self._records[s.attribute].store for s in spec.stores if s.ttl_ms is not None)
-        # No store of the user's has such an id: theirs begin with a letter or a digit.
+        # No store of the user's can have this id: theirs begin with a letter or a digit.
         self.timers = Timers(f"{node.id}.__timers")
         self.event_time = NEVER
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
-        self._port = TaskPort(self, spec, self._task, counters)
-        self._policy = FailurePolicy(self, spec.on_error, counters)
+        self._port = TaskPort(node.id, spec, self._task, self.timers, self, context.counters)
+        self._policy = FailurePolicy(self, spec.on_error, context.counters)
         stores = [self.timers.store, *(records.store for records in self._records.values())]
         self._trial: list[KeyValueStore | Sent] = [*stores, *self._port.sent.values()]
         self._begun = False
@@ -79,7 +81,7 @@ class TaskOperator(Operator):
         self._port.name = task
         self._begun = True
         with self._calling("init"):
-            self._task.init(self._port.context)
+            self._task.init(self._port)
 
     @override
     def close(self) -> None:
@@ -124,7 +126,7 @@ class TaskOperator(Operator):
         self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
 
     def _each(self, records: Sequence[Any]) -> Iterator[tuple[int, Exception]]:
-        """Process messages; yields those that failed, unless the first one is the last."""
+        """Process messages. Yield those that failed, unless the policy stops at the first: then raise."""
         process, port = self._task.process, self._port
         if self._policy.stops:
             for record in records:
@@ -136,7 +138,7 @@ class TaskOperator(Operator):
                 yield row, error
 
     def _tried(self, call: Callable[[Any, Out], None], given: Any) -> Exception | None:
-        """Call the user's code; what it raised, after taking back all that the call has done. By policy just raise."""
+        """Call the user's code. Return what it raised, after undoing what the call did; or raise, by policy."""
         if self._policy.stops:
             call(given, self._port)
             return None
@@ -189,23 +191,23 @@ class TaskOperator(Operator):
     # -- what it asks of its host
 
     @property
+    @override
     def wants_commit(self) -> bool:
-        """It asks that what it has done be committed soon."""
         return self._port.wants_commit
 
     @property
+    @override
     def wants_shutdown(self) -> bool:
-        """It asks that the app be drained."""
         return self._port.wants_shutdown
 
+    @override
     def committed(self) -> None:
-        """What it has done so far is committed."""
         self._port.wants_commit = False
 
     # -- inside
 
     def _fire(self, axis: TimerAxis, through: int) -> None:
-        """Call the timers that are due, in the order of times."""
+        """Fire the timers that are due, in the order of their times."""
         while self._fire_some(axis, through) == ROWS_AT_ONCE:
             self._hand_out()
 
@@ -224,7 +226,7 @@ class TaskOperator(Operator):
         return fired
 
     def _hand_out(self) -> None:
-        """Hand on what was sent."""
+        """Emit what was sent."""
         for output, rows in self._taken():
             self.emit_aside(f"{TASK_OUTPUT}{output}", rows)
 
@@ -260,7 +262,7 @@ class TaskOperator(Operator):
 
 
 def _is_users(error: HeadraceError) -> bool:
-    """Whether it comes of how the task uses what it is given, and not of the disk."""
+    """Whether the user's code caused the error, and not the disk."""
     return isinstance(error, UsageError | DeclarationError | DataError) and not isinstance(error, CorruptLogError)
 
 

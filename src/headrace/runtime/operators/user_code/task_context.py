@@ -1,8 +1,8 @@
-"""What the user's task holds in its hands: the context of ``init`` and the ``out`` of every other call.
+"""The ``context`` and ``out`` that a low-level task is called with.
 
-Rows are taken apart when they are sent: what the user does to a dict afterwards changes nothing, and a missing column
-is known at the line that forgot it. Whether the values fit is known when the batch is made of them; until then
-the line of each ``send`` is remembered.
+``send`` takes the values out of a row at once. So later changes to the dict have no effect, and a missing column is
+reported at the line that forgot it. Whether the values fit their columns is only known when the batch is built; until
+then the line of each ``send`` is kept for the error.
 """
 
 from __future__ import annotations
@@ -10,23 +10,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.steps import TaskStep
+from headrace.api.operators.task import TaskStep
 from headrace.api.tasks import Task, TaskContext, TimerAxis, overrides
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Counters
-from headrace.runtime.operators.user_code.timers import TIME_MAX, identity_of
+from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, identity_of
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.schema import Schema
-
-if TYPE_CHECKING:
-    from headrace.runtime.operators.user_code.task import TaskOperator
 
 _EPOCH = datetime(1970, 1, 1)  # naive datetimes are UTC here, as in Polars
 _MS = timedelta(milliseconds=1)
@@ -38,7 +35,7 @@ _AXES = ("event", "processing")
 
 
 class Sent:
-    """What was sent to one output and has not been handed on."""
+    """What was sent to one output and has not been emitted."""
 
     def __init__(self, output: str, schema: Schema) -> None:
         self.output = output
@@ -52,11 +49,11 @@ class Sent:
 
     @property
     def waiting(self) -> bool:
-        """There is something."""
+        """Something was sent."""
         return bool(self._rows or self._frames)
 
     def add(self, rows: Any) -> None:
-        """Take a row or a DataFrame in."""
+        """Add a row or a DataFrame."""
         if isinstance(rows, pl.DataFrame):
             self._freeze()
             fitting, mismatch = self._schema.conform(rows)
@@ -73,18 +70,18 @@ class Sent:
         self._lines.append((frame.f_code.co_filename, frame.f_lineno))
 
     def take(self) -> pl.DataFrame:
-        """All of it, in order."""
+        """Return everything, in order, and start empty."""
         self._freeze()
         frames, self._frames = self._frames, []
         return concat_rows(frames)
 
     def begin_trial(self) -> None:
-        """What is sent from now on may be taken back; whether it fits is known at once."""
+        """Keep what is sent from now on apart, so that it can be undone; check at once whether it fits."""
         self._before = self._frames, self._rows, self._lines
         self._frames, self._rows, self._lines = [], [], []
 
     def end_trial(self, *, keep: bool) -> None:
-        """What was sent since the trial began stays, or never happened."""
+        """Keep or drop what was sent since the trial began."""
         if self._before is None:
             return
         frames, rows, lines = self._frames, self._rows, self._lines
@@ -115,19 +112,36 @@ class Sent:
         self._frames.append(self._schema.from_values(rows, lambda index: "sent at {}:{}".format(*lines[index])))
 
 
-class Context(TaskContext):
-    """See ``api.tasks.TaskContext``."""
+class TaskTime(Protocol):
+    """What time it is for a task."""
 
-    def __init__(self, operator: TaskOperator, spec: TaskStep, task: Task, counters: Counters) -> None:
-        self._operator = operator
-        self._id = operator.node.id
+    event_time: int
+    """The watermark; ``NEVER`` if none has arrived."""
+    now_ms: int | None
+    """The wall clock."""
+
+
+class TaskPort(TaskContext):
+    """The ``Out`` of all calls of one task; ``init`` gets it as its ``TaskContext``."""
+
+    def __init__(
+        self, node_id: str, spec: TaskStep, task: Task, timers: Timers, time: TaskTime, counters: Counters
+    ) -> None:
+        self._id = node_id
+        self._timers = timers
+        self._time = time
         self._timed = spec.timed
-        self._timers_heard = overrides(task, Task.on_timer)
+        self._has_on_timer = overrides(task, Task.on_timer)
         self._counters = counters
         self.name = TaskName("", 0)
         self.ending = False
         self.firing: tuple[TimerAxis, int] | None = None
-        """The timer that is being called."""
+        """The axis and time of the timer that is firing."""
+        self.sent: Mapping[str, Sent] = {name: Sent(name, schema) for name, schema in spec.outputs}
+        self.input = ""
+        self.wants_commit = False
+        self.wants_shutdown = False
+        self._open = False
 
     @property
     @override
@@ -142,13 +156,13 @@ class Context(TaskContext):
     @property
     @override
     def watermark(self) -> int | None:
-        time = self._operator.event_time
+        time = self._time.event_time
         return None if time == NEVER else time
 
     @property
     @override
     def now_ms(self) -> int:
-        return self._operator.now_ms or 0
+        return self._time.now_ms or 0
 
     @override
     def count(self, name: str, by: int = 1) -> None:
@@ -165,19 +179,19 @@ class Context(TaskContext):
         if self.firing is not None and self.firing[0] == axis and time <= self.firing[1]:
             raise UsageError(
                 f"on_timer sets a timer for {time}, which is not after its own time, {self.firing[1]}",
-                hint="do now what it would do, or set it for a later time",
+                hint="do the work now, or set the timer for a later time",
             )
-        self._operator.timers.set(axis, identity, time)
+        self._timers.set(axis, identity, time)
 
     @override
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
         _check_axis(axis)
-        self._operator.timers.delete(axis, identity_of(key, name))
+        self._timers.delete(axis, identity_of(key, name))
 
     @override
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
         _check_axis(axis)
-        return self._operator.timers.time_of(axis, identity_of(key, name))
+        return self._timers.time_of(axis, identity_of(key, name))
 
     def _check_timer(self, time: object, axis: TimerAxis) -> None:
         _check_axis(axis)
@@ -186,7 +200,7 @@ class Context(TaskContext):
                 f"a timer can't be set for {time!r:.80}",
                 hint="give milliseconds since the epoch (an int from 0 on) or a datetime",
             )
-        if not self._timers_heard:
+        if not self._has_on_timer:
             raise UsageError("the task sets a timer and has no on_timer", hint="write on_timer(self, timer, out)")
         if axis == "event" and not self._timed:
             raise UsageError(
@@ -194,23 +208,7 @@ class Context(TaskContext):
                 hint='declare it, app.input(..., event_time="ts"), or write axis="processing"',
             )
 
-
-class TaskPort(Context):
-    """See ``api.tasks.Out``."""
-
-    def __init__(self, operator: TaskOperator, spec: TaskStep, task: Task, counters: Counters) -> None:
-        super().__init__(operator, spec, task, counters)
-        self.sent: Mapping[str, Sent] = {name: Sent(name, schema) for name, schema in spec.outputs}
-        self.input = ""
-        self.wants_commit = False
-        self.wants_shutdown = False
-        self._open = False
-        self._sends = False
-
-    @property
-    def context(self) -> Context:
-        """What ``init`` gets, and may keep."""
-        return self
+    # -- calls, and what they send
 
     def open(self, input_: str, *, may_send: bool) -> None:
         """A call begins."""
@@ -223,7 +221,7 @@ class TaskPort(Context):
         self._open = False
 
     def send(self, output: str, rows: Any) -> None:
-        """See ``Out``."""
+        """See ``api.tasks.Out``."""
         if not self._open:
             raise UsageError(
                 f"something is sent to {output!r} outside of a call that may send",
@@ -241,14 +239,14 @@ class TaskPort(Context):
             raise DataError(f"what is sent to {output!r} doesn't fit: {error.message}", hint=error.hint) from error
 
     def commit(self) -> None:
-        """See ``Out``."""
+        """See ``api.tasks.Out``."""
         self._check_open("commit")
         if not self.wants_commit:
             self.wants_commit = True
             self._counters.count("commits_asked_for")
 
     def shutdown(self) -> None:
-        """See ``Out``."""
+        """See ``api.tasks.Out``."""
         self._check_open("shutdown")
         self.wants_shutdown = True
 

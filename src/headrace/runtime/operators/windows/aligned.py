@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.window import Window
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node
-from headrace.api.steps import Window
 from headrace.core.errors import DataError
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Counters

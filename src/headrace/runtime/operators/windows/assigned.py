@@ -9,9 +9,9 @@ from __future__ import annotations
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.window import Window
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node
-from headrace.api.steps import Window
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.windows.aggregation import TIME

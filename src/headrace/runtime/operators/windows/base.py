@@ -12,8 +12,9 @@ from __future__ import annotations
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.streams import LATE
+from headrace.api.operators.window import Window
 from headrace.api.specs import Node
-from headrace.api.steps import LATE, Window
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.runtime.event_time.columns import from_ms, time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from headrace.api.operators.window import Window
 from headrace.api.shapes import (
     Alternative,
     CountWindow,
@@ -15,8 +16,8 @@ from headrace.api.shapes import (
     Tumbling,
 )
 from headrace.api.specs import Node
-from headrace.api.steps import Window
 from headrace.runtime.operators.base import Counters
+from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.windows.aligned import AlignedWindow
 from headrace.runtime.operators.windows.assigned import AssignedWindow, WholeWindow
 from headrace.runtime.operators.windows.base import WindowOperator
@@ -25,11 +26,16 @@ from headrace.runtime.operators.windows.session import SessionWindow
 from headrace.runtime.operators.windows.sliding import SlidingWindow
 
 MergeableWindow = AlignedWindow | SessionWindow
-"""They ``combine`` messages into partial results, and are made of such as well."""
+"""These windows can ``combine`` messages into partial results, and take partial results as input."""
 
 
-def window_operator(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
-    """The operator for a window step; ``combined``: what it gets are partial results, made before the shuffle."""
+def build_window(node: Node, spec: Window, context: BuildContext) -> WindowOperator:
+    """The operator for a window step."""
+    return _window(node, spec, context.counters, combined=context.takes_partials)
+
+
+def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> WindowOperator:
+    """``combined``: its input is partial results, made before the shuffle."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
         case Tumbling() | Hopping() as shape if not spec.marked and not by_function:
@@ -49,9 +55,9 @@ def window_operator(node: Node, spec: Window, counters: Counters, *, combined: b
             return CountedWindow(node, spec, shape, counters)
 
 
-def mergeable_window(node: Node, spec: Window, counters: Counters, *, combined: bool = False) -> MergeableWindow:
-    """The operator for a window that ``plan.combining`` chose."""
-    window = window_operator(node, spec, counters, combined=combined)
+def mergeable_window(node: Node, spec: Window, counters: Counters) -> MergeableWindow:
+    """The operator that makes partial results of a window that ``plan.combining`` chose."""
+    window = _window(node, spec, counters)
     if not isinstance(window, MergeableWindow):
-        raise TypeError(f"{spec.shape!r} isn't made of partial results")
+        raise TypeError(f"{spec.shape!r} has no partial results")
     return window

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.window import Window
 from headrace.api.shapes import CountWindow
 from headrace.api.specs import Node
-from headrace.api.steps import Window
 from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.windows.aligned import slice_start

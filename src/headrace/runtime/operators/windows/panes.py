@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import polars as pl
 
+from headrace.api.operators.window import Window
 from headrace.api.shapes import Alternative, Deadline, Trigger
-from headrace.api.steps import Window
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END

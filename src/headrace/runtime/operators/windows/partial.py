@@ -1,23 +1,25 @@
-"""Partial results of a window, made before the shuffle: where ``plan.combining`` found that less says the same."""
+"""Partial results of a window, made before the shuffle where ``plan.combining`` found that they do."""
 
 from __future__ import annotations
 
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.window import Window
 from headrace.api.specs import Node
-from headrace.api.steps import Window
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.windows.choice import mergeable_window
 
 
 class CombineOperator(Operator):
-    """Stands before the ``partition_by`` of a window, and turns messages into partial results of it."""
+    """Turns messages into partial results of a window, before the ``partition_by`` that writes them."""
 
-    def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
-        """``node`` is the window's: errors name it."""
-        super().__init__(node)
-        self._window = mergeable_window(node, spec, counters)
+    def __init__(self, window: Node, counters: Counters) -> None:
+        """Errors name the window's node."""
+        super().__init__(window)
+        if not isinstance(window.operator, Window):
+            raise TypeError(f"step {window.id!r} is no window")
+        self._window = mergeable_window(window, window.operator, counters)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:

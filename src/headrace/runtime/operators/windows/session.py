@@ -18,9 +18,10 @@ from __future__ import annotations
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.streams import LATE
+from headrace.api.operators.window import Window
 from headrace.api.shapes import Session
 from headrace.api.specs import Node
-from headrace.api.steps import LATE, Window
 from headrace.core.errors import DataError
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Counters

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
+from headrace.api.operators.window import Window
 from headrace.api.shapes import Sliding
 from headrace.api.specs import Node
-from headrace.api.steps import Window
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.windows.aggregation import TIME

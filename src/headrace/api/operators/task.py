@@ -1,23 +1,26 @@
-"""What a low-level task is declared with, checked, and the nodes that it becomes: the task, and one for each output.
-
-``app.task`` and ``Stream.process`` both come here.
-"""
+"""Low-level tasks: ``app.task`` and ``Stream.process``, which become one node for the task and one for each output."""
 
 from __future__ import annotations
 
 import copy
 import inspect
 from collections.abc import Mapping
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from typing_extensions import override
 
 from headrace.api.draft import Draft
 from headrace.api.event_time import LostTime, Time, check_time_column, is_time
 from headrace.api.flow import Flow
 from headrace.api.handles import Output
 from headrace.api.location import Location
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
+from headrace.api.operators.streams import TASK_OUTPUT, SideOutput
+from headrace.api.operators.wording import names
 from headrace.api.rows import SchemaLike
-from headrace.api.steps import TASK_OUTPUT, EventTime, OnError, SideOutput, TaskStep
 from headrace.api.tasks import Store, StoreSpec, Task, overrides, stores_of
+from headrace.core.duration import format_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 from headrace.serdes.schema import Schema
@@ -36,9 +39,47 @@ _METHODS = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TaskStep(OperatorSpec):
+    """A low-level task: an instance of the user's class, of which every task of the stage gets a copy.
+
+    ``inputs`` are the names and schemas of its flows, in the order of the node's inputs. All that it emits are side
+    outputs, one for each of ``outputs``. ``timed``: all inputs have an event time. ``on_error`` says what happens to
+    messages on which it raises.
+    """
+
+    task: Any
+    inputs: tuple[tuple[str, Schema], ...]
+    outputs: tuple[tuple[str, Schema], ...]
+    stores: tuple[StoreSpec, ...]
+    timed: bool
+    on_error: OnError = "fail"
+    kind = "task"
+    hidden_state = "a low-level task"
+    gathers_keys = True
+
+    @property
+    @override
+    def detail(self) -> str:
+        words = [type(self.task).__name__]
+        words += [f"to {names(tuple(name for name, _ in self.outputs))}"] if self.outputs else []
+        stores = tuple(f"{s.attribute} by {names(tuple(s.key.columns))}{_ttl(s)}" for s in self.stores)
+        words += [f"keeps {' and '.join(stores)}"] if stores else []
+        return ", ".join(words)
+
+    @property
+    @override
+    def queryable_stores(self) -> tuple[StoreSpec, ...]:
+        return self.stores
+
+
+def _ttl(store: StoreSpec) -> str:
+    return "" if store.ttl_ms is None else f" for {format_ms(store.ttl_ms)}"
+
+
 def add_task(
     draft: Draft,
-    made: type[F],
+    flow_type: type[F],
     task: object,
     inputs: object,
     outputs: Mapping[str, SchemaLike] | None,
@@ -49,7 +90,7 @@ def add_task(
     here: Location,
     example: str = 'app.task(..., id="alerts")',
 ) -> dict[str, F]:
-    """Add a low-level task to the draft; returns the flow behind each output, ``made`` so."""
+    """Add a low-level task to the draft. Return the flow of each output, an instance of ``flow_type``."""
     own = _checked_task(task)
     flows = _checked_inputs(draft, inputs)
     schemas = {check_id("the output", name): Schema.of(columns) for name, columns in (outputs or {}).items()}
@@ -74,7 +115,7 @@ def add_task(
         node = draft.add(
             f"{name}-{output}", SideOutput(f"{TASK_OUTPUT}{output}"), (name,), here, schema=schema, event_time=known
         )
-        found[output] = made(draft, node.id, schema, time)
+        found[output] = flow_type(draft, node.id, schema, time)
     return found
 
 
@@ -108,7 +149,7 @@ def _checked_task(task: object) -> Task:
 
 
 def _copied(task: Task) -> Task:
-    """What the user does to the instance afterwards doesn't reach the app; and each task will need a copy."""
+    """A copy, so that later changes to the instance don't reach the app. Each task will need one as well."""
     try:
         return copy.deepcopy(task)
     except Exception as error:
@@ -171,7 +212,7 @@ def _output_times(
     event_time: str | Mapping[str, str] | None,
     here: Location,
 ) -> dict[str, Time]:
-    """The event time of each output: as named, or where a column has the name of an input's."""
+    """The event time of each output: the named column, or one that is called like an input's event time."""
     named = dict.fromkeys(schemas, event_time) if isinstance(event_time, str) else dict(event_time or {})
     for output in named:
         if output not in schemas:

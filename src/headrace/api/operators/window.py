@@ -1,4 +1,4 @@
-"""What a window step takes and yields, worked out when it is declared."""
+"""``window``: aggregates per key and window."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
+from typing_extensions import override
 
 from headrace.api.aggregates import aggregate_dtype
 from headrace.api.event_time import LostTime, Time, bound_dtype, needed_time
@@ -13,19 +14,24 @@ from headrace.api.expressions import value_dtype
 from headrace.api.handles import Output
 from headrace.api.keys import key_columns
 from headrace.api.location import Location
+from headrace.api.operators.column_set import ColumnSet, columns_read, union
+from headrace.api.operators.spec import EventTime, OperatorSpec
+from headrace.api.operators.wording import names, on_one_line
 from headrace.api.shapes import (
     CountWindow,
     GlobalWindow,
+    Hopping,
     Panes,
     Session,
     Sliding,
     TimeAxis,
     Trigger,
+    Tumbling,
     WindowShape,
 )
-from headrace.api.steps import Aggregate, EventTime, Window
+from headrace.api.steps import Aggregate
 from headrace.api.triggers import as_trigger, every
-from headrace.core.duration import Duration, to_ms
+from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
@@ -33,14 +39,82 @@ START, END = "window_start", "window_end"
 PANE, PANE_INDEX = "pane", "pane_index"
 
 RESULT_TIME = EventTime(END, -1)
-"""A window's result belongs to the last millisecond that the window holds."""
+"""The event time of a result is the last millisecond of its window."""
 
 PROCESSING = "processing"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Window(OperatorSpec):
+    """Aggregates per key and window; a window's result leaves when time reaches its end.
+
+    ``event_time`` is None if the messages' time plays no part. ``early`` and ``late`` trigger further results, before
+    and after that of the end. If ``marked``, each result says which pane it is.
+    """
+
+    shape: WindowShape
+    keys: tuple[str, ...]
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    event_time: EventTime | None
+    input: Schema
+    axis: TimeAxis = "event"
+    early: Trigger | None = None
+    late: Trigger | None = None
+    lateness_ms: int = 0
+    panes: Panes = "accumulating"
+    marked: bool = False
+    kind = "window"
+    hidden_state = "a window"
+
+    @property
+    def mergeable(self) -> bool:
+        """Partial results of any batches can be merged in any grouping; only built-in aggregates can."""
+        simple = isinstance(self.shape, Tumbling | Hopping | Session) and self.axis == "event" and not self.marked
+        return simple and not any(aggregate.kind in ("fold", "reduce") for _, aggregate in self.aggregates)
+
+    @property
+    @override
+    def detail(self) -> str:
+        by = f" by {names(self.keys)}" if self.keys else ""
+        words = [f"{self.shape}{by}"]
+        words += ["processing time"] if self.axis == "processing" else []
+        words += [f"early {self.early}"] if self.early else []
+        words += [f"late {self.late} for {format_ms(self.lateness_ms)}"] if self.late else []
+        words += [self.panes] if self.marked else []
+        results = ", ".join(f"{name} = {aggregate.kind}" for name, aggregate in self.aggregates)
+        return f"{', '.join(words)}: {results}"
+
+    @property
+    @override
+    def expressions(self) -> tuple[str, ...]:
+        return tuple(
+            f"{name} = {aggregate.kind} of {on_one_line(aggregate.expr)}"
+            for name, aggregate in self.aggregates
+            if aggregate.expr is not None
+        )
+
+    @property
+    @override
+    def gathers_keys(self) -> bool:
+        return bool(self.keys)
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return {key: (key,) for key in self.keys}
+
+    @override
+    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
+        # Late messages leave with all columns, and a user's function is given all of them.
+        if has_side_outputs or any(aggregate.function is not None for _, aggregate in self.aggregates):
+            return None
+        time = {self.event_time.column} if self.event_time is not None else set()
+        exprs = [expr for _, one in self.aggregates for expr in (one.expr, one.by) if expr is not None]
+        return union(frozenset(self.keys) | time, columns_read(exprs))
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a window speaks, as the user says it."""
+    """The arguments of ``window`` that say when it emits results."""
 
     time: str | None
     early: object
@@ -58,7 +132,7 @@ def window_step(
     time: Time,
     timing: Timing,
 ) -> Window:
-    """The window's spec, or the error that says what is wrong with it."""
+    """The checked spec of a window."""
     if not isinstance(shape, WindowShape):
         raise DeclarationError(
             f"the shape of a window can't be {type(shape).__name__} {shape!r:.80}",
@@ -74,7 +148,7 @@ def window_step(
         raise DeclarationError(f"panes={timing.panes!r} is unknown", hint='"accumulating" or "discarding"')
     if timing.panes == "discarding" and not marked:
         raise DeclarationError(
-            'panes="discarding" has no meaning for a window that speaks once',
+            'panes="discarding" has no meaning for a window that emits one result',
             hint="add early= or allowed_lateness=, or leave it out",
         )
     step = Window(
@@ -108,7 +182,7 @@ def window_columns(window: Window) -> dict[str, pl.DataType]:
 
 
 def result_time(window: Window, time: Time, here: Location) -> Time:
-    """The event time of the results: the end of their window, where that is one of event time."""
+    """The event time of the results: the end of their window, if windows end by event time."""
     if window.axis == "processing":
         return LostTime(END, "was taken from the clock", "window", here)
     if isinstance(window.shape, CountWindow | GlobalWindow):
@@ -117,7 +191,7 @@ def result_time(window: Window, time: Time, here: Location) -> Time:
 
 
 def late_target(target: object, window: Window) -> None:
-    """Raise unless late messages of such a window can go to ``target``."""
+    """Raise unless late messages of this window can go to ``target``."""
     if not isinstance(target, Output):
         raise DeclarationError(
             f"late_to= takes an output, not {type(target).__name__} {target!s:.80}",
@@ -163,18 +237,20 @@ def _check_shape(
         raise DeclarationError("nothing is late for a window that never ends", hint="leave allowed_lateness= out")
     if isinstance(shape, Sliding) and triggered:
         raise DeclarationError(
-            "a sliding window ends with its message: there is nothing to say before or after",
+            "a sliding window ends with its message: there is no result to emit before or after",
             hint="give the input more lateness=, or use hopping() for triggers and allowed lateness",
         )
     if axis == "processing" and lateness_ms:
-        raise DeclarationError("nothing is late by the clock", hint='leave allowed_lateness= or time="processing" out')
+        raise DeclarationError(
+            "no message is late in processing time", hint='leave allowed_lateness= or time="processing" out'
+        )
 
 
 def _event_time(shape: WindowShape, axis: TimeAxis, schema: Schema, time: Time, named: str | None) -> EventTime | None:
     if axis == "processing":
         return None
     if isinstance(shape, CountWindow | GlobalWindow) and named is None:
-        # Time is of use to first, last and triggers, where there is one.
+        # first, last and triggers use the event time if there is one.
         return time if isinstance(time, EventTime) else None
     return needed_time(time, schema, "window", named)
 
@@ -182,7 +258,7 @@ def _event_time(shape: WindowShape, axis: TimeAxis, schema: Schema, time: Time, 
 def _check_names(window: Window) -> None:
     if not window.aggregates:
         raise DeclarationError(
-            "agg= names no aggregate, so the window would yield nothing",
+            "agg= names no aggregate, so the window would emit nothing",
             hint='write agg={"views": hr.count(), "bytes": hr.sum("bytes")}',
         )
     own = _own_columns(window)
@@ -191,7 +267,7 @@ def _check_names(window: Window) -> None:
     for column in (*window.input.columns, *(name for name, _ in window.aggregates)):
         if column.startswith("__"):
             raise DeclarationError(
-                f"the column {column!r} may not enter a window: names that begin with '__' are Headrace's own",
+                f"the column {column!r} can't enter a window: names that begin with '__' are reserved",
                 hint="rename it before the window",
             )
     for bound in own:
@@ -213,13 +289,13 @@ def _check_aggregate(name: str, aggregate: object, window: Window, own: Mapping[
         )
     if aggregate.kind == "fold" and aggregate.merge is None and isinstance(window.shape, Session):
         raise DeclarationError(
-            f"agg {name!r}: a session may be two that a late message joins, and the fold can't join what it holds",
+            f"agg {name!r}: a late message may join two sessions, and the fold can't merge their values",
             hint="give it merge=: hr.fold(initial, step, merge=lambda a, b: ..., dtype=...)",
         )
 
 
 def _check_deadlines(window: Window) -> None:
-    """Event time can be waited for only where there is one."""
+    """Triggers can wait for event time only if there is one."""
     if window.event_time is not None or window.axis == "processing":
         return
     for trigger in (window.early, window.late):

@@ -1,0 +1,91 @@
+"""``deduplicate`` and ``drop_late``: operators that leave out messages by their event time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from headrace.api.event_time import Time, needed_time
+from headrace.api.handles import Output, check_target
+from headrace.api.keys import key_columns
+from headrace.api.operators.column_set import ColumnSet, union
+from headrace.api.operators.spec import EventTime, OperatorSpec, all_carried
+from headrace.api.operators.wording import names
+from headrace.core.duration import Duration, format_ms, to_ms
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicate(OperatorSpec):
+    """Drops a message whose time is less than ``within_ms`` away from one of its key that was let through."""
+
+    keys: tuple[str, ...]
+    within_ms: int
+    event_time: EventTime
+    kind = "deduplicate"
+    hidden_state = "a deduplicate"
+    gathers_keys = True
+
+    @property
+    @override
+    def detail(self) -> str:
+        return f"by {names(self.keys)} within {format_ms(self.within_ms)}"
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return all_carried(before)
+
+    @override
+    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
+        return union(downstream, frozenset({*self.keys, self.event_time.column}))
+
+
+@dataclass(frozen=True, slots=True)
+class DropLate(OperatorSpec):
+    """Drops messages that are older than the watermark."""
+
+    event_time: EventTime
+    kind = "drop_late"
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return all_carried(before)
+
+    @override
+    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
+        return union(downstream, frozenset({self.event_time.column}))
+
+
+def deduplicate_step(schema: Schema, time: Time, by: str | Sequence[str], within: Duration) -> Deduplicate:
+    """The checked spec of ``deduplicate``."""
+    if by is not None and not isinstance(by, str) and not list(by):
+        raise DeclarationError(
+            "by= names no column, so any two messages would be duplicates",
+            hint='write by="order" or by=["shop", "order"]',
+        )
+    keys = key_columns(by, schema, "deduplicate")
+    own = next((key for key in keys if key.startswith("__")), None)
+    if own is not None:
+        raise DeclarationError(
+            f"the column {own!r} can't be a key here: names that begin with '__' are reserved",
+            hint="rename it first",
+        )
+    within_ms = to_ms(within, "within", minimum=None)
+    if within_ms <= 0:
+        raise DeclarationError(
+            f"within={within!r} is no stretch of time, so nothing would be a duplicate",
+            hint='write how far apart duplicates can be at most: within="1h"',
+        )
+    return Deduplicate(keys, within_ms, needed_time(time, schema, "deduplicate"))
+
+
+def drop_late_step(schema: Schema, time: Time, late_to: object) -> DropLate:
+    """The checked spec of ``drop_late``."""
+    if late_to is not None:
+        check_target(late_to)
+        if not isinstance(late_to, Output):
+            raise DeclarationError("late messages go to an output", hint='write late_to=app.output("late")')
+    return DropLate(needed_time(time, schema, "drop_late"))

@@ -1,0 +1,189 @@
+"""Joins of two streams: within a bound of event time, or with the latest message of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.api.event_time import LostTime, Time, needed_time
+from headrace.api.expressions import unknown_column
+from headrace.api.keys import key_columns
+from headrace.api.location import Location
+from headrace.api.operators.spec import EventTime, OperatorSpec, all_carried
+from headrace.api.operators.wording import names, signed
+from headrace.core.duration import Duration, format_ms, to_ms
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+
+JoinHow = Literal["inner", "left", "outer"]
+Within = Duration | tuple[Duration, Duration]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoin(OperatorSpec):
+    """The base of the joins of two streams.
+
+    Columns are those of ``left.join(right, on=keys, suffix=suffix)`` in Polars, with the keys coalesced.
+    """
+
+    keys: tuple[str, ...]
+    how: JoinHow
+    code = "JOIN"
+    hidden_state = "a join"
+    gathers_keys = True
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        # A full join has rows without a left message: only the keys are never null.
+        return {key: (key,) for key in self.keys} if self.how == "outer" else all_carried(before)
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalJoin(StreamJoin):
+    """Joins its two inputs by key where the right time is in [left - before_ms, left + after_ms]."""
+
+    before_ms: int
+    after_ms: int
+    left_time: EventTime
+    right_time: EventTime
+    suffix: str = "_right"
+    kind = "join"
+
+    @property
+    @override
+    def detail(self) -> str:
+        return f"{self.how} on {names(self.keys)}, {signed(-self.before_ms)} to {signed(self.after_ms)}"
+
+    @property
+    @override
+    def join_bound_ms(self) -> int:
+        return max(self.before_ms, self.after_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LatestJoin(StreamJoin):
+    """Joins each message with the latest one of its key from the other input, for ``ttl_ms`` of the wall clock."""
+
+    ttl_ms: int
+    suffix: str = "_right"
+    kind = "join_latest"
+
+    @property
+    @override
+    def detail(self) -> str:
+        return f"{self.how} on {names(self.keys)}, the last one for {format_ms(self.ttl_ms)}"
+
+    @property
+    @override
+    def join_bound_ms(self) -> int:
+        return self.ttl_ms
+
+
+def stream_join(
+    left: tuple[Schema, Time],
+    right: tuple[Schema, Time],
+    *,
+    on: str | Sequence[str] | None,
+    how: JoinHow,
+    within: Within | None,
+    suffix: str,
+    here: Location,
+) -> tuple[IntervalJoin, Schema, Time]:
+    """The checked spec of a join within a time bound, with the schema and event time of its results."""
+    if on is None:
+        raise DeclarationError("a join of two streams needs on=", hint='write on="member"')
+    _check_how(how)
+    before, after = join_bounds(within)
+    keys = join_keys(on, left[0], right[0])
+    columns = joined_columns(left[0], right[0], keys, suffix)
+    left_time = needed_time(left[1], left[0], "the left side of a join")
+    right_time = needed_time(right[1], right[0], "the right side of a join")
+    time: Time = left_time
+    if how == "outer":
+        time = LostTime(left_time.column, "became nullable", "join", here)
+    return IntervalJoin(keys, how, before, after, left_time, right_time, suffix), Schema.of(columns), time
+
+
+def latest_join(
+    left: tuple[Schema, Time],
+    right: tuple[Schema, Time],
+    *,
+    on: str | Sequence[str],
+    how: JoinHow,
+    ttl: Duration,
+    suffix: str,
+    here: Location,
+) -> tuple[LatestJoin, Schema, Time]:
+    """The checked spec of a join of latest messages, with the schema and event time of its results."""
+    _check_how(how)
+    keys = join_keys(on, left[0], right[0])
+    columns = joined_columns(left[0], right[0], keys, suffix)
+    time = left[1]
+    if isinstance(time, EventTime):
+        # The left message of a result may have arrived hours ago.
+        time = LostTime(time.column, "may be that of an older message", "join_latest", here)
+    return LatestJoin(keys, how, to_ms(ttl, "ttl", minimum=1), suffix), Schema.of(columns), time
+
+
+def _check_how(how: object) -> None:
+    if how not in ("inner", "left", "outer"):
+        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"')
+
+
+def join_bounds(within: Within | None) -> tuple[int, int]:
+    """How far (ms) the right message may be before and after the left one."""
+    if within is None:
+        raise DeclarationError(
+            "a join of two streams needs within=, or it would have to keep all messages forever",
+            hint='write within="5m", or within=("-5m", "+1m"): from 5 min before the left one to 1 min after',
+        )
+    if not isinstance(within, tuple):
+        bound = to_ms(within, "within")
+        return bound, bound
+    if len(within) != 2:
+        raise DeclarationError(f"within={within!r} is not a pair", hint='write within=("-5m", "+1m")')
+    earliest, latest = (to_ms(bound, "within", minimum=None) for bound in within)
+    if earliest > latest:
+        raise DeclarationError(
+            f"within={within!r} ends before it begins",
+            hint="the earlier bound comes first, and may be negative",
+        )
+    return -earliest, latest
+
+
+def join_keys(on: str | Sequence[str], left: Schema, right: Schema) -> tuple[str, ...]:
+    """The key columns, which both sides have with the same type."""
+    keys = key_columns(on, left, "join")
+    for name in keys:
+        if name not in right.columns:
+            raise unknown_column(name, right.columns, " on the right side")
+        check_key_types(name, left.columns[name], name, right.columns[name])
+    return keys
+
+
+def joined_columns(left: Schema, right: Schema, right_keys: tuple[str, ...], suffix: str) -> dict[str, pl.DataType]:
+    """The left columns, then the right ones without the key; ``suffix`` is added to names that are taken."""
+    result = dict(left.columns)
+    for name, dtype in right.columns.items():
+        if name in right_keys:
+            continue
+        new = f"{name}{suffix}" if name in left.columns else name
+        if new in result:
+            raise DeclarationError(
+                f"both sides have a column {new!r}", hint="rename one of them, or choose another suffix="
+            )
+        result[new] = dtype
+    return result
+
+
+def check_key_types(ours: str, left: pl.DataType, theirs: str, right: pl.DataType) -> None:
+    """Raise unless the two key columns have the same type."""
+    if left != right:
+        raise DeclarationError(
+            f"the key {ours!r} is {left} on the left side, and {theirs!r} is {right} on the right",
+            hint="cast one of them by with_columns(...) before the join",
+        )

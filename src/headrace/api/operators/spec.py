@@ -1,0 +1,134 @@
+"""What every operator of a graph says about itself.
+
+A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through the
+properties of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
+defaults here; ``runtime/operators/registry.py`` names the class that runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.api.operators.column_set import ColumnSet
+from headrace.api.tasks import StoreSpec
+from headrace.serdes.schema import Schema
+
+OnError = Literal["fail", "skip", "dead_letter"]
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """How to read a message's event time (ms): a column, plus a constant."""
+
+    column: str
+    offset_ms: int = 0
+
+
+class OperatorSpec:
+    """The base of all operator specs. The defaults fit a stateless operator that computes new rows."""
+
+    __slots__ = ()
+
+    # -- in plans
+
+    @property
+    def kind(self) -> str:
+        """The name of the ``Stream`` method that declares it."""
+        raise NotImplementedError
+
+    @property
+    def code(self) -> str:
+        """The name of its kind as Samza's plan format spells it."""
+        return self.kind.upper()
+
+    @property
+    def detail(self) -> str:
+        """What it does in one line, without its kind, stream and table; empty when these say everything."""
+        return ""
+
+    @property
+    def expressions(self) -> tuple[str, ...]:
+        """Its Polars expressions as Polars prints them, each on one line."""
+        return ()
+
+    @property
+    def join_bound_ms(self) -> int | None:
+        """How far apart in time two messages can be that it joins."""
+        return None
+
+    # -- what it touches
+
+    @property
+    def stream_read(self) -> str | None:
+        """The id of the stream that it reads."""
+        return None
+
+    @property
+    def stream_written(self) -> str | None:
+        """The id of the stream that it writes."""
+        return None
+
+    @property
+    def table_joined(self) -> str | None:
+        """The id of the table in which it looks up rows."""
+        return None
+
+    @property
+    def table_written(self) -> str | None:
+        """The id of the local or global table that it fills or deletes from."""
+        return None
+
+    @property
+    def table_used(self) -> str | None:
+        """The id of the table that it joins or writes."""
+        return self.table_joined if self.table_joined is not None else self.table_written
+
+    @property
+    def acts_outside(self) -> bool:
+        """Its function may act on the outside world, where a rollback undoes nothing: at-least-once in any app."""
+        return False
+
+    # -- state
+
+    @property
+    def queryable_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that can be queried while the app runs."""
+        return ()
+
+    @property
+    def hidden_state(self) -> str | None:
+        """If it keeps state that can't be queried, what the operator is called in that error: ``a window``."""
+        return None
+
+    # -- keys
+
+    @property
+    def gathers_keys(self) -> bool:
+        """All messages of a key must reach the same task: its input streams need equal partition counts.
+
+        For a join with a table this holds only if the table is local.
+        """
+        return False
+
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        """For each column of the first input the names under which its values leave, unchanged.
+
+        ``before`` is the schema of the first input. Columns that are missing here are dropped, recomputed, or unknown.
+        """
+        return {}
+
+    # -- columns
+
+    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
+        """The input columns that it needs, if ``downstream`` are the columns of its results that others need.
+
+        ``has_side_outputs``: some other operator takes a side output of this one.
+        """
+        return None
+
+
+def all_carried(before: Schema) -> Mapping[str, tuple[str, ...]]:
+    """The ``carried`` of an operator that hands on its first input's columns as they are."""
+    return {name: (name,) for name in before.columns}

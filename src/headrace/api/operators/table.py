@@ -1,0 +1,158 @@
+"""Operators on tables: ``join(table)`` looks rows up, ``send_to(table)`` and ``delete_from(table)`` write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from typing_extensions import override
+
+from headrace.api.event_time import Time, needed_time
+from headrace.api.handles import Table
+from headrace.api.keys import key_columns
+from headrace.api.operators.join import JoinHow, Within, check_key_types, joined_columns
+from headrace.api.operators.spec import EventTime, OperatorSpec, all_carried
+from headrace.api.operators.wording import names, offset
+from headrace.api.specs import TableSpec
+from headrace.api.table_checks import check_filled_by_flows
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+
+TableJoinHow = Literal["inner", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoin(OperatorSpec):
+    """Looks up each message's key in a table; ``keys`` are the message's columns, in the order of the table's key.
+
+    ``time`` is the time as of which a table of versions is read; None for any other table.
+    """
+
+    table: str
+    keys: tuple[str, ...]
+    how: TableJoinHow
+    suffix: str = "_right"
+    time: EventTime | None = None
+    kind = "join"
+    gathers_keys = True
+
+    @property
+    @override
+    def detail(self) -> str:
+        as_of = "" if self.time is None else f" as of {self.time.column}{offset(self.time.offset_ms)}"
+        return f"{self.how} on {names(self.keys)}{as_of}"
+
+    @property
+    @override
+    def table_joined(self) -> str:
+        return self.table
+
+    @property
+    @override
+    def hidden_state(self) -> str | None:
+        return None if self.time is None else "a join"
+
+    @override
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        return all_carried(before)
+
+
+@dataclass(frozen=True, slots=True)
+class SendToTable(OperatorSpec):
+    """Puts each message into a table under the table's key; with ``deletes`` it deletes the row of that key.
+
+    ``time`` is when the row became valid, for a table of versions.
+    """
+
+    table: str
+    deletes: bool = False
+    time: EventTime | None = None
+    code = "SEND_TO"
+
+    @property
+    @override
+    def kind(self) -> str:
+        return "delete_from" if self.deletes else "send_to"
+
+    @property
+    @override
+    def table_written(self) -> str:
+        return self.table
+
+
+def table_join(
+    left: tuple[Schema, Time],
+    table: Table,
+    *,
+    on: str | Sequence[str] | None,
+    how: JoinHow,
+    within: Within | None,
+    suffix: str,
+) -> tuple[TableJoin, Schema]:
+    """The checked spec of a join with a table, and the schema of its results."""
+    if how == "outer" or how not in ("inner", "left"):
+        raise DeclarationError(f"how={how!r} is no way to join a table", hint='"inner" or "left"')
+    if within is not None:
+        raise DeclarationError("within= has no meaning for a table", hint="leave it out: a table has one row a key")
+    if table.schema is None:
+        raise DeclarationError(
+            f"the columns of the table {table.id!r} aren't known yet",
+            hint="give it a schema=, or declare the flow that fills it before the join",
+        )
+    stream, time = left
+    if table.spec.remote is not None and not table.spec.remote.readable:
+        raise DeclarationError(
+            f"the remote table {table.id!r} (at {table.spec.location}) can only be written",
+            hint="give it a function that reads: hr.remote(read=fetch, write=store)",
+        )
+    keys = lookup_keys(on, stream, table.schema, table.key)
+    columns = joined_columns(stream, table.schema, table.key, suffix)
+    as_of = None
+    if table.spec.versions_ms is not None:
+        as_of = needed_time(time, stream, f"a join with the table {table.id!r}, which has versions,")
+    return TableJoin(table.id, keys, how, suffix, as_of), Schema.of(columns)
+
+
+def lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key: tuple[str, ...]) -> tuple[str, ...]:
+    """The stream's columns that stand for the table's key, in its order."""
+    keys = key_columns(key if on is None else on, left, "join")
+    if len(keys) != len(key):
+        raise DeclarationError(
+            f"on= names {len(keys)} columns, but the table's key is {', '.join(key)}",
+            hint="name one column for each, in the table's order",
+        )
+    for ours, theirs in zip(keys, key, strict=True):
+        check_key_types(ours, left.columns[ours], theirs, table.columns[theirs])
+    return keys
+
+
+def holds_messages(table: TableSpec) -> bool:
+    """Whether messages wait at a join with this table until every version that counts for them has arrived."""
+    return table.versions_ms is not None and not table.side_inputs
+
+
+def version_time(spec: TableSpec, schema: Schema, time: Time) -> EventTime | None:
+    """When the rows of a flow become valid; None for a table without versions."""
+    if spec.versions_ms is None:
+        return None
+    return needed_time(time, schema, f"the table {spec.id!r}, which has versions,")
+
+
+def deleting_columns(spec: TableSpec, schema: Schema, time: EventTime | None) -> tuple[str, ...]:
+    """The columns that ``delete_from`` needs of a flow: the table's key, and the time of its versions."""
+    check_filled_by_flows(spec)
+    if spec.schema is None:
+        raise DeclarationError(
+            f"the columns of the table {spec.id!r} aren't known yet",
+            hint="give it a schema=, or declare the flow that fills it first",
+        )
+    key_columns(spec.key, schema, "delete_from")
+    for name in spec.key:
+        ours, theirs = schema.columns[name], spec.schema.columns[name]
+        if ours != theirs:
+            raise DeclarationError(
+                f"the key {name!r} is {ours}, and {theirs} in the table {spec.id!r}",
+                hint="cast it by with_columns(...) before delete_from",
+            )
+    return tuple(dict.fromkeys([*spec.key, *([] if time is None else [time.column])]))

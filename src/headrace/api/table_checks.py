@@ -1,0 +1,126 @@
+"""Checks of declared tables: what fills them, what they hold, and what a remote one can't be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import polars as pl
+
+from headrace.api.descriptors import Sql
+from headrace.api.expressions import as_expression, check_predicate, unknown_column
+from headrace.api.keys import key_columns
+from headrace.api.remote import Remote
+from headrace.api.schemas import describe, schema_difference
+from headrace.api.specs import StreamSpec, TableSpec
+from headrace.core.errors import DeclarationError
+from headrace.serdes.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+
+def declared_table(spec: TableSpec, sides: Sequence[StreamSpec]) -> TableSpec:
+    """The table as these side inputs fill it, if there are any. ``spec.schema`` is the declared schema."""
+    if not spec.key:
+        raise DeclarationError("a table needs a key", hint='name its column: key="member"')
+    if spec.ttl_ms is not None and spec.versions_ms is not None:
+        raise DeclarationError(
+            "a table has a ttl= or versions=, not both",
+            hint="versions= limits how long old rows are kept; the newest one of a key stays until deleted= removes it",
+        )
+    if spec.deleted is not None:
+        as_expression(spec.deleted, "deleted")
+    fed = spec.schema
+    if fed is not None and isinstance(spec.deleted, str) and spec.deleted not in fed.columns:
+        fed = Schema.of({**fed.columns, spec.deleted: pl.Boolean()})
+    for side in sides:
+        if side.schema is None:
+            continue
+        fed = fed or side.schema
+        difference = schema_difference(side.schema, fed)
+        if difference:
+            raise DeclarationError(
+                f"the side input {side.id!r} (at {side.location}) doesn't fit the table: {difference}",
+                hint=f"the table has: {describe(fed)}",
+            )
+        if spec.versions_ms is not None and side.event_time is None:
+            raise DeclarationError(
+                f"the table has versions, and the side input {side.id!r} (at {side.location}) has no event time",
+                hint=f'say when a row becomes valid: app.input("{side.id}", ..., event_time="ts")',
+            )
+    spec = replace(spec, side_inputs=tuple(side.id for side in sides))
+    return spec if fed is None else fed_table(spec, fed)
+
+
+def fed_table(spec: TableSpec, fed: Schema) -> TableSpec:
+    """The table, filled with rows of these columns."""
+    columns = dict(fed.columns)
+    if isinstance(spec.deleted, str):
+        if spec.deleted not in columns:
+            raise unknown_column(spec.deleted, columns, f" that marks deletions from the table {spec.id!r}")
+        if spec.deleted in spec.key:
+            raise DeclarationError(f"the key column {spec.deleted!r} can't also mark deletions")
+    if spec.deleted is not None:
+        check_predicate(fed, as_expression(spec.deleted, "deleted"))
+    if isinstance(spec.deleted, str):
+        del columns[spec.deleted]
+    own = next((name for name in columns if spec.versions_ms is not None and name.startswith("__")), None)
+    if own is not None:
+        raise DeclarationError(
+            f"the column {own!r} can't be in a table of versions: names that begin with '__' are reserved",
+            hint="rename it first",
+        )
+    schema = fed if len(columns) == len(fed.columns) else Schema.of(columns)
+    key_columns(spec.key, schema, "a table")
+    return replace(spec, schema=schema)
+
+
+def check_filled_by_flows(spec: TableSpec) -> None:
+    """Raise for a table that side inputs fill."""
+    if spec.side_inputs:
+        raise DeclarationError(
+            f"the table {spec.id!r} (at {spec.location}) is kept by side inputs: no flow writes it",
+            hint="drop its side_inputs=, or write to another table",
+        )
+
+
+def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
+    """The columns besides the key of a row that stands for a deletion from a remote table: all null."""
+    if table.remote is None or table.remote.delete is None:
+        raise DeclarationError(
+            f"nothing says how to delete rows of the remote table {table.id!r} (at {table.location})",
+            hint="give it a function: hr.remote(write=store, delete=remove); a SQL table can't be deleted from",
+        )
+    columns = {} if table.schema is None else table.schema.columns
+    return [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in table.key]
+
+
+def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], SystemSpec]) -> TableSpec:
+    """``table`` as a remote one; ``system`` finds the system that a descriptor means for a stream."""
+    if not isinstance(remote, Remote):
+        raise DeclarationError(
+            f"remote= takes a remote table, not {type(remote).__name__} {remote!s:.80}",
+            hint='write remote=hr.remote(read=fetch) or remote=hr.sql_table("sqlite:///members.db", "members")',
+        )
+    if table.side_inputs:
+        raise DeclarationError(
+            f"the table {table.id!r} can't be remote and kept by side inputs", hint="leave out side_inputs= or remote="
+        )
+    if table.kind != "local":
+        raise DeclarationError(f'kind="{table.kind}" has no meaning for a remote table', hint="leave it out")
+    if table.ttl_ms is not None:
+        raise DeclarationError(
+            "ttl= has no meaning for a remote table", hint='cached rows have one: hr.cached(..., ttl="1m")'
+        )
+    given = {"versions": table.versions_ms, "deleted": table.deleted, "storage": {"disk": None}.get(table.storage, 1)}
+    for name, value in given.items():
+        if value is not None:
+            raise DeclarationError(f"{name}= has no meaning for a remote table", hint="leave it out")
+    if table.schema is None:
+        raise DeclarationError(f"the remote table {table.id!r} needs a schema=", hint="name the columns that it has")
+    if remote.delete is not None and not set(table.schema.columns) - set(table.key):
+        raise DeclarationError(
+            f"the remote table {table.id!r} has no columns but its key, so no row of it can stand for a deletion",
+            hint="give it a column beside the key, or leave out delete=",
+        )
+    place = None if remote.sql is None else system(replace(remote.sql, key=table.key), table.id)
+    return replace(table, kind="remote", remote=remote, system=place)

@@ -1,0 +1,70 @@
+"""The slice of a plan that a task builds its operators and tables from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from headrace.api.operators.streams import PartitionBy
+from headrace.api.specs import Node, StreamSpec, TableSpec
+from headrace.plan.joins import fillers_of_versions
+from headrace.plan.model import Plan, StagePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablesPlan:
+    """The tables of a stage."""
+
+    tables: tuple[TableSpec, ...]
+    side_inputs: Mapping[str, StreamSpec]
+    readers: Mapping[str, int]
+    """By remote table how many tasks of the app read it: each has an equal share of its rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPlan:
+    """The operators of a stage."""
+
+    nodes: Mapping[str, Node]
+    """By id, upstream first."""
+    tables: TablesPlan
+    fillers: Mapping[str, tuple[str, ...]]
+    """By join with a table of versions the nodes that write the table: the join waits for them."""
+    needed: Mapping[str, tuple[str, ...] | None]
+    """By node the columns of its results that others need; None: all."""
+    remote_keys: Mapping[str, tuple[str, ...]]
+    """By node that sends to a remote table the table's key."""
+    partials_of: Mapping[str, Node]
+    """By ``partition_by`` that writes partial results the window that they belong to."""
+    takes_partials: frozenset[str]
+    """The windows of this stage whose input is partial results."""
+
+
+def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
+    """The slice of ``plan`` for the tasks of ``stage``."""
+    graph = plan.graph
+    nodes = {id_: graph.nodes[id_] for id_ in stage.nodes}
+    fillers = fillers_of_versions(graph)
+    written = {id_: graph.tables.get(node.operator.stream_written or "") for id_, node in nodes.items()}
+    return ChainPlan(
+        nodes=nodes,
+        tables=TablesPlan(
+            tables=tuple(graph.tables[id_] for id_ in stage.tables),
+            side_inputs={id_: graph.streams[id_] for id_ in stage.side_inputs},
+            readers={id_: _readers(plan, id_) for id_ in stage.tables if graph.tables[id_].remote is not None},
+        ),
+        fillers={id_: fillers[id_] for id_ in nodes if id_ in fillers},
+        needed={id_: plan.needed.get(id_) for id_ in nodes},
+        remote_keys={id_: table.key for id_, table in written.items() if table is not None},
+        partials_of={
+            id_: graph.nodes[plan.combined[node.operator.stream]]
+            for id_, node in nodes.items()
+            if isinstance(node.operator, PartitionBy) and node.operator.stream in plan.combined
+        },
+        takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
+    )
+
+
+def _readers(plan: Plan, table: str) -> int:
+    joins = {node.id for node in plan.graph.joins_of(table)}
+    return max(1, sum(len(stage.tasks) for stage in plan.stages if joins & set(stage.nodes)))

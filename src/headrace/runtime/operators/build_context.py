@@ -1,0 +1,31 @@
+"""What an operator may use of its task, and of the plan, when it is built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.api.specs import Node
+from headrace.runtime.calls.lanes import Calls
+from headrace.runtime.operators.base import Counters, Port
+from headrace.runtime.tables.task_tables import TaskTables
+from headrace.serdes.schema import Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """Made by the chain for each node; an operator takes from it what it needs."""
+
+    port: Port
+    counters: Counters
+    calls: Calls
+    tables: TaskTables
+    inputs: tuple[Schema, ...]
+    """The schemas of its inputs."""
+    needed: tuple[str, ...] | None = None
+    """The columns of its results that others need; None: all."""
+    takes_partials: bool = False
+    """A window: its input is partial results, made before the shuffle."""
+    remote_key: tuple[str, ...] = ()
+    """A ``send_to``: the key of the remote table that it writes; empty for a stream."""
+    partials_of: Node | None = None
+    """A ``partition_by``: the window whose partial results it writes instead of messages."""
