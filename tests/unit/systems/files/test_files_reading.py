@@ -78,7 +78,7 @@ def test_files_are_dealt_by_name(tmp_path: Path) -> None:
 def test_an_offset_behind_the_end_is_refused(tmp_path: Path) -> None:
     for format in FORMATS:
         consumer = FilesSystem(str(write(tmp_path / f"a.{format}", table(10)))).consumer()
-        with pytest.raises(UsageError, match="offset 11 lies behind the end, 10"):
+        with pytest.raises(UsageError, match="offset 11 is after the end, 10"):
             consumer.register(ssp(), 11)
         with pytest.raises(StreamNotFoundError, match="partitions 0 to 0"):
             consumer.register(ssp(1), 0)
