@@ -10,8 +10,9 @@ from typing_extensions import override
 
 from headrace.core.errors import StreamNotFoundError, UsageError
 from headrace.core.ids import SSP
+from headrace.serdes.row_pieces import Piece
 from headrace.systems.base import BadRecord, Edge, Ended, Polled, Position, Rows
-from headrace.systems.files.rowfile import Piece, RowFile
+from headrace.systems.files.rowfile import RowFile
 from headrace.systems.registered import Reading, RegisteringConsumer
 
 Open = Callable[[Path], RowFile]
