@@ -25,7 +25,7 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 ELSEWHERE = {
     "headrace.stores.database.StateCorruptError": "a subclass that the task's start tells apart",
     "headrace.stores.database.StateLockedError": "a subclass that the task's start tells apart",
-    "headrace.systems.files.text.RowsUnreadable": "never leaves the files system",
+    "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }
 

@@ -1,21 +1,18 @@
-"""Runs: aggregation state as a few sorted-by-age DataFrames instead of one entry per key.
+"""Runs: aggregation state as a few DataFrames, ordered by age, instead of one entry per key.
 
-Aggregates that merge (counts, sums, ...) need not look old values up: new partial results are a new *run*,
-and runs are merged when they are read, or when two neighbours are of like size (so the number of runs grows
-with the logarithm of the entries, and each entry is merged a logarithmic number of times). Everything is
-columnar: adding a batch of 10,000 keys costs no Python per key, and a checkpoint writes just the rows
-that changed since the last one.
+Aggregates that merge (counts, sums, ...) need no look-up of old values. New partial results are a new *run*. Runs are
+merged when they are read, or when two neighbours are of like size (``stores.tiers``). Everything is columnar: adding a
+batch of 10,000 keys costs no Python per key, and a checkpoint writes only the rows that changed since the last one.
 
-Two operations change it: ``add`` a run, and take all rows with ``time <= bound`` out of it (``take``, ``drop``,
-``retire``). Both are logged. A large run is in pieces by the hash of its keys (``stores.pieces``), and so is what is
-taken, read or merged: a range of hashes comes after the other, so that this needs little memory, however much it is.
+Two operations change the state, and both are logged: ``add`` a run, and remove all rows with ``time <= bound``
+(``take``, ``drop``, ``retire``). A large run is in pieces by the hash of its keys (``stores.pieces``). Taking, reading
+and merging process one range of hashes at a time, so they need little memory for any number of rows.
 
-On disk a manifest names the runs (``stores.runs_manifest``). A restart reads the manifest alone; a piece is read when
-it is asked for. Taking some rows of a large run notes up to which time they are gone; they are left out when it is
-read, and go when it is merged.
+A restart reads the manifest alone; a piece is read when it is asked for. Taking some rows of a large run records the
+time up to which its rows are gone. They are left out when the run is read, and disappear when it is merged.
 
-Rows that are to be looked up have a column with the hash of their keys: runs are in its order, and each has an index in
-memory (``stores.hash_index``). So ``matching`` and ``between`` read only the slices that have what is asked for.
+Rows that are looked up have a column with the hash of their keys. Their runs are in its order, and each run has an
+index in memory (``stores.hash_index``), so ``matching`` and ``between`` read only the slices they need.
 """
 
 from __future__ import annotations
@@ -24,10 +21,10 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
@@ -44,7 +41,7 @@ from headrace.stores.pieces import (
     deal,
     together,
 )
-from headrace.stores.runs_manifest import Manifest, ManifestOfFormat1, RunEntry, read_manifest
+from headrace.stores.tiers import Manifest, Tiers, unknown_change
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
@@ -52,16 +49,32 @@ _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
 _FRESH_RUNS_MAX = 64
 _MERGED_ROWS_MAX = 1 << 21
-"""Runs are not merged beyond this size: a merge must stay short, however large the state is."""
-
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+
+_FORMAT = 4
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
 
+class _Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """What the manifest says of a run."""
+
+    number: int
+    heights: list[int]
+    low: int
+    high: int
+    gone_to: int | None = None
+
+
+class _Manifest(Manifest, frozen=True, kw_only=True):
+    format: int = _FORMAT
+    runs: list[_Entry]
+    taken: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """``low`` and ``high`` bound its times; rows up to ``gone_to`` are gone, though the pieces have them."""
+    """``low`` and ``high`` bound its times. Rows up to ``gone_to`` are gone, though the pieces still have them."""
 
     pieces: Pieces
     low: int
@@ -69,23 +82,38 @@ class _Run:
     gone_to: int | None = None
     index: HashIndex | None = None
 
-    def entry(self) -> RunEntry:
-        """What a start must know of it."""
+    @property
+    def living(self) -> int:
+        """How many rows the pieces have."""
+        return self.pieces.rows
+
+    def entry(self) -> _Entry:
+        """What the manifest says of it."""
         pieces = self.pieces
-        return RunEntry(
-            number=pieces.number, heights=pieces.heights, low=self.low, high=self.high, gone_to=self.gone_to
-        )
+        return _Entry(number=pieces.number, heights=pieces.heights, low=self.low, high=self.high, gone_to=self.gone_to)
+
+    def write(self, writes: Writes) -> None:
+        """Write it, if it isn't in the database yet."""
+        if self.index is not None:
+            self.index.write(writes)
+        self.pieces.write(writes)
+
+    def erase(self, writes: Writes) -> None:
+        """Remove it from the database."""
+        if self.index is not None:
+            self.index.erase(writes)
+        self.pieces.erase(writes)
 
     def overlaps(self, low: int, high: int) -> bool:
         """Whether it may hold rows with ``low <= time <= high``."""
         return self.low <= high and self.high >= low
 
     def from_(self, low: int) -> int:
-        """``low``, or where the times begin that aren't gone."""
+        """``low``, or the first time that isn't gone."""
         return low if self.gone_to is None else max(low, self.gone_to + 1)
 
     def within(self, time: str, low: int | None, bound: int | None) -> pl.Expr | None:
-        """Which rows are there and have ``low <= time <= bound``; None: all that the pieces have."""
+        """Which rows aren't gone and have ``low <= time <= bound``; None: all that the pieces have."""
         tests = []
         if self.gone_to is not None:
             tests.append(pl.col(time) > self.gone_to)
@@ -99,10 +127,10 @@ class _Run:
 class Runs(StateStore):
     """Rows under a time column that merge by key. ``merge`` turns any concatenation of runs into one run.
 
-    ``keys`` are the columns that rows meet by: without them nothing is dealt, and everything is merged as a whole.
-    ``conform`` makes rows that an earlier version of the app added what this one does, or refuses them.
+    ``keys`` are the columns that rows are merged by. Without them runs aren't dealt into pieces, and are merged whole.
+    ``conform`` turns rows that an earlier version of the app added into rows of this version, or refuses them.
 
-    ``hashed``, instead of ``keys``, is a column that has a hash of these. Rows are added, and merged, in its order.
+    ``hashed``, instead of ``keys``, is a column with a hash of the keys. Rows are added, and merged, in its order.
     """
 
     def __init__(
@@ -124,18 +152,13 @@ class Runs(StateStore):
             self._hash_of = lambda rows: rows.get_column(hashed).to_numpy()
         elif keys:
             self._hash_of = lambda rows: hash_rows(rows, keys)
-        self._conform = conform
         self._kept = Kept(id_, None, conform, sliced=hashed is not None)
-        self._runs: list[_Run] = []
-        self._next_number = 0
-        self._gone: list[_Run] = []
-        self._keys_of_format_1: list[bytes] = []
+        self._tiers: Tiers[_Run] = Tiers(self._kept, _MERGED_ROWS_MAX, self._merged)
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
         self._fresh_merged = 0
         self._log: list[bytes] = []
         self._earliest: int | None = None
-        self._changed = False
         self.taken: int | None = None
         """The highest bound up to which rows were ever taken or dropped."""
 
@@ -146,18 +169,18 @@ class Runs(StateStore):
 
     @property
     def earliest(self) -> int | None:
-        """The lowest time held, None when empty. May be lower than the truth after ``take``, never higher."""
+        """The lowest time held, None when empty. After ``take`` it may be too low, never too high."""
         return self._earliest
 
     @property
     def latest(self) -> int | None:
         """The highest time held, None when empty."""
-        highest = [run.high for run in self._runs]
+        highest = [run.high for run in self._tiers.parts]
         highest += [self._bounds(frame)[1] for frame in self._fresh]
         return max(highest, default=None)
 
     def add(self, run: pl.DataFrame) -> None:
-        """Take in partial results; they count from now on."""
+        """Add partial results."""
         if not run.height:
             return
         low, _ = self._bounds(run)
@@ -173,9 +196,9 @@ class Runs(StateStore):
         return concat_rows(parts) if parts else None
 
     def take_parts(self, bound: int) -> Iterator[pl.DataFrame]:
-        """As ``take``, in frames of different keys. The rows are gone when this returns, read or not.
+        """Like ``take``, in frames that share no keys. The rows are gone when this returns, read or not.
 
-        They have to be read before the next ``persist``.
+        The caller has to read them before the next ``persist``.
         """
         if self._earliest is None or self._earliest > bound:
             return iter(())
@@ -191,8 +214,8 @@ class Runs(StateStore):
             self._remove(bound)
 
     def frames(self, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """Everything that may hold rows with ``low <= time <= high``, as it is: other times are in it too."""
-        for run in self._runs:
+        """All frames that may hold rows with ``low <= time <= high``, unmerged. They may hold other times, too."""
+        for run in self._tiers.parts:
             if run.overlaps(low, high):
                 there = run.within(self._time, None, None)
                 for piece in run.pieces.all():
@@ -200,11 +223,11 @@ class Runs(StateStore):
         yield from self._fresh
 
     def matching(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """Everything with one of the hashes ``wanted`` and ``low <= time <= high``, as it is, older runs first.
+        """All rows with one of the hashes ``wanted`` and ``low <= time <= high``, unmerged, older runs first.
 
-        ``wanted`` ascends and has nothing twice. Others may be among those found. A frame is in the order of hashes.
+        ``wanted`` ascends and has no duplicates. Other rows may be among those found. Frames are in hash order.
         """
-        for run in self._runs:
+        for run in self._tiers.parts:
             if run.index is not None and run.overlaps(low, high):
                 yield from self._at(run, run.index.places(wanted, run.from_(low), high))
         for frame in self._fresh:
@@ -213,9 +236,9 @@ class Runs(StateStore):
                 yield frame[places]
 
     def between(self, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """Everything with ``low <= time <= high``, as it is. Only of rows that are looked up."""
+        """All rows with ``low <= time <= high``, unmerged. Only for stores with ``hashed``."""
         within = pl.col(self._time).is_between(low, high)
-        for run in self._runs:
+        for run in self._tiers.parts:
             if run.index is not None and run.overlaps(low, high):
                 for rows in self._at(run, run.index.between(run.from_(low), high)):
                     yield rows.filter(within)
@@ -223,19 +246,19 @@ class Runs(StateStore):
             yield frame.filter(within)
 
     def read_parts(self, low: int, bound: int, widening: int = 1) -> Iterator[pl.DataFrame]:
-        """All rows with ``low <= time <= bound``, merged, in frames of different keys; they stay.
+        """All rows with ``low <= time <= bound``, merged, in frames that share no keys. They stay in the store.
 
-        What is taken before they are read shows nevertheless. ``widening``: how many rows the reader will make of each.
+        Rows that are taken before they are read still show. ``widening``: how many rows the reader makes of each.
         """
         if self._earliest is None or self._earliest > bound:
             return iter(())
-        found = [run for run in self._runs if run.low <= bound and run.high >= low]
+        found = [run for run in self._tiers.parts if run.low <= bound and run.high >= low]
         within = pl.col(self._time).is_between(low, bound)
         fresh = [frame.filter(within) for frame in self._fresh]
         return self._merged_parts(found, fresh, low, bound, widening)
 
     def retire(self, bound: int) -> None:
-        """Remove all rows with ``time <= bound``; the bound is remembered, though there were none."""
+        """Remove all rows with ``time <= bound``, and remember the bound even if there were none."""
         if self._earliest is None or (bound == self.taken and self._earliest > bound):
             return
         if self._earliest <= bound:
@@ -250,17 +273,15 @@ class Runs(StateStore):
 
     @override
     def entries(self) -> int:
-        return sum(run.pieces.rows for run in self._runs) + self._fresh_rows
+        return sum(run.pieces.rows for run in self._tiers.parts) + self._fresh_rows
 
     @override
     def clear(self) -> None:
-        for run in self._runs:
-            self._leave(run)
-        self._runs, self._fresh, self._log = [], [], []
+        self._tiers.clear()
+        self._fresh, self._log = [], []
         self._fresh_rows = self._fresh_merged = 0
         self._earliest = None
         self.taken = None
-        self._changed = True
 
     # -- the changelog
 
@@ -279,50 +300,28 @@ class Runs(StateStore):
         elif operation == _TAKE:
             self._remove(_BOUND.unpack(body)[0])
         else:
-            raise CorruptLogError(
-                f"store {self._id!r}: unknown change format {operation!r} in the changelog",
-                hint="the changelog was written by a newer Headrace; upgrade this one",
-            )
+            raise unknown_change(self._id, operation)
 
     # -- the local database
 
     @override
     def attach(self, view: View) -> None:
-        self._kept = Kept(self._id, view, self._conform, sliced=self._hashed is not None)
-        manifest = read_manifest(self._id, view)
-        if manifest is None:
-            return
-        if isinstance(manifest, ManifestOfFormat1):  # the next commit writes it anew
-            self._keys_of_format_1 = manifest.keys()
-            for rows in manifest.read(self._id, view):
-                self._push(rows)
-        else:
-            self._runs = [self._attached(entry) for entry in manifest.runs]
-            self._next_number = manifest.next_number
-            self._earliest = min((run.low for run in self._runs), default=None)
-        self.taken = manifest.taken
+        manifest = self._tiers.attach(view, _Manifest, _FORMAT)
+        if manifest is not None:
+            self._tiers.restore([self._attached(entry) for entry in manifest.runs])
+            self._earliest = min((run.low for run in self._tiers.parts), default=None)
+            self.taken = manifest.taken
 
-    def _attached(self, entry: RunEntry) -> _Run:
+    def _attached(self, entry: _Entry) -> _Run:
         pieces = Pieces(self._kept, entry.number, entry.heights)
         return _Run(pieces, entry.low, entry.high, entry.gone_to, self._index(pieces))
 
     @override
     def persist(self, writes: Writes) -> None:
-        if not self._changed:
-            return
-        for key in self._keys_of_format_1:
-            writes.delete(key)
-        for run in self._gone:
-            if run.index is not None:
-                run.index.erase(writes)
-            run.pieces.erase(writes)
-        for run in self._runs:
-            if run.index is not None:
-                run.index.write(writes)
-            run.pieces.write(writes)
-        Manifest(runs=[run.entry() for run in self._runs], taken=self.taken).write(writes)
-        self._gone, self._keys_of_format_1 = [], []
-        self._changed = False
+        if self._tiers.changed:
+            self._tiers.persist(
+                writes, lambda: _Manifest(runs=[run.entry() for run in self._tiers.parts], taken=self.taken)
+            )
 
     # -- inside
 
@@ -362,7 +361,7 @@ class Runs(StateStore):
         self._fresh_merged = self._fresh_rows
 
     def _settle(self) -> None:
-        """Log what is fresh and make it a run of the past."""
+        """Log the fresh rows and make a run of them."""
         if not self._fresh:
             return
         self._merge_fresh()
@@ -372,29 +371,18 @@ class Runs(StateStore):
         self._push(frame)
 
     def _push(self, frame: pl.DataFrame) -> None:
-        self._runs.append(self._run(deal(frame, self._hash_of, 0, self._bits(frame.height, ()))))
-        while len(self._runs) > 1:
-            older, newer = self._runs[-2:]
-            rows = older.pieces.rows + newer.pieces.rows
-            if older.pieces.rows >= 2 * newer.pieces.rows or rows > _MERGED_ROWS_MAX:
-                break
-            bits = self._bits(rows, (older, newer))
-            both = together([self._flow(run, None, None, bits) for run in (older, newer)])
-            merged = [None if part is None else self._merge(part) for part in both]
-            self._leave(older)
-            self._leave(newer)
-            self._runs[-2:] = [self._run(merged)] if any(part is not None for part in merged) else []
-        self._earliest = min((run.low for run in self._runs), default=None)
+        self._tiers.push(self._run(deal(frame, self._hash_of, 0, self._bits(frame.height, ()))))
+        self._earliest = min((run.low for run in self._tiers.parts), default=None)
 
-    def _leave(self, run: _Run) -> None:
-        if run.pieces.stored:
-            self._gone.append(run)
+    def _merged(self, older: _Run, newer: _Run) -> list[_Run]:
+        bits = self._bits(older.living + newer.living, (older, newer))
+        both = together([self._flow(run, None, None, bits) for run in (older, newer)])
+        merged = [None if part is None else self._merge(part) for part in both]
+        return [self._run(merged)] if any(part is not None for part in merged) else []
 
     def _run(self, parts: Sequence[PieceRows]) -> _Run:
         bounds = [self._bounds(part) for part in parts if part is not None]
-        pieces = Pieces.of(self._kept, self._next_number, parts)
-        self._next_number += 1
-        self._changed = True
+        pieces = Pieces.of(self._kept, self._tiers.number(), parts)
         low, high = min(low for low, _ in bounds), max(high for _, high in bounds)
         return _Run(pieces, low, high, index=self._index(pieces))
 
@@ -402,7 +390,7 @@ class Runs(StateStore):
         return None if self._hashed is None else HashIndex(self._kept, pieces, self._hashed, self._time)
 
     def _at(self, run: _Run, places: Places) -> Iterator[pl.DataFrame]:
-        """The rows at these places that are still there, perhaps with others; small lots together."""
+        """The rows at these places that aren't gone, perhaps with others. Small frames are concatenated."""
         there = run.within(self._time, None, None)
         waiting: list[pl.DataFrame] = []
         for piece, within in run.pieces.at(places):
@@ -415,26 +403,24 @@ class Runs(StateStore):
             yield concat_rows(waiting)
 
     def _remove(self, bound: int) -> list[_Run]:
-        """Take rows with ``time <= bound`` out of all runs. Runs that begin later aren't touched, or even loaded."""
+        """Remove rows with ``time <= bound`` from all runs. Runs that begin later aren't even loaded."""
         taken, kept = [], []
         self.taken = bound if self.taken is None else max(bound, self.taken)
-        self._changed = True
-        for run in self._runs:
+        for run in self._tiers.parts:
             if run.low > bound:
                 kept.append(run)
                 continue
             taken.append(run)
             rest = self._rest(run, bound)
-            if rest is None or rest.pieces is not run.pieces:
-                self._leave(run)
             kept += [] if rest is None else [rest]
-        self._runs = kept
+        self._tiers.replace(kept)
+        self._tiers.changed = True
         lows = [run.low for run in kept] + [self._bounds(frame)[0] for frame in self._fresh]
         self._earliest = min(lows, default=None)
         return taken
 
     def _rest(self, run: _Run, bound: int) -> _Run | None:
-        """What is left of a run; a small one is written anew."""
+        """What is left of a run. A small run is rewritten."""
         if run.high <= bound:
             return None
         if run.pieces.bits:

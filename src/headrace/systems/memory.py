@@ -1,8 +1,8 @@
-"""The memory system: the reference of what a record system does, for one process and its threads.
+"""The memory system: the reference for what a record system does, for one process and its threads.
 
-An offset counts the records of its partition from 0. Nothing that was sent can be read before its flush, as
-with a system that has a disk or a network between the two, so a test meets a forgotten flush. One lock guards
-everything; nothing waits while it is held.
+An offset counts the records of its partition from 0. A record can't be read before it is flushed, as in a system with a
+disk or a network between writer and reader, so tests find a forgotten flush. One lock guards everything, and nothing
+blocks while it is held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from headrace.core.ids import SSP, Offset, check_id
 from headrace.serdes.dtypes import instantiate
 from headrace.systems.base import (
     Admin,
-    Consumer,
     Edge,
     Ended,
     Extent,
@@ -40,11 +39,12 @@ from headrace.systems.base import (
     StreamInfo,
     System,
 )
+from headrace.systems.registered import Reading, RegisteringConsumer
 
 
 @dataclass(slots=True)
 class _Partition:
-    """The kept records; ``payloads[0]`` stands at ``oldest``."""
+    """The kept records; ``payloads[0]`` has the offset ``oldest``."""
 
     payloads: list[bytes] = field(default_factory=list)
     oldest: Offset = 0
@@ -63,7 +63,7 @@ class _Stream:
 
 
 class MemorySystem(System):
-    """See ``System``. Everyone who shall see the same streams holds the same object."""
+    """Streams in memory. Whoever shares streams shares this object."""
 
     _named: ClassVar[dict[str, MemorySystem]] = {}
     _naming: ClassVar[threading.Lock] = threading.Lock()
@@ -75,13 +75,13 @@ class MemorySystem(System):
 
     @classmethod
     def named(cls, name: str) -> MemorySystem:
-        """This process's memory system of that name, made at the first call (by a ``SystemSpec``)."""
+        """Return this process's memory system of that name (of a ``SystemSpec``), creating it at the first call."""
         with cls._naming:
             return cls._named.setdefault(name, cls())
 
     @classmethod
     def forget(cls, name: str) -> None:
-        """Let go of a named system."""
+        """Remove a named system from this process."""
         with cls._naming:
             cls._named.pop(name, None)
 
@@ -117,7 +117,7 @@ class MemorySystem(System):
 
 
 class MemoryAdmin(Admin):
-    """See ``Admin``."""
+    """Creates, describes, seals and trims streams in memory."""
 
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
@@ -189,18 +189,12 @@ class MemoryAdmin(Admin):
             return {number: position for (name, number), position in positions.items() if name == group}
 
 
-@dataclass(slots=True)
-class _Reading:
-    position: Offset
-    ended: bool = False
-
-
-class MemoryConsumer(Consumer):
-    """See ``Consumer``."""
+class MemoryConsumer(RegisteringConsumer[Reading]):
+    """Reads the partitions of a memory system. A pipe wakes whoever waits for it."""
 
     def __init__(self, system: MemorySystem) -> None:
+        super().__init__()
         self._system = system
-        self._readings: dict[SSP, _Reading] = {}
         self._registered: set[tuple[str, int]] = set()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -223,16 +217,16 @@ class MemoryConsumer(Consumer):
             else:
                 start = position
             if start < part.oldest:
-                raise TrimmedOffsetError(f"{ssp}: offset {start} was given up; the oldest is {part.oldest}")
+                raise TrimmedOffsetError(f"{ssp}: offset {start} was trimmed; the oldest is {part.oldest}")
             if start > part.upcoming:
-                raise UsageError(f"{ssp}: offset {start} lies behind the end, {part.upcoming}")
-            self._readings[ssp] = _Reading(start)
+                raise UsageError(f"{ssp}: offset {start} is after the end, {part.upcoming}")
+            self._readings[ssp] = Reading(ssp, start)
             self._registered.add((ssp.stream.name, ssp.partition))
 
     @override
     def unregister(self, ssp: SSP) -> None:
         with self._system._lock:
-            self._readings.pop(ssp, None)
+            super().unregister(ssp)
             self._registered.discard((ssp.stream.name, ssp.partition))
 
     @override
@@ -242,17 +236,17 @@ class MemoryConsumer(Consumer):
             if self._signalled:
                 os.read(self._wake_read, 1)
                 self._signalled = False
-            for ssp in self._readings if ssps is None else ssps:
-                out.extend(self._read(ssp, max_bytes))
+            for reading in self._asked(ssps):
+                out.extend(self._read(reading, max_bytes))
         return out
 
-    def _read(self, ssp: SSP, max_bytes: int) -> list[Polled]:
-        reading = self._reading(ssp)
+    def _read(self, reading: Reading, max_bytes: int) -> list[Polled]:
+        ssp = reading.ssp
         stream = self._system._stream(ssp.stream.name)
         part = stream.partitions[ssp.partition]
         start = reading.position
         if start < part.oldest:
-            raise TrimmedOffsetError(f"{ssp}: offset {start} was given up; the oldest is {part.oldest}")
+            raise TrimmedOffsetError(f"{ssp}: offset {start} was trimmed; the oldest is {part.oldest}")
         index, taken = start - part.oldest, 0
         stop = index
         while stop < len(part.payloads):
@@ -269,16 +263,6 @@ class MemoryConsumer(Consumer):
             reading.ended = True
             out.append(Ended(ssp, reading.position))
         return out
-
-    def _reading(self, ssp: SSP) -> _Reading:
-        reading = self._readings.get(ssp)
-        if reading is None:
-            raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
-        return reading
-
-    @override
-    def position(self, ssp: SSP) -> Offset:
-        return self._reading(ssp).position
 
     @override
     def fileno(self) -> int | None:
@@ -301,7 +285,7 @@ class MemoryConsumer(Consumer):
 
 
 class MemoryProducer(Producer):
-    """See ``Producer``."""
+    """Buffers records until ``flush``."""
 
     def __init__(self, system: MemorySystem) -> None:
         self._system = system
@@ -319,7 +303,7 @@ class MemoryProducer(Producer):
 
     def _refuse_if_sealed(self, stream: str) -> None:
         if self._system._stream(stream).sealed:
-            raise StreamSealedError(f"stream {stream!r} was sealed: it takes no more records")
+            raise StreamSealedError(f"stream {stream!r} is sealed: it takes no more records")
 
     @override
     def flush(self) -> dict[tuple[str, int], Offset]:
@@ -347,7 +331,7 @@ class MemoryProducer(Producer):
 
 
 def open_memory(name: str, options: Mapping[str, Any]) -> MemorySystem:
-    """The memory system of a ``SystemSpec``: this process's of the name that is given, or else the spec's."""
+    """Return the memory system of a ``SystemSpec``: the one called ``options["name"]``, else ``name``."""
     unknown = set(options) - {"name"}
     if unknown:
         raise DeclarationError(f"system {name!r} (memory): unknown options {sorted(unknown)}", hint="memory takes name")

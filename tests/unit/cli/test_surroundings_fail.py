@@ -107,7 +107,7 @@ def test_a_full_disk_ends_a_local_run_and_says_how_to_go_on(cli: Cli, spawn: Spa
     code, err = how_it_ended(run)
     assert code == 1
     assert "could not be written" in err
-    assert "hint: make room on the disk; then start the app again: it goes on from its last checkpoint" in err
+    assert "hint: make room on the disk; then start the app again: it resumes from its last checkpoint" in err
     write(4)
     cli("stream", "seal", "numbers")
     assert how_it_ended(spawn("run", pipeline, "--local", "--quiet")) == (0, "")

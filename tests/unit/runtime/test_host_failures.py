@@ -292,7 +292,7 @@ def test_a_source_that_gave_up_what_was_not_read_is_no_sign_of_a_replacement(tmp
         for number, extent in enumerate(admin.extents("orders")):
             admin.trim(SSP(StreamId("log", "orders"), number), extent.upcoming)
         with pytest.raises(
-            TrimmedOffsetError, match=r"task orders/0.*log\.orders\[0\]: offset \d+ was given up"
+            TrimmedOffsetError, match=r"task orders/0.*log\.orders\[0\]: offset \d+ was trimmed"
         ) as caught:
             app.start()
         assert "retention" in (caught.value.hint or "")

@@ -182,7 +182,7 @@ def test_a_missing_piece_is_an_error() -> None:
         again.take(keys("a"))
 
 
-# -- the formats, byte for byte: what an older Headrace wrote has to be read for good
+# -- the formats, byte for byte
 
 
 def test_changes_of_version_1_are_read() -> None:
@@ -195,11 +195,11 @@ def test_changes_of_version_1_are_read() -> None:
     assert sessions.scan() is None
 
 
-def test_local_state_of_version_2_is_read() -> None:
+def test_local_state_of_version_3_is_read() -> None:
     disk = Disk()
     disk.put(
         b"manifest",
-        b'{"format":2,"segments":[{"number":3,"heights":[2],"living":1,"lows":[7],"masked":true}]}',
+        b'{"format":3,"segments":[{"number":3,"heights":[2],"living":1,"lows":[7],"masked":true}]}',
     )
     place = (3).to_bytes(8) + (0).to_bytes(4)
     # In the order of their hashes, the null first.
@@ -215,20 +215,10 @@ def test_local_state_of_version_2_is_read() -> None:
     assert held(sessions.take(keys(None))) == [(None, -2, 7, 2)]
 
 
-def test_local_state_of_version_1_is_read() -> None:
-    disk = Disk()
-    disk.put(b"manifest", b'{"format":1,"segments":[{"number":3,"rows":2,"pieces":1,"masked":true}]}')
-    disk.put(b"r" + (3).to_bytes(8) + (0).to_bytes(4), (HERE / "keyed-add-v1.bin").read_bytes()[1:])
-    disk.put(b"m" + (3).to_bytes(8), b"\x40")
-    sessions = store()
-    sessions.attach(disk)
-    assert held(sessions.scan()) == [(None, -2, 7, 2)]
-
-
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"segments":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 3"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 3"):
         store().attach(disk)
 
 

@@ -171,11 +171,11 @@ def test_a_missing_piece_is_an_error() -> None:
 # -- the formats of the local state, byte for byte
 
 
-def test_local_state_of_version_2_is_read() -> None:
+def test_local_state_of_version_4_is_read() -> None:
     disk = Disk()
     disk.put(
         b"manifest",
-        b'{"format":2,"runs":[{"number":3,"heights":[0,2],"low":11,"high":20,"gone_to":10}],"taken":10}',
+        b'{"format":4,"runs":[{"number":3,"heights":[0,2],"low":11,"high":20,"gone_to":10}],"taken":10}',
     )
     disk.put(b"p" + (3).to_bytes(8) + (1).to_bytes(4) + (0).to_bytes(4), (HERE / "runs-piece-v1.bin").read_bytes())
     windows = store()
@@ -184,25 +184,10 @@ def test_local_state_of_version_2_is_read() -> None:
     assert contents(windows.scan()) == {(20, 2): 6}
 
 
-def test_local_state_of_version_1_is_read_and_written_anew() -> None:
-    disk = Disk()
-    disk.put(b"manifest", b'{"format":1,"runs":[{"number":3,"rows":2,"low":10,"high":20,"pieces":1}],"taken":9}')
-    disk.put(b"r" + (3).to_bytes(8) + (0).to_bytes(4), (HERE / "runs-piece-v1.bin").read_bytes())
-    windows = store()
-    windows.attach(disk)
-    assert (windows.earliest, windows.taken) == (10, 9)
-    assert contents(windows.scan()) == {(10, 1): 5, (20, 2): 6}
-    windows.persist(disk)
-    assert sorted(key[:1] for key in disk.values) == [b"m", b"p"]
-    again = store()
-    again.attach(disk)
-    assert contents(again.scan()) == {(10, 1): 5, (20, 2): 6}
-
-
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"runs":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 1 to 4"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 4"):
         store().attach(disk)
 
 

@@ -150,12 +150,11 @@ def test_an_index_is_hashes_and_times_since_the_first_in_steps() -> None:
     assert index.between(1_000, 2_000).tolist() == [0]
 
 
-@pytest.mark.parametrize("version", [b"2", b"3"])
-def test_local_state_of_older_versions_has_no_slices_and_is_looked_up_in(version: bytes) -> None:
-    """Version 2 has no indexes either; one of version 3 that is missing is told by the rows as well."""
+def test_pieces_without_slices_or_an_index_are_looked_up_in() -> None:
+    """Columns of nested types have no slices. An index that is missing is computed from the rows."""
     disk = Disk()
     entry = b'{"number":3,"heights":[3],"low":11,"high":20,"gone_to":10}'
-    disk.put(b"manifest", b'{"format":%b,"runs":[%b],"taken":10}' % (version, entry))
+    disk.put(b"manifest", b'{"format":4,"runs":[%b],"taken":10}' % entry)
     piece = b"p" + (3).to_bytes(8) + (0).to_bytes(4) + (0).to_bytes(4)
     disk.put(piece, encode_rows(frame([(9, 1, 0), (12, 1, 1), (20, 2, 2)])))
     runs = store()

@@ -1,7 +1,7 @@
-"""Where ``stream write`` takes rows from: JSON lines, CSV and Parquet, a bounded piece at a time.
+"""Where ``stream write`` takes rows from: JSON lines, CSV and Parquet, in pieces of bounded size.
 
-A pipe is read as it fills: what came is handed on once nothing more follows for a moment, and at the
-latest a tenth of a second after its first byte, so that ``tail -f | headrace stream write`` keeps up.
+A pipe is read as it fills. Rows are handed on when nothing more arrives for a moment, and at the latest a tenth of a
+second after their first byte, so that ``tail -f | headrace stream write`` keeps up.
 """
 
 from __future__ import annotations
@@ -9,76 +9,54 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.cli.interrupt import Interrupt
-from headrace.cli.stream.json_rows import JsonRows, infer_columns
+from headrace.cli.stream.inference import infer_columns
 from headrace.core.errors import DataError, UsageError
 from headrace.serdes.dtypes import Columns
+from headrace.serdes.json_rows import JsonRows, shown
+from headrace.serdes.row_pieces import ROW_BYTES_MAX, BadRow, Piece, last_row_ends, parse_rows
 from headrace.serdes.schema import Schema
-
-T = TypeVar("T")
+from headrace.systems.files.csvfile import csv_header, infer_csv, open_csv
+from headrace.systems.files.parquet import ParquetFile, parquet_columns
 
 STDIN = "-"
-PIECE_BYTES = 1 << 20
-PIECE_ROWS = 1 << 16
-LINE_BYTES_MAX = 64 << 20
+CHUNK_BYTES = 1 << 20
+TABLE_BYTES = 4 << 20
 
-_INFER_ROWS = 10_000
 _ONE_OBJECT_A_LINE = (
     "each line is one JSON object with fields as the columns; --on-error skip leaves such lines out and counts them,"
     " --drop-unknown leaves out fields that are no columns"
 )
-_MEND_ROWS = "mend the row; --on-error skip leaves such rows out and counts them"
+_FIX_ROWS = "fix the row; --on-error skip leaves such rows out and counts them"
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When what came is handed on: after a silence, and at the latest so long after its first byte (seconds)."""
+    """How long to wait for more (seconds): until nothing arrives for ``quiet``, at most ``latest`` in all."""
 
     quiet: float
     latest: float
 
     def wait(self, first_byte_at: float) -> float:
-        """How long to wait for more."""
+        """How long to wait now."""
         return max(0.0, min(self.quiet, first_byte_at + self.latest - time.monotonic()))
 
 
 PROMPT = Patience(0.005, 0.1)
 THOROUGH = Patience(0.5, 1.0)
-"""For the rows that the columns are inferred from: a few more of them make a better guess."""
-
-
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row that can't be written: where it stands, why, and how many good rows of its piece come before it."""
-
-    where: str
-    reason: str
-    rows_before: int
-    remedy: str
-
-    def error(self) -> DataError:
-        """The error to raise when the policy is to fail."""
-        return DataError(f"{self.where}: {self.reason}", hint=self.remedy)
-
-
-@dataclass(slots=True)
-class Piece:
-    """Some rows in their order, and what stood between them and is no row."""
-
-    rows: pl.DataFrame
-    bad: list[BadRow] = field(default_factory=list)
+"""For the rows that the columns are inferred from: more rows make a better guess."""
 
 
 class Source:
-    """One file, or stdin. ``columns`` may be asked for before the rows are read; then they are inferred."""
+    """One file, or stdin. ``infer`` may be called before ``blocks``, but not after it."""
 
     def __init__(self, name: str, interrupt: Interrupt, drop_unknown: bool) -> None:
         self.name = name
@@ -86,11 +64,15 @@ class Source:
         self._drop_unknown = drop_unknown
 
     def infer(self) -> dict[str, pl.DataType]:
-        """The columns that the first rows have; none when there are no rows."""
+        """The columns of the first rows; none when there are no rows."""
         raise NotImplementedError
 
-    def pieces(self, columns: Columns) -> Iterator[Piece]:
-        """All rows, as these columns."""
+    def blocks(self, columns: Columns) -> Iterator[list[Piece]]:
+        """All rows as these columns. Ends early, between rows, when interrupted."""
+        raise NotImplementedError
+
+    def bad_row(self, number: int, bad: BadRow) -> DataError:
+        """The error for a bad row; ``number`` counts rows from 0."""
         raise NotImplementedError
 
 
@@ -105,7 +87,7 @@ class JsonLines(Source):
 
     @override
     def infer(self) -> dict[str, pl.DataType]:
-        """See ``Source``: from the first chunk, which is kept."""
+        """Infer the columns from the first chunk, which is kept for ``blocks``."""
         self._chunks = self._read(THOROUGH)
         self._first = next(self._chunks, None)
         if self._first is None:
@@ -115,22 +97,18 @@ class JsonLines(Source):
         except DataError as error:
             raise DataError(f"{self.name}: {error.message}", hint=error.hint) from error
         if bad and not columns:
-            line = bad[0]
-            raise DataError(f"{self.name}:{line.index + 1}: {line.reason}", hint=_ONE_OBJECT_A_LINE)
+            raise self.bad_row(bad[0].index, bad[0])
         return columns
 
     @override
-    def pieces(self, columns: Columns) -> Iterator[Piece]:
+    def blocks(self, columns: Columns) -> Iterator[list[Piece]]:
         rows = JsonRows(columns, drop_unknown=self._drop_unknown)
-        line = 1
         for chunk in self._all_chunks():
-            frame, bad = rows.decode(chunk)
-            misfits = [
-                BadRow(f"{self.name}:{line + one.index}", one.reason, one.rows_before, _ONE_OBJECT_A_LINE)
-                for one in bad
-            ]
-            yield Piece(frame, misfits)
-            line += chunk.count(b"\n")
+            yield parse_rows(chunk, last_row_ends(chunk, quoted=False), rows.parse)
+
+    @override
+    def bad_row(self, number: int, bad: BadRow) -> DataError:
+        return DataError(f"{self.name}:{number + 1}: {bad.reason}: {shown(bad.raw)}", hint=_ONE_OBJECT_A_LINE)
 
     def _all_chunks(self) -> Iterator[bytes]:
         if self._first is not None:
@@ -147,7 +125,7 @@ class JsonLines(Source):
 
 
 class TableFile(Source):
-    """A Parquet or CSV file. CSV is read as text and converted by the stream's columns, so no type is guessed."""
+    """A Parquet or CSV file. CSV is read as text and converted to the stream's columns, so no type is guessed."""
 
     def __init__(self, path: Path, is_csv: bool, interrupt: Interrupt, drop_unknown: bool) -> None:
         super().__init__(str(path), interrupt, drop_unknown)
@@ -156,65 +134,51 @@ class TableFile(Source):
 
     @override
     def infer(self) -> dict[str, pl.DataType]:
-        """See ``Source``: a Parquet file says it; of a CSV file the first rows are looked at."""
-        if self._is_csv:
-            return self._guarded(
-                lambda: dict(pl.read_csv(self._path, n_rows=_INFER_ROWS, infer_schema_length=None, glob=False).schema)
-            )
-        return self._guarded(lambda: dict(pl.read_parquet_schema(self._path)))
+        return dict(infer_csv(self._path) if self._is_csv else parquet_columns(self._path))
 
     @override
-    def pieces(self, columns: Columns) -> Iterator[Piece]:
+    def blocks(self, columns: Columns) -> Iterator[list[Piece]]:
         schema = Schema.of(columns)
-        read = 0
-        lazy = (
-            pl.scan_csv(self._path, infer_schema=False, glob=False)
+        with closing(
+            open_csv(self._path, dict.fromkeys(csv_header(self._path), pl.String()))
             if self._is_csv
-            else pl.scan_parquet(self._path, glob=False)
-        )
-        batches = self._guarded(lambda: iter(lazy.collect_batches(chunk_size=PIECE_ROWS)))
-        while not self._interrupt.requested:
-            batch = self._guarded(lambda: next(batches, None))
-            if batch is None:
-                return
-            yield self._fit(batch, schema, read)
-            read += batch.height
+            else ParquetFile(self._path, None)
+        ) as file:
+            while not self._interrupt.requested and (pieces := file.read(TABLE_BYTES)) is not None:
+                yield [self._fit(piece, schema) if piece.span else piece for piece in pieces]
 
-    def _fit(self, batch: pl.DataFrame, schema: Schema, read: int) -> Piece:
-        unknown = [name for name in batch.columns if name not in schema.columns]
+    @override
+    def bad_row(self, number: int, bad: BadRow) -> DataError:
+        where = f"{self.name}, row {number + 1}"
+        if bad.raw:  # a line of CSV with too many fields, or too few
+            where = f"{self.name}: not a readable CSV file: row {number + 1}"
+        return DataError(f"{where}: {bad.reason}", hint=_FIX_ROWS)
+
+    def _fit(self, piece: Piece, schema: Schema) -> Piece:
+        """The piece with the columns of the schema. Rows whose values don't fit are bad, in addition."""
+        unknown = [name for name in piece.frame.columns if name not in schema.columns]
         if unknown and not self._drop_unknown:
             raise DataError(
                 f"{self.name}: the stream has no column {', '.join(unknown)}; it has {', '.join(schema.columns)}",
                 hint="--drop-unknown leaves such columns out",
             )
         try:
-            rows, mismatch = schema.conform(batch)
+            rows, mismatch = schema.conform(piece.frame)
         except DataError as error:
             raise DataError(f"{self.name}: {error.message}", hint=error.hint) from error
         if mismatch is None:
-            return Piece(rows)
+            return Piece(rows, piece.span, piece.skipped, piece.bad)
         reason = f"column {mismatch.column!r} should be {mismatch.expected}, not {mismatch.sample}"
-        bad = [
-            # Only the first misfit's reason is known; the later ones are counted.
-            BadRow(f"{self.name}, row {read + row + 1}", reason, row - before, _MEND_ROWS)
-            for before, row in enumerate(mismatch.rows)
-        ]
-        return Piece(rows, bad)
-
-    def _guarded(self, read: Callable[[], T]) -> T:
-        """What a damaged or missing file makes Polars raise, as our errors."""
-        try:
-            return read()
-        except pl.exceptions.NoDataError as error:
-            raise DataError(f"{self.name}: the file is empty", hint="a CSV file begins with its header") from error
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            kind = "CSV" if self._is_csv else "Parquet"
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{self.name}: not a readable {kind} file: {reason}") from error
+        # Only the first misfit's reason is known; the later ones are counted.
+        unreadable = {bad.index for bad in piece.bad}
+        readable = [index for index in range(piece.span) if index not in unreadable]
+        misfits = [BadRow(readable[row], reason, b"") for row in mismatch.rows]
+        bad = sorted([*piece.bad, *misfits], key=lambda row: row.index)
+        return Piece(rows, piece.span, piece.skipped, tuple(bad))
 
 
 def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> Source:
-    """A file by its ending, or stdin for ``-``. Nothing is read yet; a file that can't be is a ``UsageError``."""
+    """Open a file by its ending, or stdin for ``-``, and read nothing. Raises ``UsageError`` if it is unreadable."""
     if name == STDIN:
         return JsonLines(None, interrupt, drop_unknown)
     path = Path(name)
@@ -226,7 +190,7 @@ def open_source(name: str, interrupt: Interrupt, drop_unknown: bool) -> Source:
 
 
 def check_readable(path: Path) -> None:
-    """Raise ``UsageError`` unless this is a file that can be read."""
+    """Raise ``UsageError`` unless this is a readable file."""
     if not path.exists():
         raise UsageError(f"there is no file {path}")
     if path.is_dir():
@@ -236,37 +200,37 @@ def check_readable(path: Path) -> None:
 
 
 def read_chunks(fd: int, name: str, interrupt: Interrupt, at_first: Patience = PROMPT) -> Iterator[bytes]:
-    """Whole lines as they come; the last one needs no newline. Ends early, between lines, when interrupted.
+    """Whole lines as they arrive; the last one needs no newline. Ends early, between lines, when interrupted.
 
-    ``at_first`` is the patience for the first piece.
+    ``at_first`` is the patience for the first chunk.
     """
     lines, rest = bytearray(), bytearray()
     first_byte_at, patience = 0.0, at_first
     while True:
         timeout = patience.wait(first_byte_at) if lines else None
         ready, _, _ = select.select([fd, interrupt.fd], [], [], timeout)
-        data = os.read(fd, PIECE_BYTES) if fd in ready and not interrupt.requested else None
+        data = os.read(fd, CHUNK_BYTES) if fd in ready and not interrupt.requested else None
         if data:
             if not lines:
                 first_byte_at = time.monotonic()
             _split_lines(data, lines, rest)
-            if len(rest) > LINE_BYTES_MAX:
-                raise DataError(f"{name}: a line of more than {LINE_BYTES_MAX >> 20} MiB", hint=_ONE_OBJECT_A_LINE)
+            if len(rest) > ROW_BYTES_MAX:
+                raise DataError(f"{name}: a line of more than {ROW_BYTES_MAX >> 20} MiB", hint=_ONE_OBJECT_A_LINE)
         ended = data == b"" or interrupt.requested
-        due = ended or not ready or len(lines) >= PIECE_BYTES or patience.wait(first_byte_at) <= 0
+        due = ended or not ready or len(lines) >= CHUNK_BYTES or patience.wait(first_byte_at) <= 0
         if lines and due:
             yield bytes(lines)
             lines.clear()
             patience = PROMPT
         if ended:
-            # Half a line that an interrupt left is not a row yet; at the end of a file it is the last one.
+            # Half a line before an interrupt is not a row yet; at the end of a file it is the last row.
             if rest and not interrupt.requested:
                 yield bytes(rest)
             return
 
 
 def _split_lines(data: bytes, lines: bytearray, rest: bytearray) -> None:
-    """Append what is whole to ``lines``; keep in ``rest`` what has no newline yet."""
+    """Append whole lines to ``lines``; keep in ``rest`` what has no newline yet."""
     end = data.rfind(b"\n") + 1
     if end:
         lines += rest

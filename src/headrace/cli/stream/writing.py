@@ -1,7 +1,7 @@
 """Rows into a stream: which stream, which columns, and what to do with rows that don't fit.
 
-A row that doesn't fit ends the writing: everything before it is written, nothing behind it. Or it is left
-out and counted.
+A row that doesn't fit ends the writing: the rows before it are written, those after it aren't. Or it is left out and
+counted.
 """
 
 from __future__ import annotations
@@ -14,12 +14,23 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import polars as pl
+
 from headrace.cli.console import counted
 from headrace.cli.interrupt import Interrupt
 from headrace.cli.place import Place
-from headrace.cli.stream.sources import STDIN, BadRow, Piece, Source, open_source
-from headrace.core.errors import DeclarationError, HeadraceError, IndeterminateWriteError, StorageError, UsageError
+from headrace.cli.stream.sources import STDIN, Source, open_source
+from headrace.core.errors import (
+    DataError,
+    DeclarationError,
+    HeadraceError,
+    IndeterminateWriteError,
+    StorageError,
+    UsageError,
+)
 from headrace.serdes.dtypes import Columns, parse_columns
+from headrace.serdes.ipc import concat_rows
+from headrace.serdes.row_pieces import Piece
 from headrace.serdes.schema import Schema
 from headrace.streams.row_writer import RowWriter, WrittenFrame
 from headrace.systems.base import StreamInfo
@@ -156,8 +167,9 @@ class Writing:
 
     def _copy(self, sources: Sequence[Source], columns: Columns, writer: RowWriter) -> None:
         for source in sources:
-            for piece in source.pieces(columns):
-                self._take(piece, writer)
+            number = 0
+            for block in source.blocks(columns):
+                number = self._take(source, number, block, writer)
                 now = time.monotonic()
                 if now - self._told_at >= _PROGRESS_S:
                     self._told_at = now
@@ -166,20 +178,29 @@ class Writing:
                 self.written.stopped_in = None if is_endless(source.name) else source.name
                 return
 
-    def _take(self, piece: Piece, writer: RowWriter) -> None:
-        if not piece.bad:
-            self.written.add(writer.write(piece.rows))
-            return
-        first = piece.bad[0]
-        if not self._order.skip_bad:
-            self.written.add(writer.write(piece.rows.head(first.rows_before)))
-            raise self._explain(first)
-        self.written.add(writer.write(piece.rows))
-        self.written.skipped += len(piece.bad)
-        self.written.first_skipped = self.written.first_skipped or f"{first.where}: {first.reason}"
+    def _take(self, source: Source, number: int, block: Sequence[Piece], writer: RowWriter) -> int:
+        """Write the pieces of a block, which begins at this row; returns the number of the row after it."""
+        good: list[pl.DataFrame] = []
+        for piece in block:
+            number += piece.skipped
+            if piece.bad and not self._order.skip_bad:
+                first = piece.bad[0]
+                self._write([*good, piece.frame.head(first.index)], writer)
+                raise self._explain(source.bad_row(number + first.index, first))
+            if piece.bad and self.written.first_skipped is None:
+                self.written.first_skipped = source.bad_row(number + piece.bad[0].index, piece.bad[0]).message
+            self.written.skipped += len(piece.bad)
+            good.append(piece.frame)
+            number += piece.span
+        self._write(good, writer)
+        return number
 
-    def _explain(self, bad: BadRow) -> HeadraceError:
-        error = bad.error()
+    def _write(self, frames: Sequence[pl.DataFrame], writer: RowWriter) -> None:
+        filled = [frame for frame in frames if frame.height]
+        if filled:
+            self.written.add(writer.write(concat_rows(filled)))
+
+    def _explain(self, error: DataError) -> DataError:
         if self._inferred:
             error.hint = f"the columns were inferred from the first rows; say them with --schema. Or: {error.hint}"
         return error

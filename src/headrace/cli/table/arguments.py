@@ -71,16 +71,17 @@ def next_value(columns: Mapping[str, pl.DataType], first: Sequence[str], text: s
 
 
 def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
-    from headrace.cli.stream.json_rows import JsonRows
     from headrace.core.errors import UsageError
+    from headrace.serdes.json_rows import JsonRows
+    from headrace.serdes.row_pieces import RowsUnreadable
 
     token = json.dumps(text) if not _is_bare(dtype, text) else text
-    rows, bad = JsonRows({name: dtype}).decode(f"{{{json.dumps(name)}: {token}}}".encode())
-    if bad or "\n" in token:
+    try:
+        return JsonRows({name: dtype}).parse(f"{{{json.dumps(name)}: {token}}}".encode()).to_series()[0]
+    except RowsUnreadable as error:
         raise UsageError(
             f"{text!r} is no value of column {name!r} of table {table!r}, which is {dtype}", hint=_hint(dtype)
-        )
-    return rows.to_series()[0]
+        ) from error
 
 
 def _is_bare(dtype: pl.DataType, text: str) -> bool:

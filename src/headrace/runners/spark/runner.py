@@ -1,14 +1,13 @@
 """Run a plan in containers on Spark: open Spark, start the coordinator, host the containers, watch, end.
 
-The calling thread watches: it waits for the coordinator's news, shows progress and handles Ctrl-C (once: drain, or
-end before anything has begun; twice: stop at once). The containers' Spark job has a daemon thread, the coordinator's
-server one of its own.
+The calling thread watches: it waits for changes in the coordinator, shows progress and handles Ctrl-C (once: drain, or
+end if nothing runs yet; twice: stop at once). The Spark job of the containers has a daemon thread; the coordinator's
+server has its own thread.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,7 @@ from headrace.api.specs import Graph
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
-from headrace.runners.coordination.address import publish
-from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.facts import gather_facts
@@ -32,7 +30,6 @@ from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.slots import check_slots, usable_slots
 from headrace.runners.spark.supervision import watch
-from headrace.runners.tables.catalogue import catalogue
 
 END_GRACE_S = 10.0
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
@@ -54,7 +51,7 @@ class SparkOptions:
 def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -> AppStatus:
     """Run until the app has ended or has been drained; returns its last status. Raises what made it fail."""
     facts = gather_facts(graph)
-    check_stages(plan(graph, facts), options.stages)  # what can't be planned must not cost the start of Spark
+    check_stages(plan(graph, facts), options.stages)  # fail before Spark starts if this can't be planned
     theirs = SparkContext._active_spark_context
     with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
         context = open_context(f"headrace {graph.app}", options.master, options.conf)
@@ -62,7 +59,8 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
             containers = _container_count(context, plan(graph, facts), options)
             planned = plan(graph, facts, containers)
             prepare_streams(planned, options.stages)
-            return _Run(context, planned, metadata, options, containers, interrupts).run()
+            with coordinated(planned, metadata, options.stages, containers) as coordinator:
+                return _run(context, coordinator, planned, options, containers, interrupts)
         finally:
             if theirs is None:
                 close_context(context)
@@ -76,88 +74,32 @@ def _container_count(context: SparkContext, planned: Plan, options: SparkOptions
     return usable_slots(context, tasks)
 
 
-class _Run:
-    """One run of an app on an open Spark."""
-
-    def __init__(
-        self,
-        context: SparkContext,
-        planned: Plan,
-        metadata: MetadataStore,
-        options: SparkOptions,
-        containers: int,
-        interrupts: Interrupts,
-    ) -> None:
-        self._options = options
-        self._plan = planned
-        self._started_at = time.time_ns() // 1_000_000
-        stages = {
-            stage.name: [task.name for task in stage.tasks]
-            for stage in planned.stages
-            if not options.stages or stage.name in options.stages
-        }
-        app = planned.graph.app
-        ledger = Ledger(
-            app,
-            stages,
-            containers,
-            started_at=self._started_at,
-            guarantee=planned.graph.settings.guarantee,
-        )
-        self._coordinator = Coordinator(ledger, metadata, tables=catalogue(planned))
-        self._stages = list(stages)
-        self._context = context
-        self._containers = containers
-        self._interrupts = interrupts
-
-    def run(self) -> AppStatus:
-        self._coordinator.start()
-        try:
-            settings = self._plan.graph.settings
-            published = publish(
-                Path(settings.home),
-                self._plan.graph.app,
-                self._coordinator.url,
-                self._coordinator.token,
-                stages=self._stages,
-                all_stages=not self._options.stages,
-                started_at=self._started_at,
-            )
-            try:
-                payload = ContainerPayload(
-                    plan=self._plan,
-                    url=self._coordinator.url,
-                    token=self._coordinator.token,
-                    python_path=_user_folders(),
-                )
-                job = ContainerJob(
-                    self._context,
-                    self._containers,
-                    container_main,
-                    ship(payload),
-                    f"headrace {self._plan.graph.app}: {self._containers} containers",
-                )
-                if self._interrupts.requested:  # nothing has begun that would have to end
-                    self._coordinator.drain()
-                    return self._coordinator.status()
-                job.start()
-                try:
-                    self._interrupts.drain_by(self._coordinator.drain)
-                    return self._watch(job)
-                finally:
-                    if not job.wait(0):
-                        job.cancel()
-            finally:
-                published.close()
-        finally:
-            self._coordinator.close()
-
-    def _watch(self, job: ContainerJob) -> AppStatus:
-        status = watch(self._coordinator, job, self._options.progress)
+def _run(
+    context: SparkContext,
+    coordinator: Coordinator,
+    planned: Plan,
+    options: SparkOptions,
+    containers: int,
+    interrupts: Interrupts,
+) -> AppStatus:
+    """Run the containers as one Spark job, and watch it until the app has ended."""
+    payload = ContainerPayload(plan=planned, url=coordinator.url, token=coordinator.token, python_path=_user_folders())
+    named = f"headrace {planned.graph.app}: {containers} containers"
+    job = ContainerJob(context, containers, container_main, ship(payload), named)
+    if interrupts.requested:  # nothing runs yet
+        coordinator.drain()
+        return coordinator.status()
+    job.start()
+    try:
+        interrupts.drain_by(coordinator.drain)
+        status = watch(coordinator, job, options.progress)
         if status.error is not None:
             raise status.error.as_error()
         job.wait(END_GRACE_S)
-        return self._coordinator.status()
+        return coordinator.status()
+    finally:
+        if not job.wait(0):
+            job.cancel()
 
 
 def _user_folders() -> tuple[str, ...]:

@@ -1,9 +1,10 @@
-"""CSV with a header line, parsed by Arrow: it insists on the number of fields, as Polars doesn't."""
+"""CSV with a header line, parsed by Arrow. Unlike Polars, it insists on the number of fields."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from pathlib import Path
 
 import polars as pl
@@ -12,14 +13,16 @@ import pyarrow.csv as pacsv
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.systems.files.text import COUNT_BYTES, Parse, RowsUnreadable, TextFile
+from headrace.serdes.row_pieces import Parse, RowsUnreadable
+from headrace.systems.files.text import COUNT_BYTES, TextFile
 from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
 
 _HEADER_BYTES = 4 << 10
+_ARROWS_PREFIX = re.compile(r"^CSV parse error: (Row #\d+: )?")
 
 
 def open_csv(path: Path, columns: Columns) -> TextFile:
-    """A file that has these columns, and perhaps others, in any order."""
+    """Open a file that has these columns, and perhaps others, in any order."""
     file = TextFile(path, quoted=True)
     try:
         header = _read_header(file)
@@ -32,7 +35,9 @@ def open_csv(path: Path, columns: Columns) -> TextFile:
 def _read_header(file: TextFile) -> list[str]:
     data, ends = file.block(_HEADER_BYTES)
     if not len(ends):
-        raise DataError(f"{file.path} is empty: not even a header line")
+        raise DataError(
+            f"{file.path}: the file is empty: it has not even a header", hint="a CSV file begins with its header"
+        )
     first = int(ends[0])
     file.give_back(data[first:])
     try:
@@ -40,7 +45,7 @@ def _read_header(file: TextFile) -> list[str]:
     except (UnicodeDecodeError, StopIteration, csv.Error) as error:
         raise DataError(f"{file.path}: unreadable header line {data[:60]!r}: {error}") from error
     if len(set(header)) < len(header):
-        raise DataError(f"{file.path}: its header names a column twice: {', '.join(header)}")
+        raise DataError(f"{file.path}: the header names a column twice: {', '.join(header)}")
     return header
 
 
@@ -63,13 +68,14 @@ def _parser(path: Path, header: list[str], columns: Columns) -> Parse:
     def parse(data: bytes) -> pl.DataFrame:
         if not data.strip():
             return empty
-        # One block for all: Arrow would cut its own ones in front of rows that it then can't place.
+        # Read everything as one block: Arrow can't place rows that begin in one block and end in the next.
         reading = pacsv.ReadOptions(use_threads=False, column_names=header, block_size=len(data) + 1)
         try:
             table = pacsv.read_csv(pa.BufferReader(data), reading, parsing, convert)
             return from_wire(pl.DataFrame(table), columns)
         except (pa.ArrowException, pl.exceptions.PolarsError) as error:
-            raise RowsUnreadable(str(error).splitlines()[0]) from error
+            # Arrow counts rows from the start of the block, which means nothing to the reader of the message.
+            raise RowsUnreadable(_ARROWS_PREFIX.sub("", str(error).splitlines()[0])) from error
 
     return parse
 
@@ -93,8 +99,17 @@ def _arrow_type(path: Path, name: str, dtype: pl.DataType) -> pa.DataType:
     raise DeclarationError(f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines")
 
 
+def csv_header(path: Path) -> list[str]:
+    """The names of a file's columns."""
+    file = TextFile(path, quoted=True)
+    try:
+        return _read_header(file)
+    finally:
+        file.close()
+
+
 def infer_csv(path: Path) -> Columns:
-    """The header's columns, with the types of the first block; String where Polars finds nothing narrower."""
+    """The columns of the header, with the types of the first block; String where Polars finds nothing narrower."""
     file = TextFile(path, quoted=True)
     try:
         header = _read_header(file)

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line."""
+"""JSON lines: one object per line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import polars as pl
 
 from headrace.core.errors import DataError
 from headrace.serdes.dtypes import Columns
-from headrace.systems.files.text import COUNT_BYTES, Parse, RowsUnreadable, TextFile
+from headrace.serdes.row_pieces import Parse, RowsUnreadable
+from headrace.systems.files.text import COUNT_BYTES, TextFile
 from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
 
 
 def open_jsonlines(path: Path, columns: Columns) -> TextFile:
-    """A file whose objects have these columns; a key that is missing is null, one that isn't named is left out."""
+    """Open a file whose objects have these columns. Missing fields are null; other fields are ignored."""
     return TextFile(path, quoted=False).parse_with(_parser(columns))
 
 

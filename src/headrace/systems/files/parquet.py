@@ -13,7 +13,8 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns
-from headrace.systems.files.rowfile import Piece, RowFile
+from headrace.serdes.row_pieces import Piece
+from headrace.systems.files.rowfile import RowFile
 
 _BLOCK_BYTES = 16 << 20
 """About what is decoded at once."""
@@ -36,7 +37,7 @@ def parquet_rows(path: Path) -> int:
 
 
 class ParquetFile(RowFile):
-    """See ``RowFile``."""
+    """A file that is decoded in blocks of row groups, or of parts of one. ``columns``: None for all."""
 
     def __init__(self, path: Path, columns: Columns | None) -> None:
         self._path = path
@@ -49,7 +50,7 @@ class ParquetFile(RowFile):
         groups = (metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
         self._group_ends: list[int] = list(accumulate(groups, initial=0))
         self._casts = {} if columns is None else _casts(path, columns)
-        self._lazy = pl.scan_parquet(path)
+        self._lazy = pl.scan_parquet(path, glob=False)
         if columns is not None:
             self._lazy = self._lazy.select(list(columns))
         self._at = 0

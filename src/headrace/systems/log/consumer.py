@@ -1,9 +1,8 @@
 """The reading side of the log: many partitions, one inotify instance, no waiting.
 
-A poll drains the wake-ups first and looks at the files second, so that a write after the look brings
-another wake-up. Partitions that were not written since they were last found empty cost nothing; all of
-them are looked at twice a second, for writers that bring no wake-up (another machine), and for streams that somebody
-took away.
+A poll first drains the wake-ups and then looks at the files, so a write after the look causes another wake-up. A
+partition that was read to its end costs nothing until it is written again. Twice a second the consumer looks at all
+files: writers on another machine cause no wake-up, and a stream may have been removed.
 """
 
 from __future__ import annotations
@@ -15,41 +14,37 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
+from headrace.core.errors import HeadraceError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Consumer, Edge, Ended, Polled, Position, Records
+from headrace.systems.base import Edge, Ended, Polled, Position, Records
 from headrace.systems.log.file_watcher import FileWatcher
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.log.segment import Scan, ScanEnd
+from headrace.systems.registered import Reading, RegisteringConsumer
 
 _LOOK_AT_ALL_S = 0.5
 
 
-@dataclass(slots=True)
-class _Reading:
-    """One registered partition."""
-
-    ssp: SSP
+@dataclass(slots=True, kw_only=True)
+class _Reading(Reading):
     folder: StreamFolder
     file: PartitionFile
     watch: int | None
-    position: Offset = 0
     look: bool = True
-    """There may be something that was not read yet."""
-    ended: bool = False
+    """There may be unread records."""
     waiting_size: int = -1
-    """The file's size when its end was found incomplete: no use to look again before it has another."""
+    """The file's size when its last record was incomplete. There is nothing new until the size changes."""
     oldest: Offset = 0
     trim_seen: tuple[int, int] | None = None
 
 
-class LogConsumer(Consumer):
-    """See ``Consumer``. ``torn_bytes`` counts what was stepped over."""
+class LogConsumer(RegisteringConsumer[_Reading]):
+    """Reads partitions of a log. ``torn_bytes`` counts the bytes that it skipped."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__()
         self._root = root
-        self._readings: dict[SSP, _Reading] = {}
         self._by_watch: dict[int, _Reading] = {}
         self._wakeup = FileWatcher.open()
         self._looked_at_all = time.monotonic()
@@ -58,7 +53,7 @@ class LogConsumer(Consumer):
 
     @property
     def torn_bytes(self) -> int:
-        """Bytes of appends that a dying writer or a full disk left unfinished."""
+        """Bytes of appends that a killed writer or a full disk left unfinished."""
         return self._torn_before + sum(reading.file.torn_bytes for reading in self._readings.values())
 
     @override
@@ -80,7 +75,7 @@ class LogConsumer(Consumer):
         folder.require_partition(ssp.partition)
         file = PartitionFile(folder.log(ssp.partition), str(ssp))
         watch = self._wakeup.watch(file.path) if self._wakeup else None
-        reading = _Reading(ssp, folder, file, watch)
+        reading = _Reading(ssp, folder=folder, file=file, watch=watch)
         self._readings[ssp] = reading
         if watch is not None:
             self._by_watch[watch] = reading
@@ -95,10 +90,10 @@ class LogConsumer(Consumer):
             seal = reading.folder.read_seal() if not sealed else None
             return seal.ends[reading.ssp.partition] if seal and seal.ends else end
         if position < oldest:
-            raise TrimmedOffsetError(f"{reading.ssp}: offset {position} was given up; the oldest is {oldest}")
+            raise TrimmedOffsetError(f"{reading.ssp}: offset {position} was trimmed; the oldest is {oldest}")
         if position > reading.file.size():
             raise UsageError(
-                f"{reading.ssp}: offset {position} lies behind the end, {end}",
+                f"{reading.ssp}: offset {position} is after the end, {end}",
                 hint="name an offset up to the end; headrace stream describe shows where it is",
             )
         return position
@@ -116,10 +111,7 @@ class LogConsumer(Consumer):
         return reading.oldest
 
     @override
-    def unregister(self, ssp: SSP) -> None:
-        reading = self._readings.pop(ssp, None)
-        if reading is None:
-            return
+    def _release(self, reading: _Reading) -> None:
         if self._wakeup is not None and reading.watch is not None:
             self._wakeup.unwatch(reading.watch)
             self._by_watch.pop(reading.watch, None)
@@ -128,14 +120,13 @@ class LogConsumer(Consumer):
 
     @override
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        """See ``Consumer``. If one partition fails behind others that gave records, the next poll raises."""
+        """If a partition fails after others returned records, this returns the records, and the next poll raises."""
         self._note_changes()
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         out: list[Polled] = []
-        readings = self._readings.values() if ssps is None else [self._reading(ssp) for ssp in ssps]
-        for reading in readings:
+        for reading in self._asked(ssps):
             if not reading.look:
                 continue
             try:
@@ -168,7 +159,7 @@ class LogConsumer(Consumer):
         oldest = self._oldest(reading)
         if reading.position < oldest:
             raise TrimmedOffsetError(
-                f"{reading.ssp}: offset {reading.position}, the next, was given up; the oldest is {oldest}"
+                f"{reading.ssp}: offset {reading.position}, the next, was trimmed; the oldest is {oldest}"
             )
         self._take(reading, reading.file.read(reading.position, max_bytes, size), size, out)
 
@@ -184,16 +175,6 @@ class LogConsumer(Consumer):
             out.append(Ended(reading.ssp, scan.next))
             reading.ended, reading.look = True, False
 
-    def _reading(self, ssp: SSP) -> _Reading:
-        reading = self._readings.get(ssp)
-        if reading is None:
-            raise StreamNotFoundError(f"{ssp} is not registered with this consumer")
-        return reading
-
-    @override
-    def position(self, ssp: SSP) -> Offset:
-        return self._reading(ssp).position
-
     @override
     def fileno(self) -> int | None:
         return self._wakeup.fd if self._wakeup else None
@@ -206,8 +187,7 @@ class LogConsumer(Consumer):
 
     @override
     def close(self) -> None:
-        for ssp in list(self._readings):
-            self.unregister(ssp)
+        super().close()
         if self._wakeup is not None:
             self._wakeup.close()
             self._wakeup = None

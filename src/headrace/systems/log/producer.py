@@ -122,7 +122,7 @@ class _Appender:
 
     def _sealed(self) -> StreamSealedError:
         return StreamSealedError(
-            f"{self.what} was sealed: it takes no more records", hint="a seal is for good: write to another stream"
+            f"{self.what} is sealed: it takes no more records", hint="a seal is for good: write to another stream"
         )
 
     def discard(self) -> None:

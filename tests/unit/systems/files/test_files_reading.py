@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError, StreamNotFoundError, UsageError
+from headrace.serdes.row_pieces import row_ends
 from headrace.systems.base import Edge, Ended, Extent, Rows
 from headrace.systems.files import FilesSystem, open_files, parquet
-from headrace.systems.files.text import row_ends
 
 FORMATS = ["parquet", "jsonl", "csv"]
 
@@ -78,7 +78,7 @@ def test_files_are_dealt_by_name(tmp_path: Path) -> None:
 def test_an_offset_behind_the_end_is_refused(tmp_path: Path) -> None:
     for format in FORMATS:
         consumer = FilesSystem(str(write(tmp_path / f"a.{format}", table(10)))).consumer()
-        with pytest.raises(UsageError, match="offset 11 lies behind the end, 10"):
+        with pytest.raises(UsageError, match="offset 11 is after the end, 10"):
             consumer.register(ssp(), 11)
         with pytest.raises(StreamNotFoundError, match="partitions 0 to 0"):
             consumer.register(ssp(1), 0)
@@ -314,7 +314,7 @@ def test_csv_headers_that_do_not_fit(tmp_path: Path) -> None:
 
 
 def test_a_quote_that_is_never_closed_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.systems.files.text.MAX_ROW_BYTES", 1000)
+    monkeypatch.setattr("headrace.systems.files.text.ROW_BYTES_MAX", 1000)
     with pytest.raises(DataError, match="a row of more than 1000 bytes"):
         read(csv(tmp_path, b'a,b\n1,"' + b"x\n" * 3000, COLUMNS), max_bytes=100)
 

@@ -1,0 +1,179 @@
+"""One container of a run, from its registration with the coordinator to the report of what it finished.
+
+The local runner has one session in its own process and calls the coordinator directly. On Spark each container has a
+session that reaches the coordinator over HTTP.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+from headrace.core.clock import WallClock
+from headrace.core.ids import TaskName
+from headrace.plan.model import Plan
+from headrace.runners.coordination.messages import (
+    Assignment,
+    Finished,
+    GenerationRequest,
+    Heartbeat,
+    Orders,
+    Register,
+    TaskGrant,
+    TaskStatus,
+)
+from headrace.runners.reporting import task_status
+from headrace.runners.tables.answering import TableAnswers
+from headrace.runtime.container import Container
+from headrace.runtime.host.task_host import TaskHost
+
+
+class CoordinatorLink(Protocol):
+    """What a session asks of the coordinator: the coordinator itself, or its client."""
+
+    def register(self, message: Register) -> Assignment:
+        """Become the current incarnation of the container."""
+        ...
+
+    def generation(self, message: GenerationRequest) -> TaskGrant:
+        """Issue a new generation for a task."""
+        ...
+
+    def finished(self, message: Finished) -> Orders:
+        """Note that tasks are over."""
+        ...
+
+
+class SessionThread(Protocol):
+    """A thread that runs beside the run loop."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        ...
+
+    def close(self) -> None:
+        """End the thread and wait for it."""
+        ...
+
+
+class ContainerSession:
+    """A registered container. ``open`` creates its tasks, ``run`` runs them, ``finish`` reports those that are over."""
+
+    def __init__(self, link: CoordinatorLink, container: int = 0, attempt: int = 0) -> None:
+        """Register with the coordinator. ``assignment`` says which tasks to run; there may be none."""
+        self._link = link
+        self.number = container
+        self._clock = WallClock()
+        self.incarnation = uuid.uuid4().hex
+        self.assignment = link.register(
+            Register(
+                container=container,
+                attempt=attempt,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                incarnation=self.incarnation,
+            )
+        )
+        self._granted = {TaskName.parse(grant.name): grant.generation for grant in self.assignment.tasks}
+        self._lock = threading.Lock()
+        self._statuses: list[TaskStatus] = []
+        self._wants_shutdown = False
+        self._lost: Exception | None = None
+
+    def open(self, plan: Plan) -> None:
+        """Create the container and its tasks."""
+        self._container = Container(plan, list(self._granted), self._next_generation, self._clock)
+        self.obey(self.assignment.orders)
+
+    def answers(self) -> TableAnswers:
+        """What answers questions about the container's tables."""
+        return TableAnswers(self._container.hosts, self._clock)
+
+    @contextmanager
+    def beside(self, *threads: SessionThread) -> Iterator[None]:
+        """Keep these threads running for the block; then close them, the last one first, and the container."""
+        with ExitStack() as stack:
+            stack.callback(self._container.close)
+            for thread in threads:
+                stack.callback(thread.close)
+            for thread in threads:
+                thread.start()
+            yield
+
+    def run(self, observed: Callable[[], None] | None = None) -> None:
+        """Run until all tasks have finished, or until an order ends it. Raises what ``lose`` was called with.
+
+        ``observed`` is called on this thread whenever there is a new snapshot for ``heartbeat``.
+        """
+
+        def observe(hosts: Sequence[TaskHost]) -> None:
+            self._take_snapshot(hosts)
+            if observed is not None:
+                observed()
+
+        self._container.run(observe)
+        if self._lost is not None:
+            raise self._lost
+
+    def finish(self) -> list[str]:
+        """Report the tasks that have finished or were drained; returns their names."""
+        container = self._container
+        over = [str(host.name) for host in container.hosts if host.finished or container.drained]
+        if over and not container.stopped:
+            self._link.finished(Finished(container=self.number, incarnation=self.incarnation, tasks=over))
+        return over
+
+    # -- from any thread
+
+    def heartbeat(self) -> Heartbeat:
+        """The last snapshot of the tasks."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        with self._lock:
+            statuses, wants_shutdown = self._statuses, self._wants_shutdown
+        return Heartbeat(
+            container=self.number,
+            incarnation=self.incarnation,
+            sent_ms=self._clock.monotonic_ms(),
+            tasks=statuses,
+            cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
+            rss_bytes=usage.ru_maxrss * 1024,
+            wants_shutdown=wants_shutdown,
+        )
+
+    def obey(self, orders: Orders) -> None:
+        """Stop or drain the container, if the coordinator ordered that."""
+        if orders.stop:
+            self._container.stop()
+        elif orders.drain:
+            self._container.drain()
+
+    def drain(self) -> None:
+        """Finish what is under way, commit, and let ``run`` return."""
+        self._container.drain()
+
+    def lose(self, error: Exception) -> None:
+        """Stop: the coordinator can't be reached, or another incarnation is current. ``run`` raises the error."""
+        self._lost = self._lost or error
+        self._container.stop()
+
+    # -- inside
+
+    def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
+        now = self._clock.monotonic_ms()
+        statuses = [task_status(host, now) for host in hosts]
+        with self._lock:
+            self._statuses = statuses
+            self._wants_shutdown = any(host.wants_shutdown for host in hosts)
+
+    def _next_generation(self, task: TaskName) -> int:
+        """The generation that came with the assignment; after a rollback a new one."""
+        if task in self._granted:
+            return self._granted.pop(task)
+        request = GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
+        return self._link.generation(request).generation

@@ -1,0 +1,139 @@
+"""Tiers: the parts of a store, which never change once written, and are merged with neighbours of like size.
+
+``Runs`` and ``KeyedRows`` add rows as a new part at the end of a list. While the last part is at least half as large as
+the one before it, the two are merged. So the number of parts grows with the logarithm of the rows, and each row is
+rewritten a logarithmic number of times, as in a log-structured merge tree.
+
+On disk a manifest names the parts. A part is named by its number, under which its pieces are (``stores.pieces``).
+Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together with
+it. A restart reads the manifest alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from headrace.core.errors import CorruptLogError
+from headrace.stores.base import View, Writes
+from headrace.stores.pieces import Kept, Pieces
+
+MANIFEST = b"manifest"
+
+
+class Part(Protocol):
+    """Rows that are written once."""
+
+    @property
+    def pieces(self) -> Pieces:
+        """Where the rows are."""
+        ...
+
+    @property
+    def living(self) -> int:
+        """How many rows a merge would keep, roughly."""
+        ...
+
+    def write(self, writes: Writes) -> None:
+        """Write what isn't in the database yet."""
+        ...
+
+    def erase(self, writes: Writes) -> None:
+        """Remove it from the database."""
+        ...
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a restart must know of the parts. Each store adds its own fields, and sets ``format``."""
+
+    format: int
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+P = TypeVar("P", bound=Part)
+M = TypeVar("M", bound=Manifest)
+
+
+class Tiers(Generic[P]):
+    """The parts of one store, oldest first. ``merge`` makes one part, or none, of two neighbours."""
+
+    def __init__(self, kept: Kept, merged_rows_max: int, merge: Callable[[P, P], Sequence[P]]) -> None:
+        """``merged_rows_max``: larger parts are not merged, so a merge stays short however large the state is."""
+        self.parts: list[P] = []
+        self.changed = False
+        """Whether the manifest in the database is out of date."""
+        self._kept = kept
+        self._merged_rows_max = merged_rows_max
+        self._merge = merge
+        self._gone: list[P] = []
+        self._next_number = 0
+
+    def number(self) -> int:
+        """Return a number that no part has had."""
+        self._next_number += 1
+        return self._next_number - 1
+
+    def push(self, part: P) -> None:
+        """Add the newest part, and merge neighbours of like size."""
+        self.parts.append(part)
+        while len(self.parts) > 1:
+            older, newer = self.parts[-2:]
+            if older.living >= 2 * newer.living or older.living + newer.living > self._merged_rows_max:
+                break
+            self.replace([*self.parts[:-2], *self._merge(older, newer)])
+        self.changed = True
+
+    def replace(self, parts: Sequence[P]) -> None:
+        """Hold these parts instead. The next ``persist`` erases the pieces that none of them has."""
+        used = {id(part.pieces) for part in parts}
+        self._gone += [part for part in self.parts if part.pieces.stored and id(part.pieces) not in used]
+        self.parts = list(parts)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.replace([])
+        self.changed = True
+
+    # -- the local database
+
+    def attach(self, view: View, kind: type[M], format_: int) -> M | None:
+        """Read the manifest; None if there is none. Raises ``CorruptLogError`` for a format other than ``format_``."""
+        self._kept.view = view
+        data = view.get(MANIFEST)
+        if data is None:
+            return None
+        found = msgspec.json.decode(data, type=_Format).format
+        if found != format_:
+            raise CorruptLogError(
+                f"store {self._kept.store!r}: local state of format {found}; this Headrace reads {format_}",
+                hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
+            )
+        return msgspec.json.decode(data, type=kind)
+
+    def restore(self, parts: Sequence[P]) -> None:
+        """Hold the parts that the manifest names."""
+        self.parts = list(parts)
+        self._next_number = max((part.pieces.number + 1 for part in parts), default=0)
+
+    def persist(self, writes: Writes, manifest: Callable[[], Manifest]) -> None:
+        """Erase parts that are gone, write new ones, and then the manifest."""
+        for part in self._gone:
+            part.erase(writes)
+        for part in self.parts:
+            part.write(writes)
+        writes.put(MANIFEST, msgspec.json.encode(manifest()))
+        self._gone = []
+        self.changed = False
+
+
+def unknown_change(store: str, operation: bytes) -> CorruptLogError:
+    """Return the error for a change in the changelog that starts with an unknown byte."""
+    return CorruptLogError(
+        f"store {store!r}: unknown change format {operation!r} in the changelog",
+        hint="the changelog was written by a newer Headrace; upgrade this one",
+    )
