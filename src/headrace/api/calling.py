@@ -17,7 +17,7 @@ def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration
     ``attempts`` counts the first one, too; None: for ever. Half of each pause is left to chance, so that tasks that
     lost a server together don't come back together.
 
-    >>> hr.retry(attempts=3, first="50ms")
+    >>> hr.calls.retry(attempts=3, first="50ms")
     Retry(attempts=3, first_ms=50, longest_ms=10000)
     """
     with Declaring("retry"):
@@ -34,7 +34,9 @@ def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, defa
     """What was declared, checked; ``default`` is for where no ``retry`` was given."""
     check_count("concurrency", concurrency, CONCURRENCY_MAX)
     if retry is not None and not isinstance(retry, Retry):
-        raise DeclarationError(f"retry={retry!r} doesn't say how to try again", hint="write retry=hr.retry(attempts=5)")
+        raise DeclarationError(
+            f"retry={retry!r} doesn't say how to try again", hint="write retry=hr.calls.retry(attempts=5)"
+        )
     return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
 
 

@@ -84,7 +84,7 @@ def files(path: str | os.PathLike[str], format: str | None = None, partitions: i
     ``path`` is a file, a folder or a pattern. The format is known from the files' endings where it
     isn't given. ``partitions`` says over how many partitions the files are spread.
 
-    >>> hr.files("data/views-*.parquet")
+    >>> hr.io.files("data/views-*.parquet")
     Files(path='data/views-*.parquet', format=None, partitions=None)
     """
     with Declaring("files"):
@@ -99,7 +99,7 @@ def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
 
     ``name`` is what the log is called in stream names; by default ``log-`` and the folder's name.
 
-    >>> hr.log("/data/shared")
+    >>> hr.io.log("/data/shared")
     Log(root='/data/shared', name='log-shared')
     """
     with Declaring("log"):
@@ -110,7 +110,7 @@ def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
 def memory(name: str = "memory") -> Memory:
     """Streams in this process's memory, for tests; gone with the process.
 
-    >>> hr.memory()
+    >>> hr.io.memory()
     Memory(name='memory')
     """
     with Declaring("memory"):
@@ -127,7 +127,7 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
     ``url`` is ``sqlite:///file.db`` (four slashes from the root) or ``postgresql://user:password@host/database``,
     which needs ``pip install "headrace[postgres]"``. The password is never shown.
 
-    >>> hr.sql("sqlite:///results.db", "views", key="member")
+    >>> hr.io.sql("sqlite:///results.db", "views", key="member")
     Sql(url=SecretUrl('sqlite:///results.db'), table='views', key=('member',), create_table=True)
     """
     with Declaring("sql"):

@@ -33,15 +33,15 @@ def stream_join(
     """The spec of a join of two flows, and the columns and event time behind it."""
     if on is None:
         raise DeclarationError("a join of two streams needs on=", hint='write on="member"')
-    if how not in ("inner", "left", "outer"):
-        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"')
+    if how not in ("inner", "left", "full"):
+        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "full"')
     before, after = join_bounds(within)
     keys = join_keys(on, left[0], right[0])
     columns = joined_columns(left[0], right[0], keys, suffix)
     left_time = needed_time(left[1], left[0], "the left side of a join")
     right_time = needed_time(right[1], right[0], "the right side of a join")
     time: Time = left_time
-    if how == "outer":
+    if how == "full":
         time = LostTime(left_time.column, "became nullable", "join", here)
     return Join(keys, how, before, after, left_time, right_time, suffix), Schema.of(columns), time
 
@@ -57,8 +57,8 @@ def latest_join(
     here: Location,
 ) -> tuple[LatestJoin, Schema, Time]:
     """The spec of a join of the last messages of two flows, and the columns and event time behind it."""
-    if how not in ("inner", "left", "outer"):
-        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"')
+    if how not in ("inner", "left", "full"):
+        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "full"')
     keys = join_keys(on, left[0], right[0])
     columns = joined_columns(left[0], right[0], keys, suffix)
     time = left[1]
@@ -83,7 +83,7 @@ def table_join(
     suffix: str,
 ) -> tuple[TableJoin, Schema]:
     """The spec of a look-up in a table, and the columns behind it."""
-    if how == "outer" or how not in ("inner", "left"):
+    if how not in ("inner", "left"):
         raise DeclarationError(f"how={how!r} is no way to join a table", hint='"inner" or "left"')
     if within is not None:
         raise DeclarationError("within= has no meaning for a table", hint="leave it out: a table has one row a key")
@@ -96,7 +96,7 @@ def table_join(
     if table.spec.remote is not None and not table.spec.remote.readable:
         raise DeclarationError(
             f"the remote table {table.id!r} (at {table.spec.location}) can only be written",
-            hint="give it a function that reads: hr.remote(read=fetch, write=store)",
+            hint="give it a function that reads: hr.tables.remote(read=fetch, write=store)",
         )
     keys = lookup_keys(on, stream, table.schema, table.key)
     columns = joined_columns(stream, table.schema, table.key, suffix)

@@ -1,4 +1,4 @@
-"""What is to become of messages that fail, as inputs and steps declare it by ``on_error=`` and ``dead_letter=``."""
+"""What becomes of messages that fail: ``on_error=`` and ``dead_letter=`` of inputs and steps, checked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TypeVar, get_args
 from headrace.api.handles import Output
 from headrace.api.steps import OnError
 from headrace.core.errors import DeclarationError
-from headrace.core.ids import check_id
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -17,17 +16,17 @@ def one_of(what: str, value: _Choice, literal: object) -> _Choice:
     allowed = get_args(literal)
     if value not in allowed:
         names = ", ".join(f'"{name}"' for name in allowed)
-        raise DeclarationError(f"{what}={value!r} is not a choice there is", hint=f"write one of {names}")
+        raise DeclarationError(f"{what}={value!r} is unknown", hint=f"write one of {names}")
     return value
 
 
-def dead_letter_id(on_error: OnError, dead_letter: Output | str | None, what: str) -> str | None:
+def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> str | None:
     """The id of the stream that letters go to, None under another policy; ``what`` are the letters about."""
     one_of("on_error", on_error, OnError)
     if on_error == "dead_letter" and dead_letter is None:
         raise DeclarationError(
-            f'on_error="dead_letter" needs the stream that {what} go to',
-            hint='name it: dead_letter="views-unreadable"',
+            f'on_error="dead_letter" needs the output that {what} go to',
+            hint='name it: dead_letter=app.output("views-unreadable")',
         )
     if on_error != "dead_letter" and dead_letter is not None:
         raise DeclarationError(
@@ -35,4 +34,9 @@ def dead_letter_id(on_error: OnError, dead_letter: Output | str | None, what: st
         )
     if dead_letter is None:
         return None
-    return dead_letter.id if isinstance(dead_letter, Output) else check_id("dead_letter", dead_letter)
+    if not isinstance(dead_letter, Output):
+        raise DeclarationError(
+            f"dead_letter= takes an output, not {type(dead_letter).__name__} {dead_letter!s:.80}",
+            hint='write dead_letter=app.output("views-unreadable")',
+        )
+    return dead_letter.id

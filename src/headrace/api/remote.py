@@ -38,7 +38,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Remote:
-    """Where a remote table lives, and how it is asked; made by ``hr.remote`` and ``hr.sql_table``."""
+    """Where a remote table lives, and how it is asked; made by ``hr.tables.remote`` and ``hr.tables.sql_table``."""
 
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
@@ -84,13 +84,14 @@ def remote(
     >>> def fetch(keys):
     ...     return [{"member": member, "country": "AT"} for member in keys["member"]]
     >>> columns = {"member": pl.String, "country": pl.String}
-    >>> countries = app.table("countries", key="member", schema=columns, remote=hr.remote(fetch, reads_per_s=1000))
+    >>> countries = app.table("countries", key="member", schema=columns, remote=hr.tables.remote(fetch, reads_per_s=1000))
     >>> located = views.join(countries, how="left")
     """
     with Declaring("remote"):
         if read is None and write is None:
             raise DeclarationError(
-                "a remote table needs a function that reads, or one that writes", hint="write hr.remote(read=fetch)"
+                "a remote table needs a function that reads, or one that writes",
+                hint="write hr.tables.remote(read=fetch)",
             )
         if delete is not None and write is None:
             raise DeclarationError("delete= is given, but no write=", hint="give both, or leave delete= out")
@@ -122,10 +123,10 @@ def sql_table(
 ) -> Remote:
     """A table of a SQLite or PostgreSQL database, for ``app.table(remote=...)``: read by key, written exactly once.
 
-    ``url``, ``table`` and ``create_table`` are as for ``hr.sql``, the others as for ``hr.remote``. The key is that of
+    ``url``, ``table`` and ``create_table`` are as for ``hr.io.sql``, the others as for ``hr.tables.remote``. The key is that of
     the table that is declared with it.
 
-    >>> members = hr.sql_table("sqlite:///members.db", "members")
+    >>> members = hr.tables.sql_table("sqlite:///members.db", "members")
     >>> columns = {"member": pl.String, "country": pl.String}
     >>> countries = app.table("countries", key="member", schema=columns, remote=members)
     """
@@ -146,7 +147,7 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
     is remembered as well. When the task itself writes the table, the rows take the place of what is in the cache
     (``write="through"``), or it forgets their keys (``"around"``). What others write is seen when ``ttl`` is over.
 
-    >>> members = hr.cached(hr.sql_table("sqlite:///members.db", "members"), rows=10_000, ttl="5m")
+    >>> members = hr.tables.cached(hr.tables.sql_table("sqlite:///members.db", "members"), rows=10_000, ttl="5m")
     >>> print(members.cache)
     10,000 keys cached for 5m, written through
     """
@@ -154,7 +155,7 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
         if not isinstance(remote, Remote):
             raise DeclarationError(
                 f"what is cached is a remote table, not {type(remote).__name__} {remote!s:.80}",
-                hint="write hr.cached(hr.remote(read=fetch))",
+                hint="write hr.tables.cached(hr.tables.remote(read=fetch))",
             )
         if not remote.readable:
             raise DeclarationError("a table that is only written has nothing to cache", hint="give it a read function")

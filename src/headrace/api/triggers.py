@@ -22,7 +22,7 @@ Clock = Literal["event", "processing"]
 def after(messages: int) -> Trigger:
     """Fires once, with the n-th message of a window and key.
 
-    >>> print(hr.after(100))
+    >>> print(hr.triggers.after(100))
     after 100
     """
     with Declaring("after"):
@@ -34,9 +34,9 @@ def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
 
     At a multiple it fires only where something has come since the last pane. ``time`` says by which clock.
 
-    >>> print(hr.every(100))
+    >>> print(hr.triggers.every(100))
     every 100
-    >>> print(hr.every("10s", time="processing"))
+    >>> print(hr.triggers.every("10s", time="processing"))
     every 10s of processing time
     """
     with Declaring("every"):
@@ -48,7 +48,7 @@ def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
 def since_first(duration: Duration, time: Clock = "event") -> Trigger:
     """Fires once, this long after the first message of a window and key.
 
-    >>> print(hr.since_first("5s"))
+    >>> print(hr.triggers.since_first("5s"))
     5s since the first
     """
     with Declaring("since_first"):
@@ -60,7 +60,7 @@ def since_last(duration: Duration, time: Clock = "event") -> Trigger:
 
     In event time the latest message counts, whenever it came.
 
-    >>> print(hr.repeated(hr.since_last("5s", time="processing")))
+    >>> print(hr.triggers.repeated(hr.triggers.since_last("5s", time="processing")))
     repeatedly 5s since the last of processing time
     """
     with Declaring("since_last"):
@@ -70,7 +70,7 @@ def since_last(duration: Duration, time: Clock = "event") -> Trigger:
 def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
     """Fires when one of the triggers does. A number or a duration stands for ``every`` of it.
 
-    >>> print(hr.any_of(hr.every(1000), hr.every("10s")))
+    >>> print(hr.triggers.any_of(hr.triggers.every(1000), hr.triggers.every("10s")))
     any of (every 1000, every 10s)
     """
     with Declaring("any_of"):
@@ -81,7 +81,7 @@ def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
     """Fires when all of the triggers would. With a time among them it is looked at when time moves.
 
-    >>> print(hr.repeated(hr.all_of(hr.after(100), hr.since_first("1m"))))
+    >>> print(hr.triggers.repeated(hr.triggers.all_of(hr.triggers.after(100), hr.triggers.since_first("1m"))))
     repeatedly all of (after 100, 1m since the first)
     """
     with Declaring("all_of"):
@@ -93,7 +93,7 @@ def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
     """The same trigger again after each pane.
 
-    >>> print(hr.repeated(hr.since_first("5s")))
+    >>> print(hr.triggers.repeated(hr.triggers.since_first("5s")))
     repeatedly 5s since the first
     """
     with Declaring("repeated"):
@@ -104,7 +104,7 @@ def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
 def at_close() -> Trigger:
     """Never fires by itself: as ``late=`` it gathers late messages until the window is over, in one pane.
 
-    >>> print(hr.at_close())
+    >>> print(hr.triggers.at_close())
     at close
     """
     return Trigger("at close")
@@ -118,8 +118,8 @@ def as_trigger(value: object) -> Trigger:
         return every(value)
     raise DeclarationError(
         f"{type(value).__name__} {value!r:.80} is no trigger",
-        hint='write hr.every(100), hr.every("10s"), hr.since_first("5s"), hr.since_last("5s"), '
-        "hr.any_of(...) or hr.all_of(...)",
+        hint='write hr.triggers.every(100), hr.triggers.every("10s"), hr.triggers.since_first("5s"), hr.triggers.since_last("5s"), '
+        "hr.triggers.any_of(...) or hr.triggers.all_of(...)",
     )
 
 

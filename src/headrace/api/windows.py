@@ -56,7 +56,7 @@ def sliding(size: Duration) -> Sliding:
     A window is (t - size, t] for each time t at which the key has a message, so ``window_end`` is t + 1 ms. Messages of
     one key and time share one result.
 
-    >>> hr.sliding("10s")
+    >>> hr.windows.sliding("10s")
     Sliding(size_ms=10000)
     """
     with Declaring("sliding"):
@@ -76,18 +76,18 @@ def session(gap: Duration) -> Session:
         return Session(to_ms(gap, "gap", minimum=1))
 
 
-def count_window(size: int, every: int | None = None) -> CountWindow:
+def count(size: int, every: int | None = None) -> CountWindow:
     """The last ``size`` messages of a key in order of arrival, each time that ``every`` more have come.
 
     Without ``every`` the windows stand side by side. Time plays no part. What is incomplete when the input ends leaves
     then.
 
-    >>> hr.count_window(100)
+    >>> hr.windows.count(100)
     CountWindow(size=100, every=100)
-    >>> hr.count_window(100, every=10)
+    >>> hr.windows.count(100, every=10)
     CountWindow(size=100, every=10)
     """
-    with Declaring("count_window"):
+    with Declaring("windows.count"):
         for name, number in (("size", size), ("every", size if every is None else every)):
             if not isinstance(number, int) or isinstance(number, bool):
                 raise DeclarationError(f"{name}: {number!r} is no number of messages", hint="write one, like 100")
@@ -102,10 +102,10 @@ def count_window(size: int, every: int | None = None) -> CountWindow:
         return CountWindow(size, step)
 
 
-def global_window() -> GlobalWindow:
+def global_() -> GlobalWindow:
     """One window for all of time: its result leaves when the input ends, and at ``early=`` triggers.
 
-    >>> hr.global_window()
+    >>> hr.windows.global_()
     GlobalWindow()
     """
     return GlobalWindow()

@@ -212,7 +212,7 @@ def _behind(graph: Graph, node: Node, before: Sequence[_Known]) -> _Known:
             return _Known(same.pop() if len(same) == 1 else None, plain)
         case Window(keys=keys):
             return _renamed(before[0], {key: [key] for key in keys})
-        case Join(keys=keys, how="outer") | LatestJoin(keys=keys, how="outer"):
+        case Join(keys=keys, how="full") | LatestJoin(keys=keys, how="full"):
             return _renamed(before[0], {key: [key] for key in keys})
         case Join() | LatestJoin():
             return before[0]

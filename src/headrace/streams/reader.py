@@ -47,7 +47,7 @@ def read_stream(name: str, *, committed: bool = True, home: str | Path | None = 
     What an exactly-once app has written but not committed yet is left out, and so is what a failure has taken back;
     ``committed=False`` shows that too. ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given.
 
-    >>> hr.read_stream("orders").rows()
+    >>> hr.streams.read_stream("orders").rows()
     [('ann', 5.0), ('ann', 2.0)]
     """
     reader = StreamReader(name, committed=committed, home=home)
@@ -63,11 +63,11 @@ class StreamReader:
     Iterating gives what there is now; iterating again, what has come since. Whoever stores results and
     ``position()`` in one transaction has every row exactly once, whatever fails in between.
 
-    >>> reader = hr.StreamReader("orders")
+    >>> reader = hr.streams.StreamReader("orders")
     >>> for batch in reader:
     ...     print(batch["euros"].sum(), type(reader.position()).__name__)
     7.0 str
-    >>> again = hr.StreamReader("orders", from_position=reader.position())
+    >>> again = hr.streams.StreamReader("orders", from_position=reader.position())
     >>> list(again)
     []
     """
@@ -103,7 +103,7 @@ class StreamReader:
     def follow(self, timeout: float | None = None) -> Iterator[pl.DataFrame]:
         """The rows as they come. Ends when the stream is sealed, or when no row has come for ``timeout`` seconds.
 
-        >>> hr.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
+        >>> hr.streams.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
         <generator object ...>
         """
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):

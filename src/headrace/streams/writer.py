@@ -26,7 +26,7 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
     Raises ``StreamExistsError`` when one of another shape is there. ``home`` is ``HEADRACE_HOME``, else ``.headrace``,
     unless it is given.
 
-    >>> hr.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
+    >>> hr.streams.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
     """
     check_id("stream", name)
     columns = None if schema is None else dict(Schema.of(schema).columns)
@@ -36,7 +36,7 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
 class StreamWriter:
     """Writes rows to one stream. A ``write`` has reached the log when it returns.
 
-    >>> with hr.StreamWriter("orders", key="member") as writer:
+    >>> with hr.streams.StreamWriter("orders", key="member") as writer:
     ...     ends = writer.write([{"member": "ann", "euros": 5.0}, {"member": "ann", "euros": 2.0}])
     >>> len(ends)  # one key, so one partition
     1

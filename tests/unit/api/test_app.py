@@ -49,8 +49,8 @@ def test_without_a_schema_a_message_is_bytes(app: hr.App) -> None:
 
 
 def test_streams_live_where_they_are_said_to(app: hr.App) -> None:
-    app.input("raw", system=hr.files("data/*.csv")).send_to(app.output("o", system=hr.memory(), physical="p"))
-    app.input("far", system=hr.log("/data/shared")).sink(print)
+    app.input("raw", system=hr.io.files("data/*.csv")).send_to(app.output("o", system=hr.io.memory(), physical="p"))
+    app.input("far", system=hr.io.log("/data/shared")).sink(print)
     app.input("own", system=SystemSpec("mine", "kafka", {"servers": "x"})).sink(print)
     streams = app.graph().streams
     assert streams["raw"].system == SystemSpec("files-raw", "files", {"path": "data/*.csv"})
@@ -68,7 +68,7 @@ def test_side_inputs_keep_a_table(app: hr.App, views: hr.Stream) -> None:
     assert graph.streams["members"].role is Role.SIDE_INPUT
     assert (graph.tables["ages"].side_inputs, graph.tables["ages"].kind) == (("members",), "global")
     assert "input-members" not in graph.nodes
-    with pytest.raises(hr.DeclarationError, match="is the side input of a table only"):
+    with pytest.raises(hr.errors.DeclarationError, match="is the side input of a table only"):
         members.filter(pl.col("age") > 1)
 
 
@@ -79,7 +79,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: hr.App("a", intermediate_partitions=0), "partitions=0 is not a number of partitions"),
     (lambda a, v: hr.App("a", checkpoint_interval=0), "checkpoint_interval: 0 is below 1 ms"),
     (lambda a, v: hr.App("a", ahead_bytes_max=0), "ahead_bytes_max=0 is not a number of bytes"),
-    (lambda a, v: hr.App("a", guarantee="never"), "guarantee='never' is not a choice there is"),  # type: ignore[arg-type]
+    (lambda a, v: hr.App("a", guarantee="never"), "guarantee='never' is unknown"),  # type: ignore[arg-type]
     (lambda a, v: a.input("views"), "the id 'views' is already that of an input at "),
     (lambda a, v: a.input("v", physical="views"), "the stream log.views is already declared as 'views'"),
     (lambda a, v: a.input("a/b"), "id 'a/b' is not a usable id"),
@@ -89,18 +89,18 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", TIMED, event_time="t", lateness="-5s"), "lateness: '-5s' is below 0 ms"),
     (lambda a, v: a.input("i", TIMED, event_time="t", idle_timeout=0), "idle_timeout: 0 is below 1 ms"),
     (lambda a, v: a.input("i", TIMED, lateness="5s"), "lateness= has no meaning without an event time"),
-    (lambda a, v: a.input("i", on_error="ignore"), "on_error='ignore' is not a choice there is"),  # type: ignore[arg-type]
+    (lambda a, v: a.input("i", on_error="ignore"), "on_error='ignore' is unknown"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", on_error="dead_letter"), "needs the stream that unreadable messages go to"),
-    (lambda a, v: a.input("i", dead_letter="x"), 'dead_letter= is given, but on_error is "fail"'),
-    (lambda a, v: a.input("i", start="newest"), "start='newest' is not a choice there is"),  # type: ignore[arg-type]
+    (lambda a, v: a.input("i", dead_letter=a.output("x")), 'dead_letter= is given, but on_error is "fail"'),
+    (lambda a, v: a.input("i", start="newest"), "start='newest' is unknown"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", system="files"), "system= takes a system, not str"),  # type: ignore[arg-type]
-    (lambda a, v: a.input("i", system=hr.log("/x", name="log")), "two systems are called 'log'"),
+    (lambda a, v: a.input("i", system=hr.io.log("/x", name="log")), "two systems are called 'log'"),
     (lambda a, v: a.output("o", partitions=-1), "partitions=-1 is not a number of partitions"),
     (lambda a, v: a.table("t", key=()), "a table needs a key"),
     (lambda a, v: a.table("t", key=None), "a table needs a key"),
     (lambda a, v: a.table("t", key="x", schema={"y": pl.Int64}), "there is no column 'x'"),
     (lambda a, v: a.table("views", key="x"), "the id 'views' is already that of an input"),
-    (lambda a, v: a.table("t", key="x", kind="remote"), "kind='remote' is not a choice there is"),  # type: ignore[arg-type]
+    (lambda a, v: a.table("t", key="x", kind="remote"), "kind='remote' is unknown"),  # type: ignore[arg-type]
     (lambda a, v: a.table("t", key="x", ttl="0s"), "ttl: '0s' is below 1 ms"),
     (lambda a, v: a.table("t", key="url", side_inputs=["v"]), "must be a stream, and is str v"),  # type: ignore[list-item]
     (lambda a, v: a.table("t", key="url", side_inputs=[v.select("url")]), "'select-1' is computed"),
@@ -113,7 +113,7 @@ WRONG: list[tuple[Step, str]] = [
 
 @pytest.mark.parametrize(("step", "message"), WRONG)
 def test_errors(app: hr.App, views: hr.Stream, step: Step, message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         step(app, views)
     assert "\n  at " in caught.value.message
     assert "test_app.py" in caught.value.message

@@ -117,9 +117,7 @@ def test_both_sides_have_to_be_partitioned_by_the_same(left: Flow, right: Flow) 
 
 def test_keys_go_through_a_join_and_a_window() -> None:
     def counted(stream: hr.Stream) -> hr.Stream:
-        counts = by("shop")(stream).window(
-            hr.tumbling("1m"), key=["shop", "member"], agg={"n": hr.count()}, id="per-minute"
-        )
+        counts = by("shop")(stream).window(hr.tumbling("1m"), key=["shop", "member"], id="per-minute").agg(n=hr.count())
         return counts.rename({"window_start": "ts"}).select("member", "shop", "ts", "window_end")
 
     with pytest.raises(PlanError, match="'left' is partitioned by 'shop'"):

@@ -32,7 +32,7 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
     ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given; ``timeout`` is how many seconds a read may
     take. Raises ``UsageError`` when the app has no such table and ``InfrastructureError`` when the app doesn't run.
 
-    >>> prices = hr.open_table("shop", "prices")
+    >>> prices = hr.tables.open_table("shop", "prices")
     >>> prices.get("lamp")
     {'article': 'lamp', 'euros': 20.0}
     """
@@ -45,7 +45,7 @@ class TableReader:
     Each task's rows are of one commit, which ``versions`` tells; two tasks may have come to different ones. An
     error that says so (``retry``) may have gone by the next call: the same reader finds an app that was started anew.
 
-    >>> with hr.open_table("shop", "prices") as prices:
+    >>> with hr.tables.open_table("shop", "prices") as prices:
     ...     prices.scan(limit=1).rows()
     [('desk', 90.0)]
     """
@@ -110,7 +110,7 @@ class TableReader:
 
         ``at`` is as for ``get``.
 
-        >>> hr.open_table("shop", "prices").get_rows([("lamp",), ("sofa",)]).rows()
+        >>> hr.tables.open_table("shop", "prices").get_rows([("lamp",), ("sofa",)]).rows()
         [('lamp', 20.0)]
         """
         parts = self.parts_of(keys, at=at)
@@ -134,7 +134,7 @@ class TableReader:
         and ``start <= column < stop``. ``partition`` asks one task only. ``after`` goes on where an earlier scan
         stopped: it is what ``after`` of this reader said. ``at`` is as for ``get``.
 
-        >>> hr.open_table("shop", "prices").scan(prefix="l").rows()
+        >>> hr.tables.open_table("shop", "prices").scan(prefix="l").rows()
         [('lamp', 20.0)]
         """
         bounds = self._columns.range(first, prefix=prefix, start=start, stop=stop)
