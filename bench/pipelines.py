@@ -17,7 +17,7 @@ LATENESS = "1s"
 
 
 def filter_and_project(home: Path, source: Any, *, physical: str | None = None) -> hr.App:
-    """(a): to a stream of the log. ``source`` is ``hr.io.files(...)`` or None for the stream ``physical`` of the log."""
+    """(a): to a stream of the log. ``source`` is ``hr.io.files(...)``, or None: the stream ``physical`` of the log."""
     app = hr.App("bench-filter", home=str(home))
     views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
     (

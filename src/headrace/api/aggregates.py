@@ -137,8 +137,8 @@ def mean(column: str | pl.Expr) -> Aggregate:
 def first(column: str | pl.Expr) -> Aggregate:
     """Return the value of the message with the earliest event time.
 
-    Of several messages with that time, the one that arrived first counts. A null is a value like any other. Where messages have
-    no event time, or the window follows the clock, the order is that of arrival.
+    Of several messages with that time, the one that arrived first counts. A null is a value like any other. Where
+    messages have no event time, or the window follows the clock, the order is that of arrival.
 
     ``pl.col("x").first()`` goes by the order of rows instead, and is refused.
 
@@ -163,8 +163,8 @@ def first(column: str | pl.Expr) -> Aggregate:
 def last(column: str | pl.Expr) -> Aggregate:
     """Return the value of the message with the latest event time.
 
-    Of several messages with that time, the one that arrived last counts. A null is a value like any other. Where messages have
-    no event time, or the window follows the clock, the order is that of arrival.
+    Of several messages with that time, the one that arrived last counts. A null is a value like any other. Where
+    messages have no event time, or the window follows the clock, the order is that of arrival.
 
     ``pl.col("x").last()`` goes by the order of rows instead, and is refused.
 

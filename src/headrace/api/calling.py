@@ -12,11 +12,27 @@ CONCURRENCY_MAX = 10_000
 
 
 def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration = "10s") -> Retry:
-    """How often to try what fails, and how long to wait between: from ``first`` on twice as long each time.
+    """Say how often to try a call that fails, and how long to wait between two attempts.
 
-    ``attempts`` counts the first one, too; None: for ever. Half of each pause is left to chance, so that tasks that
-    lost a server together don't come back together.
+    Pauses double. Half of each is left to chance, so that tasks that lost a server together don't all come back at
+    once.
 
+    Parameters
+    ----------
+    attempts
+        How many attempts, the first one included. None: forever.
+    first
+        The pause after the first attempt.
+    longest
+        The longest pause.
+
+    Returns
+    -------
+    Retry
+        For ``map_async(retry=)``, ``hr.tables.remote`` and ``hr.tables.sql_table``.
+
+    Examples
+    --------
     >>> hr.calls.retry(attempts=3, first="50ms")
     Retry(attempts=3, first_ms=50, longest_ms=10000)
     """

@@ -30,7 +30,8 @@ def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], 
     if not isinstance(remote, Remote):
         raise DeclarationError(
             f"remote= takes a remote table, not {type(remote).__name__} {remote!s:.80}",
-            hint='write remote=hr.tables.remote(read=fetch) or remote=hr.tables.sql_table("sqlite:///members.db", "members")',
+            hint="write remote=hr.tables.remote(read=fetch) or "
+            'remote=hr.tables.sql_table("sqlite:///members.db", "members")',
         )
     if table.side_inputs:
         raise DeclarationError(

@@ -61,8 +61,8 @@ def window_step(
     if not isinstance(shape, WindowShape):
         raise DeclarationError(
             f"the shape of a window can't be {type(shape).__name__} {shape!r:.80}",
-            hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.windows.sliding("10s"), hr.session("30m"), '
-            "hr.windows.count(100) or hr.windows.global_()",
+            hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.session("30m"), '
+            'hr.windows.sliding("10s"), hr.windows.count(100) or hr.windows.global_()',
         )
     keys = () if key is None or (not isinstance(key, str) and not tuple(key)) else key_columns(key, schema, "window")
     axis: TimeAxis = "processing" if timing.time == PROCESSING else "event"

@@ -63,7 +63,7 @@ OF_STREAMS: list[tuple[Step, str]] = [
     (lambda a, s: s.join(orders(a), on="member", within="-1m", id="j"), "within: '-1m' is below 0 ms"),
     (lambda a, s: s.join(orders(a), on="member", within=("1m", "0s"), id="j"), "ends before it begins"),
     (lambda a, s: s.join(orders(a), on="member", within=("1m",), id="j"), "is not a pair"),  # type: ignore[arg-type]
-    (lambda a, s: s.join(orders(a), on="member", within="1m", how="full", id="j"), "how='full' is no way"),  # type: ignore[arg-type]
+    (lambda a, s: s.join(orders(a), on="member", within="1m", how="outer", id="j"), "how='outer' is no way"),  # type: ignore[arg-type]
     (lambda a, s: s.join(orders(a, time=None), on="member", within="1m", id="j"), "the right side of a join needs"),
     (
         lambda a, s: s.join(orders(a, ORDERS | {"member": pl.Int64}), on="member", within="1m", id="j"),

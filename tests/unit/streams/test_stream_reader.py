@@ -276,7 +276,7 @@ def test_writers_and_readers_say_what_they_were_given(tmp_path: Path) -> None:
         writer.write([{"n": 1}])
     with pytest.raises(UsageError, match="timeout='1s' is not a number of seconds"):
         hr.streams.StreamReader("numbers", home=tmp_path).follow(timeout="1s")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no position of a StreamReader"):
+    with pytest.raises(UsageError, match="not a position of a StreamReader"):
         hr.streams.StreamReader("numbers", from_position=5, home=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a timeout of '5s' s"):
         hr.tables.open_table("shop", "prices", home=tmp_path, timeout="5s")  # type: ignore[arg-type]

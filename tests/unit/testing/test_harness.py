@@ -57,7 +57,7 @@ def test_inputs_may_have_different_partition_counts() -> None:
 
 
 def test_partitions_of_what_is_no_input_are_refused() -> None:
-    with pytest.raises(hr.errors.UsageError, match="names 'vews', which is no input of the app") as info:
+    with pytest.raises(hr.errors.UsageError, match="names 'vews', which is not an input of the app") as info:
         counting().test({"vews": 3})
     assert info.value.hint == "there are views"
 
@@ -154,7 +154,7 @@ def test_time_passes_by_durations_and_never_back() -> None:
 
 
 def test_partitions_are_numbers() -> None:
-    with pytest.raises(hr.errors.UsageError, match="partitions='x' is no number"):
+    with pytest.raises(hr.errors.UsageError, match="partitions='x' is not a number"):
         counting().test("x")  # type: ignore[arg-type]
     with (
         counting().test() as t,
