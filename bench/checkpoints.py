@@ -44,7 +44,7 @@ class CheckpointCost:
 class _Trickle:
     """Called with the app's status a few times a second: feeds it, gathers durations, and ends it."""
 
-    writer: hr.StreamWriter
+    writer: hr.streams.StreamWriter
     keys: int
     filled: Callable[[AppStatus], bool]
     durations: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class _Trickle:
 def checkpoint_cost(base: Path, tasks: int, keys: int) -> CheckpointCost:
     """Build a state of ``keys`` in ``tasks`` tasks, and measure checkpoints of a trickle of changes."""
     with folder(base) as home:
-        hr.create_stream("changes", partitions=1, schema=SCHEMA, home=home)
-        with hr.StreamWriter("changes", home=home) as writer:
+        hr.streams.create_stream("changes", partitions=1, schema=SCHEMA, home=home)
+        with hr.streams.StreamWriter("changes", home=home) as writer:
             for first in range(0, keys, 1 << 17):
                 writer.write(_messages(first, min(1 << 17, keys - first), keys))
             trickle = _Trickle(writer, keys, lambda status: _rows(status, "by-member") >= keys)
@@ -95,8 +95,10 @@ def checkpoint_cost(base: Path, tasks: int, keys: int) -> CheckpointCost:
 def _app(home: Path, tasks: int) -> hr.App:
     app = hr.App("bench-checkpoints", home=str(home))
     changes = app.input("changes", SCHEMA, event_time="ts", lateness="1s")
-    counted = changes.partition_by("member", id="by-member", partitions=tasks).window(
-        hr.tumbling("1d"), key="member", agg={"changes": hr.count()}, id="per-day"
+    counted = (
+        changes.partition_by("member", id="by-member", partitions=tasks)
+        .window(hr.tumbling("1d"), key="member", id="per-day")
+        .agg(changes=hr.count())
     )
     counted.send_to(app.output("counts", partitions=tasks))
     return app

@@ -45,9 +45,9 @@ def page_views(folder: Path, messages: int, keys: int, files: int) -> Path:
 def fill_log(views: Path, stream: str, home: Path) -> None:
     """Write the same files into a stream of the embedded log, a partition each, frames of 8192 rows; then seal it."""
     files = sorted(views.glob("*.parquet"))
-    hr.create_stream(stream, partitions=len(files), schema=SCHEMA, home=home)
+    hr.streams.create_stream(stream, partitions=len(files), schema=SCHEMA, home=home)
     tables = [pl.read_parquet(file) for file in files]
-    with hr.StreamWriter(stream, home=home) as writer:
+    with hr.streams.StreamWriter(stream, home=home) as writer:
         for start in range(0, max(table.height for table in tables), 8192):
             for table in tables:  # the writer deals batches round robin: file i goes to partition i
                 writer.write(table.slice(start, 8192))

@@ -47,7 +47,7 @@ def messages(first: int, count: int) -> pl.DataFrame:
 
 def into_log(home: str, stream: str, rate: int, seconds: float) -> None:
     """One frame a tick, partitions in turn."""
-    with hr.StreamWriter(stream, home=home) as writer:
+    with hr.streams.StreamWriter(stream, home=home) as writer:
         feed(lambda first, count: writer.write(messages(first, count)), rate, seconds)
         writer.seal()
 

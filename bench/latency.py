@@ -43,9 +43,9 @@ def headrace_latency(base: Path, rate: int, seconds: float, *, shuffle: bool) ->
     """Percentiles for Headrace."""
     with folder(base) as home:
         app = _app(home, shuffle=shuffle)
-        hr.create_stream("requests", partitions=CORES, schema=SCHEMA, home=home)
+        hr.streams.create_stream("requests", partitions=CORES, schema=SCHEMA, home=home)
         answers = {name: SCHEMA[name] for name in ("sent", "member")}
-        hr.create_stream("answers", partitions=CORES, schema=answers, home=home)
+        hr.streams.create_stream("answers", partitions=CORES, schema=answers, home=home)
         reader = _start("bench.tail", home, "answers", WARM_UP_S, read=True)
         feeder = None
         try:

@@ -106,7 +106,7 @@ def _by_headrace(query: str, files: Path, home: Path) -> None:
 
 
 def _check_headrace(query: str, right: pl.DataFrame, home: Path) -> None:
-    _check(f"{query} by Headrace", hr.read_stream(query, home=home), right)
+    _check(f"{query} by Headrace", hr.streams.read_stream(query, home=home), right)
 
 
 def _check(what: str, found: pl.DataFrame, right: pl.DataFrame) -> None:

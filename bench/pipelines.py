@@ -17,7 +17,7 @@ LATENESS = "1s"
 
 
 def filter_and_project(home: Path, source: Any, *, physical: str | None = None) -> hr.App:
-    """(a): to a stream of the log. ``source`` is ``hr.files(...)`` or None for the stream ``physical`` of the log."""
+    """(a): to a stream of the log. ``source`` is ``hr.io.files(...)``, or None: the stream ``physical`` of the log."""
     app = hr.App("bench-filter", home=str(home))
     views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
     (
@@ -43,7 +43,8 @@ def windowed_count(
     (
         views.filter(pl.col("url") != HEALTH)
         .partition_by("member", id="by-member", partitions=partitions)
-        .window(hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s")
+        .window(hr.tumbling("10s"), key="member", id="per-10s")
+        .agg(views=hr.count())
         .send_to(app.output("counts", partitions=partitions))
     )
     return app
@@ -56,7 +57,7 @@ def run(app: hr.App) -> None:
 
 def check_kept(home: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` unless (a) gave what it should."""
-    found = hr.read_stream("kept", home=home).select(
+    found = hr.streams.read_stream("kept", home=home).select(
         pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), pl.col("s").sum()
     )
     if not found.equals(expected):
@@ -66,7 +67,7 @@ def check_kept(home: Path, expected: pl.DataFrame) -> None:
 def check_counts(home: Path, expected: pl.DataFrame) -> None:
     """Raise ``WrongResultError`` unless (b) gave the right count for every window and member."""
     found = (
-        hr.read_stream("counts", home=home)
+        hr.streams.read_stream("counts", home=home)
         .select(pl.col("window_start").cast(pl.Int64).alias("start"), "member", pl.col("views").cast(pl.Int64))
         .sort("start", "member")
     )

@@ -26,11 +26,11 @@ def state_app(shape: Shape, home: Path) -> hr.App:
         case "table":
             changes.send_to(app.table("last", key="key", schema=SCHEMA))
         case "tumbling":
-            changes.window(hr.tumbling("1d"), key="key", agg=agg, id="w").send_to(app.output("results"))
+            changes.window(hr.tumbling("1d"), key="key", id="w").agg(**agg).send_to(app.output("results"))
         case "session":
-            changes.window(hr.session("1h"), key="key", agg=agg, id="w").send_to(app.output("results"))
+            changes.window(hr.session("1h"), key="key", id="w").agg(**agg).send_to(app.output("results"))
         case "counted":
-            changes.window(hr.count_window(100), key="key", agg=agg, id="w").send_to(app.output("results"))
+            changes.window(hr.windows.count(100), key="key", id="w").agg(**agg).send_to(app.output("results"))
         case "deduplicate":
             changes.deduplicate("key", within="1d", id="w").send_to(app.output("results"))
         case "join":
@@ -47,12 +47,12 @@ def inputs_of(shape: Shape) -> tuple[str, ...]:
 def create_inputs(shape: Shape, home: Path) -> None:
     """The streams that the app reads."""
     for name in inputs_of(shape):
-        hr.create_stream(name, partitions=1, schema=SCHEMA, home=home)
+        hr.streams.create_stream(name, partitions=1, schema=SCHEMA, home=home)
 
 
 def write(stream: str, home: Path, first: int, number: int) -> None:
     """A message each for the keys from ``first`` on, a microsecond of event time apart, in no order of keys."""
-    with hr.StreamWriter(stream, home=home) as writer:
+    with hr.streams.StreamWriter(stream, home=home) as writer:
         for start in range(first, first + number, _FRAME_ROWS):
             index = pl.int_range(start, min(start + _FRAME_ROWS, first + number), eager=True)
             # An odd factor permutes the numbers below a power of two: scattered keys, each of them once.
@@ -63,5 +63,5 @@ def write(stream: str, home: Path, first: int, number: int) -> None:
 def seal(shape: Shape, home: Path) -> None:
     """Nothing more will come."""
     for name in inputs_of(shape):
-        with hr.StreamWriter(name, home=home) as writer:
+        with hr.streams.StreamWriter(name, home=home) as writer:
             writer.seal()

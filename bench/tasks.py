@@ -26,36 +26,36 @@ ROWS, BATCH, KEYS, REPEATS = 200_000, 5_000, 10_000, 3
 COLUMNS = {"member": pl.String, "ts": pl.Int64}
 
 
-class Nothing(hr.Task):
-    def process(self, message: Any, out: hr.Out) -> None:
+class Nothing(hr.tasks.Task):
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         pass
 
 
-class Sending(hr.Task):
-    def process(self, message: Any, out: hr.Out) -> None:
+class Sending(hr.tasks.Task):
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         out.send("out", message)
 
 
-class GetPut(hr.Task):
-    seen = hr.Store(key={"member": pl.String}, value={"n": pl.Int64})
+class GetPut(hr.tasks.Task):
+    seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         before = self.seen.get(message["member"])
         self.seen.put(message["member"], {"n": 1 if before is None else before["n"] + 1})
 
 
-class Timing(hr.Task):
-    def process(self, message: Any, out: hr.Out) -> None:
+class Timing(hr.tasks.Task):
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         out.set_timer(message["member"], message["ts"] + 1000)
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         out.send("out", {"member": timer.key, "ts": timer.time})
 
 
-class InBatches(hr.Task):
-    seen = hr.Store(key={"member": pl.String}, value={"n": pl.Int64})
+class InBatches(hr.tasks.Task):
+    seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
-    def process_batch(self, rows: pl.DataFrame, out: hr.Out) -> None:
+    def process_batch(self, rows: pl.DataFrame, out: hr.tasks.Out) -> None:
         counts = rows.group_by("member").agg(n=pl.len().cast(pl.Int64))
         before = self.seen.get_rows(counts.select("member")).get_column("n").fill_null(0)
         self.seen.put_rows(counts.with_columns(n=pl.col("n") + before))
@@ -68,7 +68,7 @@ class Port:
         """Forget it."""
 
 
-def with_task(task: hr.Task) -> Callable[[hr.App, hr.Stream], None]:
+def with_task(task: hr.tasks.Task) -> Callable[[hr.App, hr.Stream], None]:
     def declare(app: hr.App, source: hr.Stream) -> None:
         app.task(task, {"in": source}, {"out": COLUMNS}, id="task")["out"].send_to(app.output("out"))
 

@@ -122,7 +122,7 @@ def windowed_count(
     ]
     with folder(base) as logged:
         fill_log(views, "page-views", logged)
-        source = hr.log(logged / "streams", "bench-source")
+        source = hr.io.log(logged / "streams", "bench-source")
         contestants.append(Contestant("headrace from its log", *counting(expected, source, physical="page-views")))
         return alternate(contestants, messages, repeats, base, say)
 
@@ -144,7 +144,7 @@ def guarantees(views: Path, messages: int, repeats: int, base: Path, say: Say) -
 
 def files_of(views: Path) -> object:
     """The files as a source."""
-    return hr.files(views / "*.parquet")
+    return hr.io.files(views / "*.parquet")
 
 
 def counting(

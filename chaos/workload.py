@@ -71,9 +71,8 @@ def build(home: str) -> App:
     by_member = once.partition_by("member", id="by-member")
     by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
     (
-        by_member.window(
-            session(GAP_MS), key="member", agg={"orders": count(), "amount": total("amount")}, id="per-session", early=5
-        )
+        by_member.window(session(GAP_MS), key="member", id="per-session", early=5)
+        .agg(orders=count(), amount=total("amount"))
         .filter(pl.col("pane") == "on_time")  # how many early ones there are is chance
         .drop("pane", "pane_index")
         .send_to(app.output("sessions", partitions=PARTITIONS))
@@ -83,8 +82,8 @@ def build(home: str) -> App:
 
 
 def _sums(app: App, by_member: Stream, home: str) -> None:
-    per_second = by_member.window(
-        tumbling(SHORT_MS), key="member", agg={"orders": count(), "amount": total("amount")}, id="per-second"
+    per_second = by_member.window(tumbling(SHORT_MS), key="member", id="per-second").agg(
+        orders=count(), amount=total("amount")
     )
     per_second.send_to(app.output("member-seconds", partitions=PARTITIONS))
     names = app.table(
@@ -97,12 +96,8 @@ def _sums(app: App, by_member: Stream, home: str) -> None:
         per_second.with_columns(region=pl.col("member") % len(REGIONS))
         .partition_by("region", id="by-region")
         .map_batches(lambda rows: rows.with_columns(pl.col("amount") * 2))
-        .window(
-            tumbling(LONG_MS),
-            key="region",
-            agg={"orders": total("orders"), "doubled": total("amount"), "members": count()},
-            id="per-region",
-        )
+        .window(tumbling(LONG_MS), key="region", id="per-region")
+        .agg(orders=total("orders"), doubled=total("amount"), members=count())
         .join(names)
     )
     regions.send_to(app.output("region-totals", partitions=PARTITIONS))

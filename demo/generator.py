@@ -20,7 +20,7 @@ def main() -> int:
     """``generator.py HOME SECONDS RATE``."""
     home, seconds, rate = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     random = np.random.default_rng(7)
-    writer = hr.StreamWriter("page-views", home=home)
+    writer = hr.streams.StreamWriter("page-views", home=home)
     wait = threading.Event()
     begin = time.monotonic()
     written = counted = 0

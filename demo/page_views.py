@@ -34,7 +34,8 @@ def build(home: str) -> hr.App:
     (
         views.filter(pl.col("url") != "/health")
         .partition_by("member", id="by-member", partitions=4)
-        .window(hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s")
+        .window(hr.tumbling("10s"), key="member", id="per-10s")
+        .agg(views=hr.count())
         .send_to(app.output("views-per-member", partitions=4))
     )
     return app
@@ -67,14 +68,14 @@ def main() -> int:
     console = Console()
     generator: subprocess.Popen[str] | None = None
     try:
-        hr.create_stream(
+        hr.streams.create_stream(
             "page-views", partitions=4, home=home, schema={"member": pl.String, "url": pl.String, "ts": pl.Int64}
         )
         command = [sys.executable, str(GENERATOR), home, str(options.seconds), str(options.rate)]
         generator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         build(home).run(master=options.master)
         written, _ = generator.communicate(timeout=30)
-        results = hr.read_stream("views-per-member", home=home)
+        results = hr.streams.read_stream("views-per-member", home=home)
         show(results, console)
         counted, expected = int(results["views"].sum()), int(written.strip() or 0)
         console.print(f"{expected:,} page views written, {counted:,} counted")

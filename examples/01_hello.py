@@ -25,12 +25,12 @@ def declare(home: str) -> hr.App:
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("requests", partitions=1, schema=SCHEMA, home=home)
-    with hr.StreamWriter("requests", home=home) as writer:
+    hr.streams.create_stream("requests", partitions=1, schema=SCHEMA, home=home)
+    with hr.streams.StreamWriter("requests", home=home) as writer:
         writer.write([{"path": "/", "ms": 12}, {"path": "/report", "ms": 2300}, {"path": "/search", "ms": 1200}])
         writer.seal()
 
     declare(home).run(local=True, progress=False)
 
-    for row in hr.read_stream("slow", home=home).to_dicts():
+    for row in hr.streams.read_stream("slow", home=home).to_dicts():
         print(row)

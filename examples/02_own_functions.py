@@ -40,8 +40,8 @@ def lower(word: Word) -> Word:
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("lines", partitions=1, schema=Line, home=home)
-    with hr.StreamWriter("lines", home=home) as writer:
+    hr.streams.create_stream("lines", partitions=1, schema=Line, home=home)
+    with hr.streams.StreamWriter("lines", home=home) as writer:
         writer.write([{"number": 1, "text": "All streams"}, {"number": 2, "text": "are Rivers"}])
         writer.seal()
 
@@ -50,5 +50,5 @@ with TemporaryDirectory() as home:
     lines.flat_map(words).map(lower).filter(lambda word: word.word != "are").send_to(app.output("words"))
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("words", home=home).to_dicts():
+    for row in hr.streams.read_stream("words", home=home).to_dicts():
         print(Word(**row))

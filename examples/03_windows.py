@@ -25,18 +25,18 @@ VIEWS = [
 ]
 
 with TemporaryDirectory() as home:
-    hr.create_stream("views", partitions=1, schema=SCHEMA, home=home)
-    with hr.StreamWriter("views", home=home) as writer:
+    hr.streams.create_stream("views", partitions=1, schema=SCHEMA, home=home)
+    with hr.streams.StreamWriter("views", home=home) as writer:
         writer.write(VIEWS)
         writer.seal()
 
     app = hr.App("windows", home=home)
     views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
-    views.window(
-        hr.tumbling("10s"), key="member", agg={"views": hr.count(), "longest": hr.max("ms")}, id="per-10s"
+    views.window(hr.tumbling("10s"), key="member", id="per-10s").agg(
+        views=hr.count(), longest=hr.aggregates.max("ms")
     ).send_to(app.output("views-per-member"))
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("views-per-member", home=home).sort("window_start", "member").to_dicts():
+    for row in hr.streams.read_stream("views-per-member", home=home).sort("window_start", "member").to_dicts():
         bounds = f"{row['window_start']:6} - {row['window_end']:6}"
         print(f"{row['member']} {bounds}  views {row['views']}  longest {row['longest']}")

@@ -20,21 +20,23 @@ import headrace as hr
 SCHEMA = {"member": pl.String, "ts": pl.Int64}
 
 with TemporaryDirectory() as home:
-    hr.create_stream("views", partitions=3, schema=SCHEMA, home=home)
-    with hr.StreamWriter("views", home=home) as writer:
+    hr.streams.create_stream("views", partitions=3, schema=SCHEMA, home=home)
+    with hr.streams.StreamWriter("views", home=home) as writer:
         for second in range(30):  # each write goes to the next partition
             writer.write([{"member": member, "ts": second * 1000} for member in ("ann", "bob", "cid")])
         writer.seal()
 
     app = hr.App("two-stages", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
-    counts = views.partition_by("member", id="by-member", partitions=2).window(
-        hr.tumbling("1m"), key="member", agg={"views": hr.count()}, id="per-minute"
+    counts = (
+        views.partition_by("member", id="by-member", partitions=2)
+        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        .agg(views=hr.count())
     )
     counts.send_to(app.output("views-per-member"))
 
     print("stages:", ", ".join(stage.name for stage in app.plan().stages))
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("views-per-member", home=home).sort("member").to_dicts():
+    for row in hr.streams.read_stream("views-per-member", home=home).sort("member").to_dicts():
         print(row["member"], row["views"])

@@ -28,8 +28,8 @@ with TemporaryDirectory() as home:
             [{"screen": "home", "ts": 200, "battery": 0.5}, {"screen": "cart", "ts": 900, "battery": 0.4}],
         ),
     ):
-        hr.create_stream(name, partitions=1, schema=schema, home=home)
-        with hr.StreamWriter(name, home=home) as writer:
+        hr.streams.create_stream(name, partitions=1, schema=schema, home=home)
+        with hr.streams.StreamWriter(name, home=home) as writer:
             writer.write(rows)
             writer.seal()
 
@@ -38,10 +38,11 @@ with TemporaryDirectory() as home:
     phone = app.input("phone", PHONE, event_time="ts").select("ts", page="screen", device=pl.lit("phone"))
     (
         web.merge(phone)
-        .window(hr.tumbling("1s"), key="device", agg={"views": hr.count()}, id="per-second")
+        .window(hr.tumbling("1s"), key="device", id="per-second")
+        .agg(views=hr.count())
         .send_to(app.output("views-per-device"))
     )
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("views-per-device", home=home).sort("device", "window_start").to_dicts():
+    for row in hr.streams.read_stream("views-per-device", home=home).sort("device", "window_start").to_dicts():
         print(f"{row['device']:5} {row['window_start']:4}  {row['views']}")

@@ -21,8 +21,8 @@ NOTICES = [{"shop": "all", "text": "open at 9"}, {"shop": "all", "text": "closed
 
 with TemporaryDirectory() as home:
     for name, rows in (("orders", ORDERS), ("notices", NOTICES)):
-        hr.create_stream(name, partitions=1, schema=SCHEMA, home=home)
-        with hr.StreamWriter(name, home=home) as writer:
+        hr.streams.create_stream(name, partitions=1, schema=SCHEMA, home=home)
+        with hr.streams.StreamWriter(name, home=home) as writer:
             writer.write(rows)
             writer.seal()
 
@@ -32,7 +32,7 @@ with TemporaryDirectory() as home:
     orders.merge(notices).send_to(app.output("desks", partitions=3))
     app.run(local=True, progress=False)
 
-    desks = hr.read_stream("desks", home=home)
+    desks = hr.streams.read_stream("desks", home=home)
     shown = [desks.filter(text=notice["text"]).height for notice in NOTICES]
     print("orders: ", sorted(desks.filter(text="an order")["shop"]))
     print(f"notices: {shown[0]} x open at 9, {shown[1]} x closed at 18")

@@ -27,12 +27,12 @@ def run(policy: str, home: str) -> list[int]:
     rooms = app.input("temperatures", SCHEMA, on_error=policy, dead_letter=letters)
     rooms.send_to(app.output(f"measured-{policy}"))
     app.run(local=True, progress=False)
-    return hr.read_stream(f"measured-{policy}", home=home)["celsius"].to_list()
+    return hr.streams.read_stream(f"measured-{policy}", home=home)["celsius"].to_list()
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("temperatures", partitions=1, home=home)  # without columns it takes anything
-    with hr.StreamWriter("temperatures", home=home) as writer:
+    hr.streams.create_stream("temperatures", partitions=1, home=home)  # without columns it takes anything
+    with hr.streams.StreamWriter("temperatures", home=home) as writer:
         writer.write([{"room": "hall", "celsius": 20}])
         writer.write([{"room": "bath", "celsius": "warm"}])
         writer.write([{"room": "attic", "celsius": 22.0}, {"room": "attic", "celsius": 22.5}])
@@ -40,11 +40,11 @@ with TemporaryDirectory() as home:
 
     try:
         run("fail", home)
-    except hr.DataError as error:
+    except hr.errors.DataError as error:
         where = error.message.split(":")[0].split(" at ")
         print(f"fail:        the app stopped at {where[1]} of {where[0]}")
     print("skip:       ", run("skip", home))
     print("dead_letter:", run("dead_letter", home))
-    for letter in hr.read_stream("unreadable", home=home).to_dicts():
+    for letter in hr.streams.read_stream("unreadable", home=home).to_dicts():
         row = pl.read_ipc_stream(letter["raw"])  # the rows as they came; bytes that are no rows stay bytes
         print(f"  {row['room'][0]:5} {row['celsius'][0]}: {letter['reason'].split(': ', 1)[1]}")

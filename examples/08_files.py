@@ -26,12 +26,13 @@ with TemporaryDirectory() as folder:
         "downloads",
         {"member": pl.String, "bytes": pl.Int64, "ts": pl.Int64},
         event_time="ts",
-        system=hr.files(data / "*.parquet", partitions=2),
+        system=hr.io.files(data / "*.parquet", partitions=2),
     )
     (
         downloads.partition_by("member", id="by-member")
-        .window(hr.tumbling("1m"), key="member", agg={"bytes": hr.sum("bytes")}, id="per-minute")
-        .send_to(app.output("report", system=hr.files(report, format="jsonl")))
+        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        .agg(bytes=hr.sum("bytes"))
+        .send_to(app.output("report", system=hr.io.files(report, format="jsonl")))
     )
     app.run(local=True, progress=False)
 

@@ -24,8 +24,10 @@ SCHEMA = {"member": pl.String, "ts": pl.Int64}
 def declare(home: str) -> hr.App:
     app = hr.App("split", home=home)
     views = app.input("views", SCHEMA, event_time="ts")
-    counts = views.partition_by("member", id="by-member").window(
-        hr.tumbling("1m"), key="member", agg={"views": hr.count()}, id="per-minute"
+    counts = (
+        views.partition_by("member", id="by-member")
+        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        .agg(views=hr.count())
     )
     counts.send_to(app.output("views-per-member"))
     return app
@@ -33,18 +35,18 @@ def declare(home: str) -> hr.App:
 
 def main() -> None:
     with TemporaryDirectory() as home:
-        hr.create_stream("views", partitions=2, schema=SCHEMA, home=home)
+        hr.streams.create_stream("views", partitions=2, schema=SCHEMA, home=home)
         stages = [stage.name for stage in declare(home).plan().stages]
         programs = {stage: subprocess.Popen([sys.executable, __file__, home, stage]) for stage in stages}
 
-        with hr.StreamWriter("views", home=home) as writer:
+        with hr.streams.StreamWriter("views", home=home) as writer:
             writer.write([{"member": "ann", "ts": 1_000}, {"member": "bob", "ts": 2_000}])
             writer.write([{"member": "ann", "ts": 3_000}])
             writer.seal()
 
         for stage, program in programs.items():
             print(f"stage {stage}: exit code {program.wait(timeout=60)}")
-        print(hr.read_stream("views-per-member", home=home).select("member", "views").sort("member").rows())
+        print(hr.streams.read_stream("views-per-member", home=home).select("member", "views").sort("member").rows())
 
 
 if __name__ == "__main__":

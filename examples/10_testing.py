@@ -26,8 +26,10 @@ def declare() -> hr.App:
         idle_timeout="30s",
         on_error="skip",
     )
-    counts = views.partition_by("member", id="by-member").window(
-        hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s"
+    counts = (
+        views.partition_by("member", id="by-member")
+        .window(hr.tumbling("10s"), key="member", id="per-10s")
+        .agg(views=hr.count())
     )
     counts.send_to(app.output("counts"))
     return app

@@ -20,34 +20,34 @@ import polars as pl
 import headrace as hr
 
 with TemporaryDirectory() as home:
-    hr.create_stream("orders", partitions=2, schema={"member": pl.String, "euros": pl.Float64}, home=home)
+    hr.streams.create_stream("orders", partitions=2, schema={"member": pl.String, "euros": pl.Float64}, home=home)
 
-    with hr.StreamWriter("orders", key="member", home=home) as writer:
+    with hr.streams.StreamWriter("orders", key="member", home=home) as writer:
         upcoming = writer.write(pl.DataFrame({"member": ["ann", "bob", "eve", "ann"], "euros": [5.0, 7.5, 1.0, 2.0]}))
         print("wrote 4 rows to partitions", sorted(upcoming))
-        print("read", hr.read_stream("orders", home=home).height, "rows")
-        reader = hr.StreamReader("orders", home=home)
+        print("read", hr.streams.read_stream("orders", home=home).height, "rows")
+        reader = hr.streams.StreamReader("orders", home=home)
         for batch in reader:
             print("read", batch.height, "rows in a batch")
         position = reader.position()  # a text, to be kept with the results
 
         writer.write([{"member": "bob", "euros": 4.0}])
-        later = hr.StreamReader("orders", from_position=position, home=home)
+        later = hr.streams.StreamReader("orders", from_position=position, home=home)
         print("since then came", [batch.rows() for batch in later])
 
         try:
             writer.write([{"member": "ann", "euros": 3.0}, {"member": "bob", "euros": "three"}])
-        except hr.DataError:
-            assert hr.read_stream("orders", home=home).height == 5
+        except hr.errors.DataError:
+            assert hr.streams.read_stream("orders", home=home).height == 5
             print("DataError: nothing of a batch is written when a row of it doesn't fit")
 
         try:
-            hr.read_stream("order", home=home)
-        except hr.StreamNotFoundError as error:
+            hr.streams.read_stream("order", home=home)
+        except hr.errors.StreamNotFoundError as error:
             print("StreamNotFoundError:", error.hint)
 
         writer.seal()
         try:
             writer.write([{"member": "ann", "euros": 1.0}])
-        except hr.HeadraceError as error:
+        except hr.errors.HeadraceError as error:
             print(f"{type(error).__name__}: a sealed stream takes no more")

@@ -25,14 +25,15 @@ def declare(home: str, source: str) -> hr.App:
     (
         orders.filter(pl.col("euros") > 0)
         .partition_by("member", id="by-member")
-        .window(hr.tumbling("1d"), key="member", agg={"euros": hr.sum("euros")}, id="per-day")
+        .window(hr.tumbling("1d"), key="member", id="per-day")
+        .agg(euros=hr.sum("euros"))
         .send_to(app.output("totals"))
     )
     return app
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("orders", partitions=2, schema=SCHEMA, home=home)
+    hr.streams.create_stream("orders", partitions=2, schema=SCHEMA, home=home)
 
     plan = declare(home, "orders").plan()
     for stage in plan.stages:
@@ -42,5 +43,5 @@ with TemporaryDirectory() as home:
 
     try:
         declare(home, "odrers").plan()
-    except hr.HeadraceError as error:
+    except hr.errors.HeadraceError as error:
         print("refused:", type(error).__name__)

@@ -24,14 +24,15 @@ def declare(home: str) -> hr.App:
     views = app.input("views", SCHEMA, event_time="ts")
     (
         views.partition_by("member", id="by-member")
-        .window(hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s")
+        .window(hr.tumbling("10s"), key="member", id="per-10s")
+        .agg(views=hr.count())
         .send_to(app.output("views-per-member"))
     )
     return app
 
 
 def feed(home: str) -> None:
-    with hr.StreamWriter("views", home=home) as writer:
+    with hr.streams.StreamWriter("views", home=home) as writer:
         for batch in range(BATCHES):
             members = [f"member-{n % 100}" for n in range(ROWS)]
             writer.write(pl.DataFrame({"member": members, "ts": [batch * 1_000 + n for n in range(ROWS)]}))
@@ -40,10 +41,10 @@ def feed(home: str) -> None:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as home:
-        hr.create_stream("views", partitions=2, schema=SCHEMA, home=home)
+        hr.streams.create_stream("views", partitions=2, schema=SCHEMA, home=home)
         feeder = threading.Thread(target=feed, args=(home,))
         feeder.start()
         declare(home).run(master="local[2]", progress=False)
         feeder.join()
-        counted = hr.read_stream("views-per-member", home=home)["views"].sum()
+        counted = hr.streams.read_stream("views-per-member", home=home)["views"].sum()
         print(f"written {BATCHES * ROWS}, counted {counted}")

@@ -20,12 +20,12 @@ ORDERS = {"member": pl.String, "euros": pl.Float64, "at": pl.Int64}
 MINUTE = 60_000
 
 with TemporaryDirectory() as home:
-    hr.create_stream("views", partitions=2, schema=VIEWS, home=home)
-    with hr.StreamWriter("views", home=home) as writer:
+    hr.streams.create_stream("views", partitions=2, schema=VIEWS, home=home)
+    with hr.streams.StreamWriter("views", home=home) as writer:
         writer.write([{"member": "ann", "url": "/lamp", "ts": 0}, {"member": "bob", "url": "/desk", "ts": 5 * MINUTE}])
         writer.seal()
-    hr.create_stream("orders", partitions=2, schema=ORDERS, home=home)
-    with hr.StreamWriter("orders", home=home) as writer:
+    hr.streams.create_stream("orders", partitions=2, schema=ORDERS, home=home)
+    with hr.streams.StreamWriter("orders", home=home) as writer:
         writer.write(
             [{"member": "ann", "euros": 20.0, "at": MINUTE}, {"member": "ann", "euros": 3.0, "at": 30 * MINUTE}]
         )
@@ -38,5 +38,5 @@ with TemporaryDirectory() as home:
     views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders").send_to(app.output("bought"))
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("bought", home=home).sort("member").to_dicts():
+    for row in hr.streams.read_stream("bought", home=home).sort("member").to_dicts():
         print(f"{row['member']} saw {row['url']}, and paid {row['euros']}")

@@ -20,12 +20,12 @@ MEMBERS = {"member": pl.String, "country": pl.String}
 VIEWS = {"member": pl.String, "url": pl.String}
 
 with TemporaryDirectory() as home:
-    hr.create_stream("members", partitions=2, schema=MEMBERS, home=home)
-    with hr.StreamWriter("members", key="member", home=home) as writer:
+    hr.streams.create_stream("members", partitions=2, schema=MEMBERS, home=home)
+    with hr.streams.StreamWriter("members", key="member", home=home) as writer:
         writer.write([{"member": "ann", "country": "CH"}, {"member": "bob", "country": "DE"}])
         writer.write([{"member": "ann", "country": "AT"}])  # she has moved: the last row counts
-    hr.create_stream("views", partitions=2, schema=VIEWS, home=home)
-    with hr.StreamWriter("views", key="member", home=home) as writer:
+    hr.streams.create_stream("views", partitions=2, schema=VIEWS, home=home)
+    with hr.streams.StreamWriter("views", key="member", home=home) as writer:
         writer.write([{"member": "ann", "url": "/lamp"}, {"member": "bob", "url": "/desk"}])
         writer.write([{"member": "eve", "url": "/sofa"}])
         writer.seal()
@@ -35,5 +35,5 @@ with TemporaryDirectory() as home:
     app.input("views", VIEWS).join(members, how="left").send_to(app.output("located"))
     app.run(local=True, progress=False)  # it ends with the views; the members may go on
 
-    for row in hr.read_stream("located", home=home).sort("member").to_dicts():
+    for row in hr.streams.read_stream("located", home=home).sort("member").to_dicts():
         print(f"{row['member']} saw {row['url']}, from {row['country'] or 'nobody knows where'}")

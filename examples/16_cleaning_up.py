@@ -35,8 +35,8 @@ def without_tax(stream: hr.Stream, percent: int) -> hr.Stream:
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("orders", partitions=1, schema=ORDERS, home=home)
-    with hr.StreamWriter("orders", home=home) as writer:
+    hr.streams.create_stream("orders", partitions=1, schema=ORDERS, home=home)
+    with hr.streams.StreamWriter("orders", home=home) as writer:
         writer.write(SENT)
         writer.seal()
 
@@ -47,13 +47,13 @@ with TemporaryDirectory() as home:
     for name, part in parts.items():
         part.send_to(app.output(name))
     parts["small"].pipe(without_tax, 25).send_to(app.output("net"))
-    once.sample(0.1, by="member", seed=7).send_to(app.output("for-a-test"))
+    once.sample(0.1, key="member", seed=7).send_to(app.output("for-a-test"))
     app.run(local=True, progress=False)
 
-    large, small = (hr.read_stream(name, home=home).select("order", "euros").sort("order") for name in parts)
+    large, small = (hr.streams.read_stream(name, home=home).select("order", "euros").sort("order") for name in parts)
     print(f"orders: {len(SENT)}, once: {large.height + small.height}")
     print(f"large: {large.rows()}")
     print(f"small: {small.rows()}")
-    print(f"net: {hr.read_stream('net', home=home).sort('order').rows()}")
-    sampled = hr.read_stream("for-a-test", home=home).group_by("member").len().rows()
+    print(f"net: {hr.streams.read_stream('net', home=home).sort('order').rows()}")
+    sampled = hr.streams.read_stream("for-a-test", home=home).group_by("member").len().rows()
     print(f"everybody is sampled, or not at all: {set(sampled) <= {('ann', 2), ('bob', 1), ('cem', 1)}}")

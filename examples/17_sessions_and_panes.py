@@ -29,8 +29,8 @@ MINUTES = [(1, "/"), (8, "/item"), (12, "/cart"), (40, "/bye"), (65, "/"), (30, 
 def visits() -> hr.App:
     app = hr.App("visits")
     views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
-    pages = {"pages": hr.count(), "first": hr.first("url")}
-    views.window(hr.session("10s"), key="member", agg=pages, id="visits").send_to(app.output("out"))
+    pages = {"pages": hr.count(), "first": hr.aggregates.first("url")}
+    views.window(hr.session("10s"), key="member", id="visits").agg(**pages).send_to(app.output("out"))
     return app
 
 
@@ -40,12 +40,11 @@ def per_minute() -> hr.App:
     views.window(
         hr.tumbling("1m"),
         key="member",
-        agg={"views": hr.count()},
         id="per-minute",
-        early=hr.after(2),
+        early=hr.triggers.after(2),
         allowed_lateness="30s",
         late_to=app.output("too-late"),
-    ).send_to(app.output("out"))
+    ).agg(views=hr.count()).send_to(app.output("out"))
     return app
 
 

@@ -34,24 +34,19 @@ def errors_in_a_row(so_far: int, request: dict[str, Any]) -> int:
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("requests", partitions=1, schema=SCHEMA, home=home)
-    with hr.StreamWriter("requests", home=home) as writer:
+    hr.streams.create_stream("requests", partitions=1, schema=SCHEMA, home=home)
+    with hr.streams.StreamWriter("requests", home=home) as writer:
         writer.write(REQUESTS)
         writer.seal()
 
     app = hr.App("requests", home=home)
-    app.input("requests", SCHEMA).window(
-        hr.count_window(3, every=1),
-        key="server",
-        agg={
-            "requests": hr.count(),
-            "slowest": hr.top(2, "url", by="ms"),
-            "errors": hr.fold(0, errors_in_a_row, dtype=pl.Int64),
-        },
-        id="last-three",
+    app.input("requests", SCHEMA).window(hr.windows.count(3, every=1), key="server", id="last-three").agg(
+        requests=hr.count(),
+        slowest=hr.aggregates.top_k("url", 2, by="ms"),
+        errors=hr.aggregates.fold(0, errors_in_a_row, dtype=pl.Int64),
     ).send_to(app.output("looked-at"))
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("looked-at", home=home).to_dicts():
+    for row in hr.streams.read_stream("looked-at", home=home).to_dicts():
         slowest, errors = str(row["slowest"]), row["errors"]
         print(f"{row['server']}  requests {row['requests']}  slowest {slowest:18} errors in a row {errors}")

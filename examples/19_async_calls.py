@@ -54,9 +54,9 @@ views.map_async(
     {"member": pl.String, "url": pl.String, "country": pl.String},
     concurrency=10,
     timeout="2s",
-    retry=hr.retry(attempts=3, first="10ms"),
+    retry=hr.calls.retry(attempts=3, first="10ms"),
     on_error="dead_letter",
-    dead_letter="failed",
+    dead_letter=app.output("failed"),
 ).send_to(app.output("located"))
 
 with app.test() as t:

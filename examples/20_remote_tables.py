@@ -40,18 +40,19 @@ members = app.table(
     "members",
     key="member",
     schema={"member": pl.String, "country": pl.String},
-    remote=hr.cached(hr.sql_table(url, "members"), rows=10_000, ttl="1m"),
+    remote=hr.tables.cached(hr.tables.sql_table(url, "members"), rows=10_000, ttl="1m"),
 )
 visits = app.table(
     "visits",
     key="member",
     schema={"member": pl.String, "visits": pl.Int64},
-    remote=hr.sql_table(url, "visits"),
+    remote=hr.tables.sql_table(url, "visits"),
 )
 views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
 views.join(members, how="left").send_to(app.output("located"))
 (
-    views.window(hr.tumbling("1d"), key="member", agg={"visits": hr.count()}, id="visits-per-day")
+    views.window(hr.tumbling("1d"), key="member", id="visits-per-day")
+    .agg(visits=hr.count())
     .select("member", "visits")
     .send_to(visits)
 )

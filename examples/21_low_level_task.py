@@ -22,13 +22,13 @@ CLICKS = {"member": pl.String, "action": pl.String, "euros": pl.Float64, "ts": p
 MINUTE = 60_000
 
 
-class AbandonedCarts(hr.Task):
-    carts = hr.Store(key={"member": pl.String}, value={"items": pl.Int64, "euros": pl.Float64})
+class AbandonedCarts(hr.tasks.Task):
+    carts = hr.tasks.Store(key={"member": pl.String}, value={"items": pl.Int64, "euros": pl.Float64})
 
     def __init__(self, after_minutes: int) -> None:
         self.after_ms = after_minutes * MINUTE
 
-    def process(self, message: dict[str, Any], out: hr.Out) -> None:
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
         member = message["member"]
         if message["action"] == "stop":
             out.shutdown()
@@ -40,7 +40,7 @@ class AbandonedCarts(hr.Task):
             self.carts.put(member, {"items": cart["items"] + 1, "euros": cart["euros"] + message["euros"]})
             out.set_timer(member, message["ts"] + self.after_ms)
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         out.send("abandoned", {"member": timer.key, "ts": timer.time, **self.carts.get(timer.key)})
         self.carts.delete(timer.key)
 
@@ -50,7 +50,7 @@ def click(member: str, action: str, euros: float, minute: int) -> dict[str, Any]
 
 
 def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = False) -> None:
-    with hr.StreamWriter("clicks", home=home) as writer:
+    with hr.streams.StreamWriter("clicks", home=home) as writer:
         writer.write(clicks)
         if seal:
             writer.seal()
@@ -66,7 +66,7 @@ def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = Fa
     flows["abandoned"].send_to(app.output("abandoned"))
     app.run(local=True, progress=False)
 
-    left = hr.read_stream("abandoned", home=home).sort("ts").to_dicts()
+    left = hr.streams.read_stream("abandoned", home=home).sort("ts").to_dicts()
     for cart in left:
         time = f"{cart['ts'] // MINUTE // 60:02}:{cart['ts'] // MINUTE % 60:02}"
         print(f"run {number}: {cart['member']} left {cart['items']} items worth {cart['euros']:.2f} at {time}")
@@ -75,7 +75,7 @@ def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = Fa
 
 
 with TemporaryDirectory() as home:
-    hr.create_stream("clicks", partitions=1, schema=CLICKS, home=home)
+    hr.streams.create_stream("clicks", partitions=1, schema=CLICKS, home=home)
     first = [click("ann", "add", 5.0, 0), click("bob", "add", 9.0, 1), click("ann", "add", 2.5, 3)]
     run(1, home, [*first, click("", "stop", 0.0, 3)])
     run(2, home, [click("bob", "pay", 0.0, 20), click("cem", "add", 12.0, 40)], seal=True)

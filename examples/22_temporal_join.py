@@ -30,8 +30,8 @@ START = datetime(2026, 5, 1, 10)
 
 def written(home: str, name: str, schema: dict[str, pl.DataType], rows: list[tuple[object, ...]]) -> None:
     """A stream of these rows that has ended."""
-    hr.create_stream(name, partitions=1, schema=schema, home=home)
-    with hr.StreamWriter(name, home=home) as writer:
+    hr.streams.create_stream(name, partitions=1, schema=schema, home=home)
+    with hr.streams.StreamWriter(name, home=home) as writer:
         writer.write(pl.DataFrame(rows, schema, orient="row"))
         writer.seal()
 
@@ -58,8 +58,8 @@ with TemporaryDirectory() as home:
     )
     app.run(local=True, progress=False)
 
-    for row in hr.read_stream("priced", home=home).sort("order").to_dicts():
+    for row in hr.streams.read_stream("priced", home=home).sort("order").to_dicts():
         price = ", given up" if row["euros"] is None else f" for {row['euros']}"
         print(f"order {row['order']} of {row['ts']:%H:%M:%S}: {row['article']}{price}")
-    for row in hr.read_stream("told", home=home).to_dicts():
+    for row in hr.streams.read_stream("told", home=home).to_dicts():
         print(f"{row['member']} asked for the {row['article']}, which is {row['euros']} now")

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from headrace.api.aggregates import collect
+from headrace.api.aggregates import implode
 from headrace.api.triggers import every
 from headrace.api.windows import session, tumbling
 from headrace.app import App
@@ -39,12 +39,8 @@ _SOON_MS = 160
 def _declare_ticking(app: App) -> None:
     """Windows of event time that speak early by the clock."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
-    ticking = by_k.window(
-        tumbling(ticks(20)),
-        key="k",
-        agg={"ids": collect("id")},
-        id="ticking",
-        early=every("10ms", time="processing"),
+    ticking = by_k.window(tumbling(ticks(20)), key="k", id="ticking", early=every("10ms", time="processing")).agg(
+        ids=implode("id")
     )
     ticking.send_to(app.output("panes", partitions=1))
 
@@ -52,30 +48,13 @@ def _declare_ticking(app: App) -> None:
 def _declare_clocked(app: App) -> None:
     """Windows of the clock: those that speak once, those that speak early, and sessions."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=1)
-    plain = by_k.window(
-        tumbling(f"{_SIZE_MS}ms"),
-        key="k",
-        agg={"ids": collect("id")},
-        id="in-plain",
-        time="processing",
-    )
+    plain = by_k.window(tumbling(f"{_SIZE_MS}ms"), key="k", id="in-plain", time="processing").agg(ids=implode("id"))
     plain.send_to(app.output("plain", partitions=1))
-    speaking = by_k.window(
-        tumbling(f"{_SIZE_MS}ms"),
-        key="k",
-        agg={"ids": collect("id")},
-        id="in-speaking",
-        time="processing",
-        early=every(2),
+    speaking = by_k.window(tumbling(f"{_SIZE_MS}ms"), key="k", id="in-speaking", time="processing", early=every(2)).agg(
+        ids=implode("id")
     )
     speaking.send_to(app.output("speaking", partitions=1))
-    near = by_k.window(
-        session(f"{_GAP_MS}ms"),
-        key="k",
-        agg={"ids": collect("id")},
-        id="in-sessions",
-        time="processing",
-    )
+    near = by_k.window(session(f"{_GAP_MS}ms"), key="k", id="in-sessions", time="processing").agg(ids=implode("id"))
     near.send_to(app.output("sessions", partitions=1))
 
 

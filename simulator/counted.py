@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from headrace.api.aggregates import collect, count
-from headrace.api.windows import count_window
+from headrace.api.aggregates import count, implode
+from headrace.api.windows import count as count_window
 from headrace.app import App
 from simulator.case import AppCase, read
 from simulator.expected import Outputs, Sources, columns, differ
@@ -20,9 +20,9 @@ from simulator.lives import Life, Lives, arrivals
 
 def _declare(app: App) -> None:
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=1)
-    three = by_k.window(count_window(3), key="k", agg={"n": count(), "ids": collect("id")}, id="by-threes")
+    three = by_k.window(count_window(3), key="k", id="by-threes").agg(n=count(), ids=implode("id"))
     three.send_to(app.output("threes", partitions=1))
-    four = by_k.window(count_window(5, every=2), key="k", agg={"n": count(), "ids": collect("id")}, id="by-fives")
+    four = by_k.window(count_window(5, every=2), key="k", id="by-fives").agg(n=count(), ids=implode("id"))
     four.send_to(app.output("fives", partitions=1))
 
 

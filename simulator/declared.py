@@ -37,12 +37,14 @@ def _declare_counts(app: App) -> None:
     per_key = (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
-        .window(tumbling(ticks(20)), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key")
+        .window(tumbling(ticks(20)), key="k", id="per-key")
+        .agg(n=count(), ids=sum("id"))
     )
     (
         per_key.with_columns(g=pl.col("k") % 2)
         .partition_by("g", id="by-g", partitions=2)
-        .window(tumbling(ticks(60)), key="g", agg={"n": sum("n"), "ids": sum("ids"), "most": max("n")}, id="per-group")
+        .window(tumbling(ticks(60)), key="g", id="per-group")
+        .agg(n=sum("n"), ids=sum("ids"), most=max("n"))
         .send_to(app.output("counts", partitions=1))
     )
 
@@ -53,13 +55,8 @@ def _declare_panes(app: App) -> None:
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
         .filter(pl.col("id") > 0)
-        .window(
-            hopping(ticks(40), every=ticks(20)),
-            key="k",
-            agg={"n": count(), "ids": sum("id")},
-            id="per-hop",
-            early=every(2),
-        )
+        .window(hopping(ticks(40), every=ticks(20)), key="k", id="per-hop", early=every(2))
+        .agg(n=count(), ids=sum("id"))
         .partition_by("k", id="again", partitions=1)
         .send_to(app.output("panes", partitions=1))
     )
@@ -70,9 +67,11 @@ def _declare_sessions(app: App) -> None:
     (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
-        .window(session(ticks(15)), key="k", agg={"n": count(), "ids": sum("id")}, id="sessions")
+        .window(session(ticks(15)), key="k", id="sessions")
+        .agg(n=count(), ids=sum("id"))
         .partition_by("n", id="by-length", partitions=2)
-        .window(tumbling(ticks(80)), key="n", agg={"sessions": count(), "ids": sum("ids")}, id="per-length")
+        .window(tumbling(ticks(80)), key="n", id="per-length")
+        .agg(sessions=count(), ids=sum("ids"))
         .send_to(app.output("lengths", partitions=2))
     )
 
@@ -82,7 +81,8 @@ def _declare_sliding(app: App) -> None:
     (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
-        .window(sliding(ticks(12)), key="k", agg={"n": count(), "ids": sum("id")}, id="near")
+        .window(sliding(ticks(12)), key="k", id="near")
+        .agg(n=count(), ids=sum("id"))
         .send_to(app.output("lately", partitions=2))
     )
 
@@ -118,7 +118,8 @@ def _declare_counted_pairs(app: App) -> None:
         left.join(right, on="k", within=ticks(20), id="paired")
         .with_columns(g=pl.col("id") % 2)
         .partition_by("g", id="by-g", partitions=1)
-        .window(tumbling(ticks(8)), key="g", agg={"n": count(), "ids": sum("id_right")}, id="counted")
+        .window(tumbling(ticks(8)), key="g", id="counted")
+        .agg(n=count(), ids=sum("id_right"))
         .send_to(app.output("pairs", partitions=1))
     )
 
@@ -145,9 +146,11 @@ def _declare_mixed(app: App) -> None:
     shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
     (
         shuffled.merge(read(app, "orders"))
-        .window(tumbling(ticks(30)), key="k", agg={"n": count(), "ids": sum("id")}, id="by-task")
+        .window(tumbling(ticks(30)), key="k", id="by-task")
+        .agg(n=count(), ids=sum("id"))
         .partition_by("k", id="again", partitions=2)
-        .window(tumbling(ticks(30)), key="k", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
+        .window(tumbling(ticks(30)), key="k", id="together")
+        .agg(n=sum("n"), ids=sum("ids"))
         .send_to(app.output("counts", partitions=1))
     )
 
@@ -158,7 +161,8 @@ def _declare_distinct(app: App) -> None:
     once.select("id").send_to(app.output("ids", partitions=1))
     (
         once.partition_by("k", id="by-k", partitions=2)
-        .window(tumbling(ticks(1000)), key="k", agg={"n": count()}, id="per-key")
+        .window(tumbling(ticks(1000)), key="k", id="per-key")
+        .agg(n=count())
         .send_to(app.output("counts", partitions=1))
     )
 
@@ -167,7 +171,7 @@ def _declare_outbox(app: App) -> None:
     """Results go into a foreign system, from a windowed stage and from one without other state."""
     views = read(app, "views").partition_by("k", id="by-k", partitions=2)
     views.select("id", "k").send_to(app.output("seen", system=files("seen", format="parquet")))
-    views.window(tumbling(ticks(20)), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key").send_to(
+    views.window(tumbling(ticks(20)), key="k", id="per-key").agg(n=count(), ids=sum("id")).send_to(
         app.output("report", system=files("report", format="parquet"))
     )
 
@@ -199,16 +203,18 @@ def _declare_async(app: App, *, ordered: bool) -> None:
         timeout="50ms",
         retry=_PATIENT,
         on_error="dead_letter",
-        dead_letter="unpriced",
+        dead_letter=app.output("unpriced"),
         id="priced",
     )
     (
         asked.partition_by("k", id="by-k", partitions=2)
         .map_async(_checked, _PRICED, concurrency=2, ordered=not ordered, timeout="50ms", retry=_PATIENT, id="checked")
-        .window(tumbling(ticks(20)), key="k", agg={"n": count(), "prices": sum("price")}, id="per-key")
+        .window(tumbling(ticks(20)), key="k", id="per-key")
+        .agg(n=count(), prices=sum("price"))
         .with_columns(g=pl.col("k") % 2)
         .partition_by("g", id="by-g", partitions=2)
-        .window(tumbling(ticks(60)), key="g", agg={"n": sum("n"), "prices": sum("prices")}, id="per-group")
+        .window(tumbling(ticks(60)), key="g", id="per-group")
+        .agg(n=sum("n"), prices=sum("prices"))
         .send_to(app.output("prices", partitions=1))
     )
 
@@ -233,9 +239,11 @@ def _declare_remote(app: App) -> None:
     groups = app.table("groups", key="name", schema={"name": pl.Int64, "group": pl.Int64}, remote=asked)
     (
         named.join(groups, on="name", how="inner")
-        .window(tumbling(ticks(20)), key="group", agg={"n": count(), "ids": sum("id")}, id="by-task")
+        .window(tumbling(ticks(20)), key="group", id="by-task")
+        .agg(n=count(), ids=sum("id"))
         .partition_by("group", id="by-group", partitions=2)
-        .window(tumbling(ticks(20)), key="group", agg={"n": sum("n"), "ids": sum("ids")}, id="per-group")
+        .window(tumbling(ticks(20)), key="group", id="per-group")
+        .agg(n=sum("n"), ids=sum("ids"))
         .send_to(app.output("groups-out", partitions=1))
     )
 
@@ -255,7 +263,8 @@ def _declare_written(app: App) -> None:
     (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
-        .window(tumbling(ticks(20)), key="k", agg={"n": count(), "ids": sum("id")}, id="per-key")
+        .window(tumbling(ticks(20)), key="k", id="per-key")
+        .agg(n=count(), ids=sum("id"))
         .select("k", "n", "ids", start="window_start")
         .send_to(table)
     )
@@ -310,7 +319,8 @@ def _declare_task(app: App) -> None:
     (
         flows["windows"]
         .partition_by("start", id="by-start", partitions=2)
-        .window(tumbling(ticks(30)), key="start", agg={"n": sum("n"), "ids": sum("ids")}, id="together")
+        .window(tumbling(ticks(30)), key="start", id="together")
+        .agg(n=sum("n"), ids=sum("ids"))
         .send_to(app.output("windows", partitions=1))
     )
 
@@ -330,9 +340,7 @@ CASES: Mapping[str, AppCase] = {
             "app-inner", {"views": 2, "orders": 1}, lambda app: _declare_join(app, "inner"), expected.pairs("inner")
         ),
         AppCase("app-left", {"views": 1, "orders": 2}, lambda app: _declare_join(app, "left"), expected.pairs("left")),
-        AppCase(
-            "app-outer", {"views": 1, "orders": 1}, lambda app: _declare_join(app, "outer"), expected.pairs("outer")
-        ),
+        AppCase("app-outer", {"views": 1, "orders": 1}, lambda app: _declare_join(app, "full"), expected.pairs("full")),
         AppCase("app-pairs", {"views": 1, "orders": 1}, _declare_counted_pairs, expected.counted_pairs),
         AppCase("app-table", {"views": 1, "changes": 2}, _declare_table, expected.found, expected.profiles, "profile"),
         AppCase("app-side", {"views": 1, "changes": 1}, _declare_side_input, expected.found_aside),

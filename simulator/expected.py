@@ -191,10 +191,10 @@ def pairs(how: str) -> Callable[[Sources, Outputs], str | None]:
     def wrong(sources: Sources, outputs: Outputs) -> str | None:
         found = _pairs(sources, 15, 25)
         wanted: list[tuple[int | None, int | None]] = [(view.id, order.id) for view, order in found]
-        if how in ("left", "outer"):
+        if how in ("left", "full"):
             paired = {id(view) for view, _ in found}
             wanted += [(view.id, None) for view in sources["views"] if id(view) not in paired]
-        if how == "outer":
+        if how == "full":
             paired = {id(order) for _, order in found}
             wanted += [(None, order.id) for order in sources["orders"] if id(order) not in paired]
         return differ("pairs", columns(outputs["pairs"], "id", "id_right"), wanted)

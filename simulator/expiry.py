@@ -56,7 +56,7 @@ def _declare(app: App) -> None:
     table = app.table("last-orders", key="k", schema={"k": pl.Int64, "order": pl.Int64}, ttl=_TTL)
     orders.select("k", order="id").send_to(table)
     views.join(table, how="left").select("id", found="order").send_to(app.output("in-table", partitions=1))
-    pairs = views.join_latest(orders, "k", how="outer", ttl=_TTL, id="pairs")
+    pairs = views.join_latest(orders, "k", how="full", ttl=_TTL, id="pairs")
     pairs.select("id", "id_right").send_to(app.output("paired", partitions=1))
     told = app.task(
         _Remembering(),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from headrace.api.aggregates import collect
+from headrace.api.aggregates import implode
 from headrace.api.windows import tumbling
 from headrace.app import App
 from simulator.case import DISORDER, AppCase, read, ticks
@@ -27,9 +27,7 @@ _SILENT = "15ms"
 def _declare(app: App) -> None:
     views = read(app, "views", idle=_SILENT).partition_by("k", id="by-k", partitions=2)
     both = views.merge(read(app, "orders", idle=_SILENT))
-    windows = both.window(
-        tumbling(ticks(20)), key="k", agg={"ids": collect("id")}, id="by-task", late_to=app.output("late")
-    )
+    windows = both.window(tumbling(ticks(20)), key="k", id="by-task", late_to=app.output("late")).agg(ids=implode("id"))
     windows.send_to(app.output("windows"))
 
 

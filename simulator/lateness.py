@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.api.aggregates import collect
+from headrace.api.aggregates import implode
 from headrace.api.triggers import at_close, every
 from headrace.api.windows import hopping, tumbling
 from headrace.app import App
@@ -39,11 +39,11 @@ _SIZE_MS = 20 * TICK_MS
 def _declare_late(app: App) -> None:
     """Windows that speak once, side by side and overlapping, and a step that drops what is late."""
     by_k = read(app, "views", _LATENESS).partition_by("k", id="by-k", partitions=2)
-    ids = {"ids": collect("id")}
-    plain = by_k.window(tumbling(ticks(20)), key="k", agg=ids, id="in-plain", late_to=app.output("plain-late"))
+    ids = {"ids": implode("id")}
+    plain = by_k.window(tumbling(ticks(20)), key="k", id="in-plain", late_to=app.output("plain-late")).agg(**ids)
     plain.send_to(app.output("plain", partitions=1))
-    hops = by_k.window(
-        hopping(ticks(30), every=ticks(20)), key="k", agg=ids, id="in-hops", late_to=app.output("hops-late")
+    hops = by_k.window(hopping(ticks(30), every=ticks(20)), key="k", id="in-hops", late_to=app.output("hops-late")).agg(
+        **ids
     )
     hops.send_to(app.output("hops", partitions=1))
     by_k.drop_late(late_to=app.output("dropped")).select("id").send_to(app.output("timely"))
@@ -55,24 +55,22 @@ def _declare_late_panes(app: App) -> None:
     growing = by_k.window(
         tumbling(ticks(20)),
         key="k",
-        agg={"ids": collect("id")},
         id="that-grow",
         early=every(2),
         late=every(1),
         allowed_lateness=ticks(_ALLOWED),
         late_to=app.output("growing-late"),
-    )
+    ).agg(ids=implode("id"))
     growing.send_to(app.output("growing"))
     apart = by_k.window(
         tumbling(ticks(20)),
         key="k",
-        agg={"ids": collect("id")},
         id="that-differ",
         late=at_close(),
         allowed_lateness=ticks(_ALLOWED),
         panes="discarding",
         late_to=app.output("apart-late"),
-    )
+    ).agg(ids=implode("id"))
     apart.send_to(app.output("apart"))
 
 

@@ -83,20 +83,16 @@ def _in_thread(row: dict[str, int]) -> dict[str, int]:
 
 
 def _declare(app: App) -> None:
-    doubled = read(app, "views").map(_doubled, _COLUMNS, on_error="dead_letter", dead_letter="undoubled")
+    doubled = read(app, "views").map(_doubled, _COLUMNS, on_error="dead_letter", dead_letter=app.output("undoubled"))
     by_k = doubled.partition_by("k", id="by-k", partitions=2)
     parts = by_k.flat_map(_parts, _COLUMNS, on_error="skip")
     (
-        parts.filter(_is_even, on_error="dead_letter", dead_letter="unfiltered")
-        .window(
-            tumbling(ticks(20)),
-            key="k",
-            agg={"n": aggregates.count(), "parts": aggregates.sum("part")},
-            id="in-windows",
-        )
+        parts.filter(_is_even, on_error="dead_letter", dead_letter=app.output("unfiltered"))
+        .window(tumbling(ticks(20)), key="k", id="in-windows")
+        .agg(n=aggregates.count(), parts=aggregates.sum("part"))
         .send_to(app.output("windows", partitions=1))
     )
-    batches = by_k.map_batches(_in_batches, _COLUMNS, on_error="dead_letter", dead_letter="spoiled")
+    batches = by_k.map_batches(_in_batches, _COLUMNS, on_error="dead_letter", dead_letter=app.output("spoiled"))
     batches.select("id", "part").send_to(app.output("batched", partitions=1))
     called = by_k.map_async(
         _in_thread,
@@ -106,7 +102,7 @@ def _declare(app: App) -> None:
         timeout="50ms",
         retry=retry(None, "2ms", longest="20ms"),
         on_error="dead_letter",
-        dead_letter="uncalled",
+        dead_letter=app.output("uncalled"),
         id="in-threads",
     )
     called.select("id", "part").send_to(app.output("called", partitions=1))

@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("query", choices=ANSWERS)
     query = parser.parse_args().query
     right = answer(query, Path(os.environ.get("NEXMARK_DATA", "nexmark-data")))
-    found = hr.read_stream(query)
+    found = hr.streams.read_stream(query)
     wrong = difference(found, right)
     print(f"{query}: {wrong or f'right, {right.height} rows'}")
     return 1 if wrong else 0

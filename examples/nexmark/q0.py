@@ -24,7 +24,7 @@ bids = app.input(
         "ts": pl.Int64,
         "extra": pl.String,
     },
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
 bids.send_to(app.output("q0"))
 

@@ -16,7 +16,7 @@ app = hr.App("nexmark-q1")
 bids = app.input(
     "bids",
     {"auction": pl.Int64, "bidder": pl.Int64, "price": pl.Int64, "ts": pl.Int64, "extra": pl.String},
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
 bids.with_columns(price=pl.col("price") * 0.908).send_to(app.output("q1"))
 

@@ -18,11 +18,12 @@ bids = app.input(
     {"bidder": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
 (
     bids.partition_by("bidder", id="by-bidder")
-    .window(hr.session("10s"), key="bidder", agg={"bids": hr.count()}, id="sessions")
+    .window(hr.session("10s"), key="bidder", id="sessions")
+    .agg(bids=hr.count())
     .send_to(app.output("q11"))
 )
 

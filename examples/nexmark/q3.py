@@ -20,14 +20,14 @@ persons = app.input(
     {"id": pl.Int64, "name": pl.String, "city": pl.String, "state": pl.String, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "persons-*.parquet"),
+    system=hr.io.files(DATA / "persons-*.parquet"),
 )
 auctions = app.input(
     "auctions",
     {"id": pl.Int64, "seller": pl.Int64, "category": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "auctions-*.parquet"),
+    system=hr.io.files(DATA / "auctions-*.parquet"),
 )
 
 local = persons.filter(pl.col("state").is_in(["OR", "ID", "CA"])).select("name", "city", "state", "ts", seller="id")

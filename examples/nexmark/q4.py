@@ -22,14 +22,14 @@ auctions = app.input(
     {"id": pl.Int64, "category": pl.Int64, "ts": pl.Int64, "expires": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "auctions-*.parquet"),
+    system=hr.io.files(DATA / "auctions-*.parquet"),
 )
 bids = app.input(
     "bids",
     {"auction": pl.Int64, "price": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
 
 sold = bids.partition_by("auction", id="bids-by-auction").join(
@@ -38,18 +38,15 @@ sold = bids.partition_by("auction", id="bids-by-auction").join(
     within=("-10s", "0s"),
     id="bids-on-auctions",
 )
-winning = sold.filter(pl.col("ts") <= pl.col("expires")).window(
-    hr.tumbling("1ms"), key=["auction", "category"], agg={"price": hr.max("price")}, time="expires", id="winning-bids"
+winning = (
+    sold.filter(pl.col("ts") <= pl.col("expires"))
+    .window(hr.tumbling("1ms"), key=["auction", "category"], time="expires", id="winning-bids")
+    .agg(price=hr.aggregates.max("price"))
 )
 (
     winning.partition_by("category", id="by-category")
-    .window(
-        hr.global_window(),
-        key="category",
-        agg={"auctions": hr.count(), "average": hr.mean("price")},
-        early=hr.every("10s"),
-        id="so-far",
-    )
+    .window(hr.windows.global_(), key="category", early=hr.triggers.every("10s"), id="so-far")
+    .agg(auctions=hr.count(), average=hr.aggregates.mean("price"))
     .send_to(app.output("q4"))
 )
 

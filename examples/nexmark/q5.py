@@ -20,18 +20,22 @@ bids = app.input(
     {"auction": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
-counts = bids.partition_by("auction", id="by-auction").window(
-    hr.hopping("10s", every="2s"), key="auction", agg={"bids": hr.count()}, id="bids-per-auction"
+counts = (
+    bids.partition_by("auction", id="by-auction")
+    .window(hr.hopping("10s", every="2s"), key="auction", id="bids-per-auction")
+    .agg(bids=hr.count())
 )
 # A result's event time is the last millisecond of its window. So two seconds hold the results of one window each.
 most_first_then_oldest = pl.col("bids") * 2**40 - pl.col("auction")
-hottest = counts.partition_by(pl.col("window_end").alias("end"), id="by-end").window(
-    hr.tumbling("2s"),
-    key="end",
-    agg={"hot": hr.top(10, pl.struct("auction", "bids"), by=most_first_then_oldest), "bids": hr.max("bids")},
-    id="hot-items",
+hottest = (
+    counts.partition_by(pl.col("window_end").alias("end"), id="by-end")
+    .window(hr.tumbling("2s"), key="end", id="hot-items")
+    .agg(
+        hot=hr.aggregates.top_k(pl.struct("auction", "bids"), 10, by=most_first_then_oldest),
+        bids=hr.aggregates.max("bids"),
+    )
 )
 equally = pl.element().filter(pl.element().struct["bids"] == pl.element().struct["bids"].max())
 hottest.select("window_end", "bids", auctions=pl.col("hot").list.eval(equally.struct["auction"])).send_to(

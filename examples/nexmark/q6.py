@@ -20,14 +20,14 @@ auctions = app.input(
     {"id": pl.Int64, "seller": pl.Int64, "ts": pl.Int64, "expires": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "auctions-*.parquet"),
+    system=hr.io.files(DATA / "auctions-*.parquet"),
 )
 bids = app.input(
     "bids",
     {"auction": pl.Int64, "price": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
 
 sold = bids.partition_by("auction", id="bids-by-auction").join(
@@ -39,21 +39,13 @@ sold = bids.partition_by("auction", id="bids-by-auction").join(
 winning = (
     sold.filter(pl.col("ts") <= pl.col("expires"))
     .partition_by("seller", id="by-seller")
-    .window(
-        hr.tumbling("1ms"),
-        key=["seller", "auction"],
-        agg={"price": hr.max("price")},
-        time="expires",
-        id="winning-bids",
-    )
+    .window(hr.tumbling("1ms"), key=["seller", "auction"], time="expires", id="winning-bids")
+    .agg(price=hr.aggregates.max("price"))
 )
 (
-    winning.window(
-        hr.count_window(10, every=1),
-        key="seller",
-        agg={"auction": hr.last("auction"), "average": hr.mean("price")},
-        id="last-ten",
-    ).send_to(app.output("q6"))
+    winning.window(hr.windows.count(10, every=1), key="seller", id="last-ten")
+    .agg(auction=hr.aggregates.last("auction"), average=hr.aggregates.mean("price"))
+    .send_to(app.output("q6"))
 )
 
 if __name__ == "__main__":

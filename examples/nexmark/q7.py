@@ -18,18 +18,14 @@ bids = app.input(
     {"auction": pl.Int64, "bidder": pl.Int64, "price": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "bids-*.parquet"),
+    system=hr.io.files(DATA / "bids-*.parquet"),
 )
 highest_then_first = pl.col("price") * 10_000 - pl.col("ts") % 10_000
 (
     bids.with_columns(all=0)
     .partition_by("all", id="all-bids")
-    .window(
-        hr.tumbling("10s"),
-        key="all",
-        agg={"bid": hr.top(1, pl.struct("auction", "bidder", "price", "ts"), by=highest_then_first)},
-        id="highest",
-    )
+    .window(hr.tumbling("10s"), key="all", id="highest")
+    .agg(bid=hr.aggregates.top_k(pl.struct("auction", "bidder", "price", "ts"), 1, by=highest_then_first))
     .select("window_end", pl.col("bid").list.first().struct.unnest())
     .send_to(app.output("q7"))
 )

@@ -19,22 +19,25 @@ persons = app.input(
     {"id": pl.Int64, "name": pl.String, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "persons-*.parquet"),
+    system=hr.io.files(DATA / "persons-*.parquet"),
 )
 auctions = app.input(
     "auctions",
     {"seller": pl.Int64, "ts": pl.Int64},
     event_time="ts",
     lateness="1s",
-    system=hr.files(DATA / "auctions-*.parquet"),
+    system=hr.io.files(DATA / "auctions-*.parquet"),
 )
-registered = persons.partition_by("id", id="persons-by-id").window(
-    hr.tumbling("10s"), key=["id", "name"], agg={"times": hr.count()}, id="registered"
+registered = (
+    persons.partition_by("id", id="persons-by-id")
+    .window(hr.tumbling("10s"), key=["id", "name"], id="registered")
+    .agg(times=hr.count())
 )
 sellers = (
     auctions.rename({"seller": "id"})
     .partition_by("id", id="auctions-by-seller")
-    .window(hr.tumbling("10s"), key="id", agg={"auctions": hr.count()}, id="sellers")
+    .window(hr.tumbling("10s"), key="id", id="sellers")
+    .agg(auctions=hr.count())
 )
 # Both sides speak of one window at one event time: its last millisecond.
 (

@@ -1,6 +1,6 @@
-"""The app as users hold it: what ``headrace.api`` lets them declare, plus planning, running and testing it.
+"""The public ``App``: the declarations of ``headrace.api``, plus planning, running and testing.
 
-It stands above the runners because it starts them; nothing below knows of it.
+It is above the runners because it starts them; nothing below imports it.
 """
 
 from __future__ import annotations
@@ -8,23 +8,44 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.api.app import Declarations
-from headrace.core.errors import UsageError
+from headrace.core.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
     from headrace.plan.model import Plan
     from headrace.testing.harness import TestApp
 
 _LOADED = "__headrace_app__"
-"""The module name under which commands load a user's file."""
+"""The name of the module as which commands load a user's file."""
 
 
 class App(Declarations):
     """A stream processing app: declare it, then ``run`` it. Building it runs nothing.
 
+    Parameters
+    ----------
+    name
+        The app's name.
+    home
+        The folder of its streams, state and metadata. By default the environment variable ``HEADRACE_HOME``, or
+        ``.headrace``.
+    intermediate_partitions
+        The partition count of intermediate streams where nothing else decides it.
+    guarantee
+        ``"exactly_once"``, or ``"at_least_once"``: after a failure some messages are processed again.
+    checkpoint_interval
+        The time between two checkpoints.
+    ahead_bytes_max
+        A stage stops reading while its output is this many bytes ahead of its reader.
+    grouping
+        Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
+
+    Examples
+    --------
     >>> import headrace as hr
     >>> app = hr.App("page-views")
     >>> app.name
@@ -32,17 +53,55 @@ class App(Declarations):
     """
 
     def plan(self, containers: int = 1) -> Plan:
-        """Plan the app against the streams there are now; runs nothing."""
+        """Plan the app for the streams that exist now. Runs nothing.
+
+        Parameters
+        ----------
+        containers
+            How many containers the tasks are for. It matters for ``grouping="container"``.
+
+        Returns
+        -------
+        Plan
+            ``str(plan)`` is what ``explain`` returns; a notebook shows it as tables.
+
+        Raises
+        ------
+        PlanError
+            If an input doesn't exist, or streams that are joined have different partition counts.
+        """
         from headrace.plan.planner import plan
         from headrace.runners.facts import gather_facts
 
         graph = self.graph()
         return plan(graph, gather_facts(graph), containers)
 
-    def test(self, partitions: int | Mapping[str, int] = 1) -> TestApp:
-        """The app in memory, on a clock of its own, for tests: see ``headrace.testing``.
+    def explain(self, containers: int = 1) -> str:
+        """Return the plan as text: stages, operators with the lines that declare them, streams and tables.
 
-        ``partitions`` is how many its inputs have: one number for all, or one for each by name.
+        Parameters
+        ----------
+        containers
+            How many containers the tasks are for, as for ``plan``.
+
+        Returns
+        -------
+        str
+        """
+        return str(self.plan(containers))
+
+    def test(self, partitions: int | Mapping[str, int] = 1) -> TestApp:
+        """Start the app in memory, with a clock that only the test moves.
+
+        Parameters
+        ----------
+        partitions
+            How many partitions its inputs have: one number for all, or one for each by name.
+
+        Returns
+        -------
+        TestApp
+            A context manager with ``feed``, ``read`` and more; see ``headrace.testing.harness``.
         """
         from headrace.testing.harness import TestApp
 
@@ -60,10 +119,25 @@ class App(Declarations):
     ) -> None:
         """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
 
-        ``master`` is the Spark to run on (what spark-submit says, else ``local[*]``), ``containers`` how many Spark
-        tasks share the work (as many as there are slots), ``conf`` more settings of Spark. ``stages`` limits the
-        run to these stages, for an app deployed in parts. ``local=True`` runs it in this process without Spark.
-        Raises what made the app fail.
+        Parameters
+        ----------
+        master
+            The Spark master. By default the one that spark-submit gives, or ``local[*]``.
+        containers
+            How many Spark tasks share the work. By default as many as there are slots.
+        stages
+            Run these stages only, for an app that is deployed in parts.
+        local
+            Run in this process, without Spark.
+        conf
+            More settings of Spark.
+        progress
+            Whether to show a line of progress, and what became of the app, on standard error.
+
+        Raises
+        ------
+        HeadraceError
+            What made the app fail.
         """
         from headrace.metadata.sqlite import SqliteMetadata
         from headrace.runners.prepare import at_home
@@ -100,9 +174,16 @@ class App(Declarations):
             seconds = time.monotonic() - began
             print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201
 
+    def _repr_html_(self) -> str:
+        """The app in a notebook: its plan, or why it has none yet."""
+        try:
+            return self.plan()._repr_html_()
+        except (HeadraceError, OSError) as error:
+            return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
+
 
 def _check_options(master: object, containers: object, stages: object, conf: object) -> None:
-    """Raise for what would only be noticed somewhere in Spark, and not be understood there."""
+    """Raise for options that would otherwise fail deep inside Spark."""
     if master is not None and not isinstance(master, str):
         raise UsageError(f"master={master!r} is not a Spark master", hint='write master="local[2]"')
     if containers is not None and type(containers) is not int:

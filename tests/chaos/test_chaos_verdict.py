@@ -50,7 +50,7 @@ def test_frames_that_were_never_committed_are_a_difference() -> None:
 
 
 def test_only_committed_rows_are_read(tmp_path: Path) -> None:
-    hr.create_stream("out", 1, {"n": pl.Int64}, home=tmp_path)
+    hr.streams.create_stream("out", 1, {"n": pl.Int64}, home=tmp_path)
     producer = LogSystem(tmp_path / "streams").producer()
 
     def user(generation: int, seq: int, number: int) -> bytes:

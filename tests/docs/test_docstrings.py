@@ -32,38 +32,38 @@ MODULES = [
 FUNCTIONS = [
     hr.count,
     hr.sum,
-    hr.min,
-    hr.max,
-    hr.mean,
-    hr.collect,
-    hr.files,
-    hr.log,
-    hr.memory,
-    hr.sql,
+    hr.aggregates.min,
+    hr.aggregates.max,
+    hr.aggregates.mean,
+    hr.aggregates.implode,
+    hr.io.files,
+    hr.io.log,
+    hr.io.memory,
+    hr.io.sql,
     hr.tumbling,
-    hr.first,
-    hr.last,
-    hr.top,
-    hr.distinct,
-    hr.fold,
-    hr.reduce,
+    hr.aggregates.first,
+    hr.aggregates.last,
+    hr.aggregates.top_k,
+    hr.aggregates.n_unique,
+    hr.aggregates.fold,
+    hr.aggregates.reduce,
     hr.hopping,
-    hr.sliding,
+    hr.windows.sliding,
     hr.session,
-    hr.count_window,
-    hr.global_window,
-    hr.after,
-    hr.every,
-    hr.since_first,
-    hr.since_last,
-    hr.any_of,
-    hr.all_of,
-    hr.repeated,
-    hr.retry,
-    hr.remote,
-    hr.sql_table,
-    hr.cached,
-    hr.at_close,
+    hr.windows.count,
+    hr.windows.global_,
+    hr.triggers.after,
+    hr.triggers.every,
+    hr.triggers.since_first,
+    hr.triggers.since_last,
+    hr.triggers.any_of,
+    hr.triggers.all_of,
+    hr.triggers.repeated,
+    hr.calls.retry,
+    hr.tables.remote,
+    hr.tables.sql_table,
+    hr.tables.cached,
+    hr.triggers.at_close,
 ]
 
 
@@ -97,7 +97,7 @@ def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     finder = doctest.DocTestFinder(exclude_empty=True)
     found: dict[str, doctest.DocTest] = {}
-    for public in (hr.create_stream, hr.StreamWriter, hr.read_stream, hr.StreamReader):
+    for public in (hr.streams.create_stream, hr.streams.StreamWriter, hr.streams.read_stream, hr.streams.StreamReader):
         found |= {test.name: test for test in finder.find(public) if test.examples}
     assert [*found] == ["create_stream", "StreamWriter", "read_stream", "StreamReader", "StreamReader.follow"]
     report: list[str] = []
@@ -109,7 +109,7 @@ def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def are_committed() -> bool:
     try:
-        return hr.open_table("shop", "prices").scan().height == 2
+        return hr.tables.open_table("shop", "prices").scan().height == 2
     except UnavailableError:
         return False  # it doesn't run yet, or restores
 
@@ -118,8 +118,8 @@ def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Beside an app that runs, as the reader of the page has it."""
     monkeypatch.chdir(tmp_path)
     prices = {"article": pl.String, "euros": pl.Float64}
-    hr.create_stream("changes", 1, prices)
-    with hr.StreamWriter("changes") as writer:
+    hr.streams.create_stream("changes", 1, prices)
+    with hr.streams.StreamWriter("changes") as writer:
         writer.write(pl.DataFrame({"article": ["lamp", "desk"], "euros": [20.0, 90.0]}))
     app = hr.App("shop", checkpoint_interval="100ms")
     app.input("changes", prices).send_to(app.table("prices", key="article"))
@@ -128,7 +128,12 @@ def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     try:
         until(are_committed, "the app runs and has committed", 120)
         finder = doctest.DocTestFinder(exclude_empty=True)
-        found = [test for public in (hr.open_table, hr.TableReader) for test in finder.find(public) if test.examples]
+        found = [
+            test
+            for public in (hr.tables.open_table, hr.tables.TableReader)
+            for test in finder.find(public)
+            if test.examples
+        ]
         assert [test.name for test in found] == [
             *("open_table", "TableReader", "TableReader.get_rows", "TableReader.scan"),
         ]

@@ -13,7 +13,7 @@ import headrace as hr
 
 home, url = sys.argv[1], sys.argv[2]
 COLUMNS = {"n": pl.Int64, "ts": pl.Int64}
-SOON = hr.retry(attempts=None, first=1, longest=5)
+SOON = hr.calls.retry(attempts=None, first=1, longest=5)
 
 
 async def doubled(row):
@@ -42,20 +42,22 @@ table = app.table(
     "thirds",
     key="n",
     schema={"n": pl.Int64, "third": pl.Int64},
-    remote=hr.cached(hr.remote(thirds, batch=20, retry=SOON), rows=500),
+    remote=hr.tables.cached(hr.tables.remote(thirds, batch=20, retry=SOON), rows=500),
 )
 asked = numbers.map_async(doubled, COLUMNS | {"twice": pl.Int64}, ordered=False, retry=SOON)
 found = asked.partition_by("n", id="by-n", partitions=2).join(table)
 full = found.map_async(rest, {"n": pl.Int64, "twice": pl.Int64, "third": pl.Int64, "rest": pl.Int64}, concurrency=8)
 full.send_to(app.output("full"))
-sums = found.partition_by("third", id="by-third", partitions=1).window(
-    hr.tumbling("1s"), key=None, agg={"n": hr.sum("n"), "messages": hr.count()}, id="sums"
+sums = (
+    found.partition_by("third", id="by-third", partitions=1)
+    .window(hr.tumbling("1s"), key=None, id="sums")
+    .agg(n=hr.sum("n"), messages=hr.count())
 )
 seconds = app.table(
     "seconds",
     key="second",
     schema={"second": pl.Int64, "n": pl.Int64, "messages": pl.Int64},
-    remote=hr.sql_table(url, "seconds"),
+    remote=hr.tables.sql_table(url, "seconds"),
 )
 sums.select("n", "messages", second=pl.col("window_start") // 1000).send_to(seconds)
 

@@ -10,11 +10,9 @@ home, database = sys.argv[1:3]
 app = hr.App("counting", home=home, checkpoint_interval="20ms")
 numbers = app.input("numbers", {"n": pl.Int64, "ts": pl.Int64}, event_time="ts")
 by_digit = numbers.with_columns(digit=pl.col("n") % 10).partition_by("digit", id="by-digit", partitions=2)
-per_second = by_digit.window(
-    hr.tumbling("1s"), key="digit", agg={"n": hr.count(), "total": hr.sum("n")}, id="per-second"
-)
-per_second.send_to(app.output("counts", system=hr.sql(f"sqlite:///{database}", "counts")))
-numbers.send_to(app.output("copies", system=hr.files(f"{home}/copies", format="jsonl")))
+per_second = by_digit.window(hr.tumbling("1s"), key="digit", id="per-second").agg(n=hr.count(), total=hr.sum("n"))
+per_second.send_to(app.output("counts", system=hr.io.sql(f"sqlite:///{database}", "counts")))
+numbers.send_to(app.output("copies", system=hr.io.files(f"{home}/copies", format="jsonl")))
 
 if __name__ == "__main__":
     print("running", flush=True)

@@ -13,10 +13,10 @@ home = sys.argv[1]
 COLUMNS = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
 
 
-class Counting(hr.Task):
+class Counting(hr.tasks.Task):
     """Sends the count with each message, and once more when a member has been quiet for a second of event time."""
 
-    counts = hr.Store(key={"member": pl.String}, value={"n": pl.Int64, "last": pl.Int64})
+    counts = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64, "last": pl.Int64})
 
     def process(self, message, out):
         """A message."""

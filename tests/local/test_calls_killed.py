@@ -19,7 +19,7 @@ KILLS = 4
 
 
 def write(home: Path, numbers: range, *, seal: bool = False) -> None:
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         for batch in pl.DataFrame({"n": numbers}).select("n", ts=pl.col("n") * 10).iter_slices(20):
             writer.write(batch)
         if seal:
@@ -27,15 +27,15 @@ def write(home: Path, numbers: range, *, seal: bool = False) -> None:
 
 
 def done(home: Path, enough: int) -> bool:
-    return hr.read_stream("full", home=home).height >= enough
+    return hr.streams.read_stream("full", home=home).height >= enough
 
 
 @pytest.mark.slow
 def test_results_of_calls_count_once_after_many_kills(tmp_path: Path) -> None:
     draw = random.Random(5)
-    hr.create_stream("numbers", 1, COLUMNS, home=tmp_path)
+    hr.streams.create_stream("numbers", 1, COLUMNS, home=tmp_path)
     full = {"n": pl.Int64, "twice": pl.Int64, "third": pl.Int64, "rest": pl.Int64}
-    hr.create_stream("full", 2, full, home=tmp_path)
+    hr.streams.create_stream("full", 2, full, home=tmp_path)
     program = Killed("calls_program.py", tmp_path, f"sqlite:///{tmp_path}/seconds.db")
     for first in range(0, KILLS * ROUND, ROUND):
         enough = first + draw.randrange(ROUND // 2)
@@ -45,7 +45,7 @@ def test_results_of_calls_count_once_after_many_kills(tmp_path: Path) -> None:
 
     numbers = pl.DataFrame({"n": range(KILLS * ROUND)})
     wanted = numbers.with_columns(twice=pl.col("n") * 2, third=pl.col("n") // 3, rest=pl.col("n") % 7)
-    assert hr.read_stream("full", home=tmp_path).sort("n").equals(wanted)
+    assert hr.streams.read_stream("full", home=tmp_path).sort("n").equals(wanted)
     connection = sqlite3.connect(tmp_path / "seconds.db")
     found = connection.execute("SELECT second, n, messages FROM seconds ORDER BY second").fetchall()
     connection.close()

@@ -20,11 +20,14 @@ def test_windows_arrive_once_however_often_the_app_is_started(postgres: Postgres
     def run() -> None:
         app = hr.App("views", home=str(tmp_path / "home"))
         views = app.input(
-            "views", {"member": pl.String, "ts": pl.Int64}, event_time="ts", system=hr.files(tmp_path / "views.parquet")
+            "views",
+            {"member": pl.String, "ts": pl.Int64},
+            event_time="ts",
+            system=hr.io.files(tmp_path / "views.parquet"),
         )
-        counts = views.window(hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="per-second")
-        counts.send_to(app.output("counts", system=hr.sql(postgres.url, "counts_of_views")))
-        latest = hr.sql(postgres.url, "latest_view", key="member")
+        counts = views.window(hr.tumbling("1s"), key="member", id="per-second").agg(n=hr.count())
+        counts.send_to(app.output("counts", system=hr.io.sql(postgres.url, "counts_of_views")))
+        latest = hr.io.sql(postgres.url, "latest_view", key="member")
         views.send_to(app.output("latest", system=latest))
         app.run(local=True, progress=False)
 

@@ -27,7 +27,7 @@ def counts(database: Path) -> pl.DataFrame:
 
 def write(home: Path, numbers: range) -> None:
     rows = pl.DataFrame({"n": numbers}).with_columns(ts=pl.col("n") * 2)
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         for batch in rows.iter_slices(100):
             writer.write(batch)
 
@@ -40,7 +40,7 @@ def copies(home: Path) -> int:
 def test_rows_are_there_exactly_once_after_many_kills(tmp_path: Path) -> None:
     home, database, draw = tmp_path / "home", tmp_path / "results.db", random.Random(7)
     home.mkdir()
-    hr.create_stream("numbers", 2, {"n": pl.Int64, "ts": pl.Int64}, home=home)
+    hr.streams.create_stream("numbers", 2, {"n": pl.Int64, "ts": pl.Int64}, home=home)
     program = Killed("counting_program.py", home, database)
     published: list[int] = []
     for first in range(0, KILLS * NUMBERS, NUMBERS):
@@ -51,7 +51,7 @@ def test_rows_are_there_exactly_once_after_many_kills(tmp_path: Path) -> None:
             later_s=draw.uniform(0, 0.2),
         )
         published.append(copies(home))
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         writer.seal()
     program.end()
     assert published[0] < published[-1]  # it got on between the kills

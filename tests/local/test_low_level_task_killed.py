@@ -26,7 +26,7 @@ def messages(numbers: range) -> pl.DataFrame:
 
 
 def write(home: Path, rows: pl.DataFrame, *, seal: bool = False) -> None:
-    with hr.StreamWriter("messages", home=home) as writer:
+    with hr.streams.StreamWriter("messages", home=home) as writer:
         for batch in rows.iter_slices(50):
             writer.write(batch)
         if seal:
@@ -34,14 +34,14 @@ def write(home: Path, rows: pl.DataFrame, *, seal: bool = False) -> None:
 
 
 def committed(home: Path) -> int:
-    return hr.read_stream("counted", home=home).height
+    return hr.streams.read_stream("counted", home=home).height
 
 
 @pytest.mark.slow
 def test_stores_and_timers_count_once_after_many_kills(tmp_path: Path) -> None:
     draw = random.Random(3)
-    hr.create_stream("messages", 1, COLUMNS, home=tmp_path)
-    hr.create_stream("counted", 2, {"member": pl.String, "n": pl.Int64, "last": pl.Int64}, home=tmp_path)
+    hr.streams.create_stream("messages", 1, COLUMNS, home=tmp_path)
+    hr.streams.create_stream("counted", 2, {"member": pl.String, "n": pl.Int64, "last": pl.Int64}, home=tmp_path)
     program = Killed("task_program.py", tmp_path)
     for first in range(0, KILLS * ROUND, ROUND):
         enough = first // 2 + draw.randrange(ROUND // 2)
@@ -51,10 +51,10 @@ def test_stores_and_timers_count_once_after_many_kills(tmp_path: Path) -> None:
     program.end()
 
     total = KILLS * ROUND
-    counted = hr.read_stream("counted", home=tmp_path)
+    counted = hr.streams.read_stream("counted", home=tmp_path)
     wanted = messages(range(total)).select("member", n=pl.col("n") // MEMBERS + 1, last="n")
     assert counted.sort("last").equals(wanted)
-    quiet = hr.read_stream("quiet", home=tmp_path)
+    quiet = hr.streams.read_stream("quiet", home=tmp_path)
     last = messages(range(total - MEMBERS, total)).select(
         "member", n=pl.col("n") // MEMBERS + 1, ts=pl.col("ts") + 1000
     )
@@ -62,7 +62,7 @@ def test_stores_and_timers_count_once_after_many_kills(tmp_path: Path) -> None:
 
 
 def test_a_task_that_asks_for_the_end_drains_the_app(tmp_path: Path) -> None:
-    hr.create_stream("messages", 1, COLUMNS, home=tmp_path)
+    hr.streams.create_stream("messages", 1, COLUMNS, home=tmp_path)
     end = pl.DataFrame({"member": ["end"], "n": [0], "ts": [0]})
     write(tmp_path, pl.concat([messages(range(100)), end]))
     Killed("task_program.py", tmp_path).end()
@@ -71,4 +71,4 @@ def test_a_task_that_asks_for_the_end_drains_the_app(tmp_path: Path) -> None:
     write(tmp_path, messages(range(100, 120)))  # the next run goes on behind it
     write(tmp_path, end)
     Killed("task_program.py", tmp_path).end()
-    assert hr.read_stream("counted", home=tmp_path)["last"].sort().to_list() == list(range(120))
+    assert hr.streams.read_stream("counted", home=tmp_path)["last"].sort().to_list() == list(range(120))

@@ -44,7 +44,7 @@ def declared(query: str, data: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("query", QUERIES)
 def test_files_give_the_right_answer(query: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declared(query, data, tmp_path, monkeypatch).run(local=True, progress=False)
-    found = hr.read_stream(query, home=tmp_path)
+    found = hr.streams.read_stream(query, home=tmp_path)
     assert found.height
     assert ANSWERS.difference(found, ANSWERS.answer(query, data)) is None
 

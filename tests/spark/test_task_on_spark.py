@@ -31,15 +31,15 @@ def run(home: Path, *master: str) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_task_in_one_container_has_the_app_drained(tmp_path: Path) -> None:
-    hr.create_stream("messages", 1, COLUMNS, home=tmp_path)
+    hr.streams.create_stream("messages", 1, COLUMNS, home=tmp_path)
     rows = [{"member": f"m{n % 7}", "n": n, "ts": n} for n in range(100)]
-    with hr.StreamWriter("messages", home=tmp_path) as writer:
+    with hr.streams.StreamWriter("messages", home=tmp_path) as writer:
         writer.write([*rows, {"member": "end", "n": 0, "ts": 5_000}])
     run(tmp_path, "local[2]")
     # What the drain left undone, the next run does; this one ends by itself.
-    with hr.StreamWriter("messages", home=tmp_path) as writer:
+    with hr.streams.StreamWriter("messages", home=tmp_path) as writer:
         writer.seal()
     run(tmp_path)
-    counted = hr.read_stream("counted", home=tmp_path)
+    counted = hr.streams.read_stream("counted", home=tmp_path)
     assert counted["last"].sort().to_list() == list(range(100))
-    assert hr.read_stream("quiet", home=tmp_path)["member"].sort().to_list() == [f"m{n}" for n in range(7)]
+    assert hr.streams.read_stream("quiet", home=tmp_path)["member"].sort().to_list() == [f"m{n}" for n in range(7)]

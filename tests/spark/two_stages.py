@@ -51,8 +51,8 @@ class TwoStages:
         self.home = home or folder / "home"
         self.file = folder / f"{app}.py"
         self.file.write_text(SOURCE.format(app=app, home=str(self.home), broken=broken))
-        hr.create_stream("orders", 2, COLUMNS, home=self.home)
-        self._writer = hr.StreamWriter("orders", home=self.home)
+        hr.streams.create_stream("orders", 2, COLUMNS, home=self.home)
+        self._writer = hr.streams.StreamWriter("orders", home=self.home)
         self._written: list[pl.DataFrame] = []
         self._runs = 0
 

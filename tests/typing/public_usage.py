@@ -44,7 +44,7 @@ app = hr.App("page-views", home="/data", intermediate_partitions=4, checkpoint_i
 
 views = app.input("views", View, event_time="ts", lateness="5s", idle_timeout=timedelta(minutes=1))
 raw = app.input("raw", on_error="dead_letter", dead_letter=app.output("unreadable"))
-old = app.input("old", {"member": pl.String, "ts": pl.Datetime("ms")}, system=hr.files(Path("old"), "parquet"))
+old = app.input("old", {"member": pl.String, "ts": pl.Datetime("ms")}, system=hr.io.files(Path("old"), "parquet"))
 assert_type(views, hr.Stream)
 assert_type(views.schema, hr.Schema)
 
@@ -53,56 +53,51 @@ split = slow.flat_map(words).map(lambda word: {"text": word.text}, schema={"text
 shaped = split.select("text", pl.lit(1).alias("one"), length=pl.col("text").str.len_bytes()).drop("one")
 assert_type(shaped.with_columns(two=2).rename({"two": "zwei"}).map_batches(first_rows), hr.Stream)
 
-by_member = views.merge(views.broadcast(id="all")).partition_by("member", pl.col("ts").alias("t"), id="by-member")
-counts = by_member.window(
-    hr.tumbling("10s", offset="1s"),
-    key=["member"],
-    agg={
-        "views": hr.count(),
-        "first": hr.min("ts"),
-        "last": hr.max(pl.col("ts")),
-        "mean": hr.mean("ts"),
-        "sum": hr.sum("ts"),
-        "urls": hr.collect("url"),
-    },
-    id="per-10s",
+by_member = views.merge(views.broadcast(id="all")).partition_by(["member", pl.col("ts").alias("t")], id="by-member")
+counts = by_member.window(hr.tumbling("10s", offset="1s"), key=["member"], id="per-10s").agg(
+    views=hr.count(),
+    first=hr.aggregates.min("ts"),
+    last=hr.aggregates.max(pl.col("ts")),
+    mean=hr.aggregates.mean("ts"),
+    sum=hr.sum("ts"),
+    urls=hr.aggregates.implode("url"),
 )
 assert_type(counts, hr.Stream)
 
 table = app.table("profiles", key="member", side_inputs=[raw], kind="global")
 assert_type(table, hr.Table)
 joined = counts.join(table, how="left").join(views, on="member", within=("-5m", "+1m"), id="joined")
-output = app.output("results", partitions=2, system=hr.log("/shared"), schema=View)
+output = app.output("results", partitions=2, system=hr.io.log("/shared"), schema=View)
 assert_type(output, hr.Output)
 joined.send_to(output, key="member")
 joined.send_to(table)
 joined.sink(keep)
 
 views.filter(3)  # type: ignore[arg-type]
-views.window("10s", key="member", agg={}, id="w")  # type: ignore[arg-type]
+views.window("10s", key="member", id="w").agg()  # type: ignore[arg-type]
 views.join(table, how="sideways")  # type: ignore[arg-type]
 views.send_to("results")  # type: ignore[arg-type]
 views.sink(first_rows)  # type: ignore[arg-type]
 app.input("x", on_error="ignore")  # type: ignore[arg-type]
 hr.sum(3)  # type: ignore[arg-type]
 
-assert_type(views.join_latest(slow, "member", ttl="1h", how="outer", id="latest"), hr.Stream)
+assert_type(views.join_latest(slow, "member", ttl="1h", how="full", id="latest"), hr.Stream)
 views.join_latest(table, "member", ttl="1h")  # type: ignore[arg-type]
 
 
-class Alerts(hr.Task):
-    last = hr.Store(key={"member": pl.String}, value={"at": pl.Int64, "n": pl.Int64}, ttl="7d")
+class Alerts(hr.tasks.Task):
+    last = hr.tasks.Store(key={"member": pl.String}, value={"at": pl.Int64, "n": pl.Int64}, ttl="7d")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
-    def init(self, context: hr.TaskContext) -> None:
+    def init(self, context: hr.tasks.TaskContext) -> None:
         assert_type(context.task, str)
         assert_type(context.watermark, int | None)
         context.count("begun")
         context.send("alerts", {})  # type: ignore[attr-defined]
 
-    def process(self, message: View, out: hr.Out) -> None:
+    def process(self, message: View, out: hr.tasks.Out) -> None:
         before = self.last.get(message.member)
         self.last.put(message.member, {"at": message.ts, "n": 1 if before is None else before["n"] + 1})
         out.set_timer(message.member, message.ts + 1000, name="quiet", axis="processing")
@@ -115,12 +110,12 @@ class Alerts(hr.Task):
         for key, record in self.last.items("ann", reverse=True):
             out.send("alerts", {"member": key, **record})
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         assert_type(timer.time, int)
         assert_type(self.last.get_rows(pl.DataFrame({"member": [timer.key]})), pl.DataFrame)
 
 
-assert_type(Alerts.last, hr.Store)
+assert_type(Alerts.last, hr.tasks.Store)
 flows = app.task(Alerts(limit=3), inputs={"views": views}, outputs={"alerts": View}, event_time="ts", id="alerts")
 assert_type(flows["alerts"], hr.Stream)
 views.process(Alerts(limit=3), {"alerts": View}, event_time="ts", id="of-a-flow")["alerts"].send_to(

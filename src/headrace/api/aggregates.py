@@ -6,20 +6,35 @@ integers are 64 bits wide whatever came in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
 
 from headrace.api.location import Declaring
+from headrace.api.polars_aggregates import SUPPORTED, aggregate_of, name_of
 from headrace.api.rows import check_function
 from headrace.api.steps import Aggregate
 from headrace.core.errors import DeclarationError
 
 
 def count(column: str | pl.Expr | None = None) -> Aggregate:
-    """The number of messages, or of the values of ``column`` that aren't null, as Int64.
+    """Count messages, or the values of ``column`` that aren't null.
 
+    The result is Int64. ``pl.len()`` and ``pl.col("x").count()`` are the same.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression. None counts messages.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
     >>> hr.count().kind, hr.count("referrer").kind
     ('count', 'count')
     """
@@ -27,11 +42,23 @@ def count(column: str | pl.Expr | None = None) -> Aggregate:
 
 
 def sum(column: str | pl.Expr) -> Aggregate:
-    """The sum of a column or expression; nulls count as nothing.
+    """Sum a column; nulls count as nothing.
 
-    Integers and Booleans sum to Int64 (UInt64 and 128-bit integers stay what they are), floats to
-    Float64, decimals to the widest decimal of their scale, durations to durations.
+    Integers and Booleans sum to Int64 (UInt64 and 128-bit integers keep their type), floats to Float64, decimals to
+    the widest decimal of their scale, durations to durations. ``pl.col("x").sum()`` is the same.
 
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
     >>> hr.sum("bytes").kind, hr.sum(pl.col("bytes") / 1024).kind
     ('sum', 'sum')
     """
@@ -39,91 +66,229 @@ def sum(column: str | pl.Expr) -> Aggregate:
 
 
 def min(column: str | pl.Expr) -> Aggregate:
-    """The smallest value, of the column's own dtype; nulls are passed over.
+    """Return the smallest value, of the column's own dtype; nulls are ignored.
 
-    >>> hr.min("price").kind
+    ``pl.col("x").min()`` is the same.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.min("price").kind
     'min'
     """
     return Aggregate("min", _expression("min", column))
 
 
 def max(column: str | pl.Expr) -> Aggregate:
-    """The largest value, of the column's own dtype; nulls are passed over.
+    """Return the largest value, of the column's own dtype; nulls are ignored.
 
-    >>> hr.max("price").kind
+    ``pl.col("x").max()`` is the same.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.max("price").kind
     'max'
     """
     return Aggregate("max", _expression("max", column))
 
 
 def mean(column: str | pl.Expr) -> Aggregate:
-    """The mean of the values that aren't null, as Float64.
+    """Return the mean of the values that aren't null, as Float64.
 
-    >>> hr.mean("latency").kind
+    ``pl.col("x").mean()`` is the same.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.mean("latency").kind
     'mean'
     """
     return Aggregate("mean", _expression("mean", column))
 
 
 def first(column: str | pl.Expr) -> Aggregate:
-    """The value of the message with the earliest event time; of several at that time, the one that came first.
+    """Return the value of the message with the earliest event time.
 
-    A null is a value like any other. Where messages have no event time, or the clock's, the order is that of arrival.
+    Of several messages with that time, the one that arrived first counts. A null is a value like any other. Where
+    messages have no event time, or the window follows the clock, the order is that of arrival.
 
-    >>> hr.first("url").kind
+    ``pl.col("x").first()`` goes by the order of rows instead, and is refused.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.first("url").kind
     'first'
     """
     return Aggregate("first", _expression("first", column))
 
 
 def last(column: str | pl.Expr) -> Aggregate:
-    """The value of the message with the latest event time; of several at that time, the one that came last.
+    """Return the value of the message with the latest event time.
 
-    A null is a value like any other. Where messages have no event time, or the clock's, the order is that of arrival.
+    Of several messages with that time, the one that arrived last counts. A null is a value like any other. Where
+    messages have no event time, or the window follows the clock, the order is that of arrival.
 
-    >>> hr.last("url").kind
+    ``pl.col("x").last()`` goes by the order of rows instead, and is refused.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.last("url").kind
     'last'
     """
     return Aggregate("last", _expression("last", column))
 
 
-def top(most: int, column: str | pl.Expr, by: str | pl.Expr | None = None) -> Aggregate:
-    """The values of ``column`` where ``by`` (or itself) is largest, in a list, largest first.
+def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Aggregate:
+    """Return the ``k`` largest values in a list, largest first.
 
-    Messages with a null ``by`` are passed over; of equal ones those come first that came first.
+    Of equal values, those that arrived first come first. Nulls are left out, where Polars would fill the list up with
+    them; ``pl.col("x").drop_nulls().top_k(k)`` is the same.
 
-    >>> hr.top(3, "url", by="ms").kind
-    'top'
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+    k
+        The length of the list, at most.
+    by
+        The column or expression to compare by, instead of ``column`` itself. Messages where it is null are left out.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.top_k("url", 3, by="ms").kind
+    'top_k'
     """
-    with Declaring("top"):
-        if not isinstance(most, int) or isinstance(most, bool) or most < 1:
-            raise DeclarationError(f"{most!r} is no number of values", hint='write one, like hr.top(3, "url", by="ms")')
-    value = _expression("top", column)
-    return Aggregate("top", value, by=value if by is None else _expression("top", by), most=most)
+    with Declaring("top_k"):
+        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            raise DeclarationError(f"{k!r} is not a number of values", hint='write hr.aggregates.top_k("url", 3, by="ms")')
+    value = _expression("top_k", column)
+    return Aggregate("top_k", value, by=value if by is None else _expression("top_k", by), k=k)
 
 
-def distinct(column: str | pl.Expr, *, approximate: bool = False) -> Aggregate:
-    """How many different values there are, nulls left out, as Int64.
+def n_unique(column: str | pl.Expr) -> Aggregate:
+    """Count the different values, as Int64; nulls are left out.
 
-    The exact count keeps every value until the window is over. ``approximate`` keeps 16 KB at most (a HyperLogLog of
-    4096 registers): its standard error is 1.6 %, and small counts are nearly exact.
+    The count is exact, so every value is kept until the window is over. Polars counts null as one of the values;
+    ``pl.col("x").drop_nulls().n_unique()`` is the same as here.
 
-    >>> hr.distinct("member").kind, hr.distinct("member", approximate=True).kind
-    ('distinct', 'approx_distinct')
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.n_unique("member").kind
+    'n_unique'
     """
-    return Aggregate("approx_distinct" if approximate else "distinct", _expression("distinct", column))
+    return Aggregate("n_unique", _expression("n_unique", column))
 
 
-def collect(column: str | pl.Expr) -> Aggregate:
-    """All values in a list in order of arrival, nulls included. It keeps every value until the window is over.
+def approx_n_unique(column: str | pl.Expr) -> Aggregate:
+    """Estimate the number of different values, as Int64; nulls are left out.
 
-    A sliding window, or a hopping one without triggers, is put together of pieces of time, and a session may be of two:
-    then earlier pieces come first.
+    A window keeps 16 KB at most (a HyperLogLog of 4096 registers). The standard error is 1.6 %, and small counts are
+    nearly exact. ``pl.col("x").drop_nulls().approx_n_unique()`` is the same.
 
-    >>> hr.collect("url").kind
-    'collect'
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.approx_n_unique("member").kind
+    'approx_n_unique'
     """
-    return Aggregate("collect", _expression("collect", column))
+    return Aggregate("approx_n_unique", _expression("approx_n_unique", column))
+
+
+def implode(column: str | pl.Expr) -> Aggregate:
+    """Return all values in a list in order of arrival, nulls included.
+
+    Every value is kept until the window is over. Sliding windows, and hopping ones without triggers, are put together
+    from pieces of time, and a session may be put together from two: then values of earlier pieces come first.
+    ``pl.col("x").implode()`` is the same.
+
+    Parameters
+    ----------
+    column
+        The name of a column, or a Polars expression of one value for each message.
+
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.implode("url").kind
+    'implode'
+    """
+    return Aggregate("implode", _expression("implode", column))
 
 
 def fold(
@@ -134,12 +299,29 @@ def fold(
     dtype: pl.DataType | type[pl.DataType],
     column: str | pl.Expr | None = None,
 ) -> Aggregate:
-    """What a function makes of one message after the other: ``step(so_far, row)``, in order of arrival.
+    """Aggregate by a function of yours, called with one message after the other in order of arrival.
 
-    It begins with a copy of ``initial``, or with what ``initial()`` returns. ``step`` gets rows as ``map`` does, or the
-    values of ``column``. What it returns is kept as ``dtype``. ``merge(a, b)`` joins two results; sessions need it.
+    Parameters
+    ----------
+    initial
+        What ``step`` gets first: a value, which is copied, or a function that returns it.
+    step
+        ``step(so_far, row)`` returns the new result. A row is what ``map`` would get, or a value of ``column``.
+    merge
+        ``merge(a, b)`` joins two results. Sessions need it.
+    dtype
+        The Polars type in which results are kept.
+    column
+        The column or expression whose values ``step`` gets, instead of whole rows.
 
-    >>> longest = hr.fold(0, lambda so_far, row: max(so_far, len(row["url"])), dtype=pl.Int64)
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> longest = hr.aggregates.fold(0, lambda so_far, row: max(so_far, len(row["url"])), dtype=pl.Int64)
     >>> longest.kind
     'fold'
     """
@@ -158,18 +340,68 @@ def reduce(
     *,
     dtype: pl.DataType | type[pl.DataType] | None = None,
 ) -> Aggregate:
-    """What ``function(a, b)`` makes of all values of a column, two at a time; nulls are passed over.
+    """Aggregate the values of a column by a function of two of them; nulls are ignored.
 
-    The function has to be associative: ``f(f(a, b), c)`` is ``f(a, f(b, c))``. It yields the column's dtype unless
-    ``dtype`` says another.
+    Parameters
+    ----------
+    function
+        ``function(a, b)`` returns the result of two values. It has to be associative: ``f(f(a, b), c)`` is
+        ``f(a, f(b, c))``.
+    column
+        The name of a column, or a Polars expression of one value for each message.
+    dtype
+        The Polars type of the result; by default that of the column.
 
-    >>> hr.reduce(lambda a, b: a | b, "ms").kind
+    Returns
+    -------
+    Aggregate
+        An aggregate for ``agg``.
+
+    Examples
+    --------
+    >>> hr.aggregates.reduce(lambda a, b: a | b, "ms").kind
     'reduce'
     """
     with Declaring("reduce"):
         check_function(function, "its function", ("a value", "another one"))
         kept = None if dtype is None else _dtype(dtype)
     return Aggregate("reduce", _expression("reduce", column), function=function, merge=function, dtype=kept)
+
+
+def named_aggregates(
+    aggregates: tuple[Aggregate | pl.Expr, ...], named: Mapping[str, Aggregate | pl.Expr]
+) -> tuple[tuple[str, Aggregate], ...]:
+    """The aggregates of a window with the names of their columns, as ``agg`` is called with them."""
+    found: dict[str, Aggregate] = {}
+    for given in aggregates:
+        if isinstance(given, Aggregate):
+            raise DeclarationError(
+                f"the {given.kind} has no name", hint=f"pass it as a keyword: .agg(total=hr.{given.kind}(...))"
+            )
+        aggregate = _aggregate("an argument", given)
+        name = name_of(given)
+        if name in found:
+            raise DeclarationError(f"two aggregates are called {name!r}", hint='name them: .alias("total")')
+        found[name] = aggregate
+    for name, given in named.items():
+        if name in found:
+            raise DeclarationError(f"two aggregates are called {name!r}", hint="give one of them another name")
+        found[name] = _aggregate(repr(name), given)
+    return tuple(found.items())
+
+
+def _aggregate(name: str, given: object) -> Aggregate:
+    if isinstance(given, Aggregate):
+        return given
+    if not isinstance(given, pl.Expr):
+        raise DeclarationError(
+            f"{name} must be an aggregate, and is {type(given).__name__} {given!s:.80}",
+            hint=f'write .agg(views=pl.len(), bytes=pl.col("bytes").sum()); {SUPPORTED}',
+        )
+    try:
+        return aggregate_of(given)
+    except DeclarationError as error:
+        raise DeclarationError(f"{name}: {error.message}", hint=error.hint) from None
 
 
 def aggregate_dtype(
@@ -192,16 +424,16 @@ def aggregate_dtype(
             result = pl.Float64() if value.is_numeric() or value == pl.Boolean else None
         case "min" | "max":
             result = value if _has_order(value) else None
-        case "distinct" | "approx_distinct":
+        case "n_unique" | "approx_n_unique":
             result = pl.Int64() if _has_order(value) else None
-        case "collect" | "top":
+        case "implode" | "top_k":
             result = pl.List(value)
         case _:
             result = value
     if result is None:
         raise DeclarationError(
             f"there is no {aggregate.kind.removeprefix('approx_')} of {value}",
-            hint="cast the column to a type that has one, or collect() it",
+            hint="cast the column to a type that has one, or implode() it",
         )
     return result
 

@@ -39,6 +39,26 @@ _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 class Declarations:
     """What an app declares. ``headrace.App`` adds to it how an app is planned and run.
 
+    Parameters
+    ----------
+    name
+        The app's name.
+    home
+        The folder of its streams, state and metadata. By default the environment variable ``HEADRACE_HOME``, or
+        ``.headrace``.
+    intermediate_partitions
+        The partition count of intermediate streams where nothing else decides it.
+    guarantee
+        ``"exactly_once"``, or ``"at_least_once"``: after a failure some messages are processed again.
+    checkpoint_interval
+        The time between two checkpoints.
+    ahead_bytes_max
+        A stage stops reading while its output is this many bytes ahead of its reader.
+    grouping
+        Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
+
+    Examples
+    --------
     >>> app = hr.App("page-views", home="/data/page-views", intermediate_partitions=8)
     >>> app.settings.intermediate_partitions
     8
@@ -55,14 +75,6 @@ class Declarations:
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         grouping: Grouping = _DEFAULTS.grouping,
     ) -> None:
-        """Begin an app.
-
-        ``home`` is the folder of its streams, state and metadata (default: ``HEADRACE_HOME``, else ``.headrace``).
-        ``intermediate_partitions`` is the
-        partition count of intermediate streams that nothing else decides. ``checkpoint_interval`` is the
-        time between checkpoints. A stage stops reading when its output runs ``ahead_bytes_max`` bytes ahead
-        of the reader. ``grouping`` says whether a task is made for each partition or for each container.
-        """
         with Declaring("App") as here:
             check_id("app name", name)
             check_partitions(intermediate_partitions, "intermediate_partitions")
@@ -99,21 +111,49 @@ class Declarations:
         system: SystemDescriptor | SystemSpec | None = None,
         physical: str | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
+        dead_letter: Output | None = None,
         start: Start = "oldest",
         broadcast: bool = False,
     ) -> Stream:
-        """A stream that the app reads; ``name`` is its id, and its name in the system unless ``physical`` is.
+        """Declare a stream that the app reads.
 
-        Its columns are a dict of Polars types, a dataclass, or, without either, the bytes ``key`` and
-        ``value``. ``event_time`` names the column of a message's time; messages may come up to ``lateness``
-        after later ones. A partition silent for ``idle_timeout`` holds no window back. A message that can't
-        be read fails the app, is skipped and counted, or goes to the ``dead_letter`` stream, as ``on_error``
-        says. With ``broadcast`` every task reads all of it.
+        Parameters
+        ----------
+        name
+            Its id in the app, and its name in the system unless ``physical`` says another.
+        schema
+            Its columns: a dict of Polars types, or a dataclass. By default the bytes ``key`` and ``value``.
+        event_time
+            The column that says when a message happened: ``pl.Datetime`` (best with milliseconds), ``pl.Date``, or
+            milliseconds since the epoch as ``pl.Int64``.
+        lateness
+            How much later than newer messages a message may come.
+        idle_timeout
+            A partition from which nothing has come for this long no longer holds windows back.
+        system
+            Where the stream is, see ``hr.io``. By default the app's embedded log.
+        physical
+            Its name in the system.
+        on_error
+            What becomes of a message that can't be decoded or doesn't fit the schema: ``"fail"`` stops the app,
+            ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to ``dead_letter``.
+        dead_letter
+            The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
+        start
+            Where to begin the first time: with the ``"oldest"`` message, or with those that come from then on
+            (``"latest"``).
+        broadcast
+            Whether every task reads all of the stream.
 
-        >>> clicks = app.input("clicks", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
-        >>> old = app.input("old-clicks", {"member": pl.String}, system=hr.files("clicks/*.parquet"))
-        >>> raw = app.input("raw", on_error="dead_letter", dead_letter="unreadable")
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> clicks = app.input("clicks", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
+        >>> old = app.input("old-clicks", {"member": pl.String}, system=hr.io.files("clicks/*.parquet"))
+        >>> raw = app.input("raw", on_error="dead_letter", dead_letter=app.output("unreadable"))
         >>> raw.schema
         Schema(key: Binary, value: Binary)
         """
@@ -130,6 +170,8 @@ class Declarations:
                 given = "lateness" if lateness_ms else "idle_timeout"
                 raise DeclarationError(f"{given}= has no meaning without an event time", hint="name it: event_time=")
             letters = dead_letter_id(on_error, dead_letter, "unreadable messages")
+            if dead_letter is not None and dead_letter.draft is not self._draft:
+                raise DeclarationError(f"the output {letters!r} belongs to another app, {dead_letter.draft.app!r}")
             time = None if event_time is None else check_time_column(event_time, columns)
             spec = replace(
                 self._stream(name, Role.SOURCE, system, physical, here),
@@ -154,13 +196,30 @@ class Declarations:
         physical: str | None = None,
         schema: SchemaLike | None = None,
     ) -> Output:
-        """A stream that the app writes; ``name`` and ``physical`` are as for ``input``.
+        """Declare a stream that the app writes.
 
-        Without ``schema`` the first flow sent to it sets its columns. Without ``partitions`` the planner or
-        the system decides how many there are.
+        Parameters
+        ----------
+        name
+            Its id in the app, and its name in the system unless ``physical`` says another.
+        partitions
+            How many partitions it has. By default the planner or the system decides.
+        system
+            Where the stream is, see ``hr.io``. By default the app's embedded log.
+        physical
+            Its name in the system.
+        schema
+            Its columns. By default those of the first flow sent to it.
 
+        Returns
+        -------
+        Output
+            For ``send_to``, ``late_to`` and ``dead_letter``.
+
+        Examples
+        --------
         >>> counts = app.output("counts", partitions=4)
-        >>> report = app.output("report", system=hr.files("report/", format="parquet"))
+        >>> report = app.output("report", system=hr.io.files("report/", format="parquet"))
         """
         with Declaring("output") as here:
             check_partitions(partitions)
@@ -183,29 +242,52 @@ class Declarations:
         storage: TableStorage = "disk",
         remote: Remote | None = None,
     ) -> Table:
-        """A table of one row a key, filled by ``send_to(table)``, or kept up to date by ``side_inputs``.
+        """Declare a table: one row for each key, filled by ``send_to(table)`` or kept up to date by ``side_inputs``.
 
-        A ``local`` table holds a task's keys, so it and what joins it are partitioned alike; of a ``global``
-        one each task holds everything. Side inputs are inputs that no flow reads. Without ``schema`` the
-        table has their columns, or those of the first flow sent to it. A row is forgotten ``ttl`` of the
-        wall clock after it was last put; without it rows are kept for ever.
+        Parameters
+        ----------
+        id
+            Its name. Keep it when the code changes: the table is durable.
+        key
+            The column, or columns, that a row is found by.
+        schema
+            Its columns. By default those of its side inputs, or of the first flow sent to it.
+        side_inputs
+            Inputs that fill the table and that no flow reads.
+        kind
+            ``"local"``: each task holds the keys of its partition, so the table and what joins it are partitioned
+            alike. ``"global"``: each task holds everything.
+        ttl
+            How long a row is kept after it was last written, by the wall clock. By default forever.
+        deleted
+            Which of the rows that fill the table delete the row of their key: a Boolean column, which the table then
+            doesn't have, or an expression.
+        versions
+            Keep old versions of rows for this long after the watermark, so that a join finds the row as it was at the
+            time of its message.
+        storage
+            ``"disk"``, or ``"memory"``, where rows are found much faster. The changelog has them in any case.
+        remote
+            Where a table outside Headrace is: ``hr.tables.remote``, ``sql_table`` or ``cached``. It needs a schema. Any
+            flow can join it, and what is sent to it is written there.
 
-        ``deleted`` tells which of the rows that fill it take the row of their key out: a Boolean column, which the
-        table then hasn't, or an expression. With ``versions`` a join finds the row as it was at the time of its
-        message; what was is kept for so long behind the watermark. ``storage="memory"`` keeps all rows in memory,
-        where they are found much faster; they are in the changelog as ever.
-        With ``remote`` the table lives elsewhere: see ``hr.remote``, ``hr.sql_table`` and ``hr.cached``. Then it
-        needs a schema, any flow can join it however it is partitioned, and what is sent to it is written there.
+        Returns
+        -------
+        Table
+            For ``join``, ``send_to`` and ``delete_from``.
 
+        Examples
+        --------
         >>> members = app.input("members", {"member": pl.String, "country": pl.String})
         >>> countries = app.table("countries", key="member", side_inputs=[members])
         >>> located = views.join(countries)
-        >>> rates = app.table("rates", key="currency", schema={"currency": pl.String, "ts": pl.Int64}, versions="1d")
+        >>> columns = {"currency": pl.String, "ts": pl.Datetime("ms")}
+        >>> rates = app.table("rates", key="currency", schema=columns, versions="1d")
         """
         with Declaring("table") as here:
             one_of("kind", kind, TableKind)
             if kind == "remote" and remote is None:
-                raise DeclarationError('kind="remote" says not where', hint="write remote=hr.remote(read=fetch)")
+                raise DeclarationError('kind="remote" says not where', hint="write remote=hr.tables.remote(read=fetch)")
             one_of("storage", storage, TableStorage)
             given = (side_inputs,) if isinstance(side_inputs, Stream) else tuple(side_inputs)
             sides = tuple(self._side_input(side) for side in given)
@@ -237,21 +319,44 @@ class Declarations:
         inputs: Mapping[str, Stream],
         outputs: Mapping[str, SchemaLike] | None = None,
         *,
+        id: str,
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-        id: str | None = None,
+        dead_letter: Output | None = None,
     ) -> dict[str, Stream]:
-        """Run a low-level task of your own on ``inputs``; returns a flow for each of ``outputs``, by name.
+        """Run a low-level task of yours.
 
-        Messages of one key meet in one instance: ``partition_by`` before it; inputs need equal partition counts.
-        ``outputs`` says the columns of each; every one has to be taken. ``event_time`` names the column of their event
-        time, for all or by output; without it a time column that is called as an input's keeps its role. A message on
-        which ``process`` raises fails the app, is skipped and counted, or goes to the ``dead_letter`` stream, as
-        ``on_error`` says; what that call did before is taken back.
+        All messages of a key meet in one instance if the inputs are partitioned by it. Inputs need equal partition
+        counts.
 
-        >>> class Pages(hr.Task):
-        ...     seen = hr.Store(key={"member": pl.String}, value={"pages": pl.Int64})
+        Parameters
+        ----------
+        task
+            An instance of a subclass of ``hr.tasks.Task``.
+        inputs
+            The flows that it gets, by names of its own.
+        outputs
+            The columns of each output, by its name.
+        id
+            The name of the task's state. Keep it when the code changes: the state is durable.
+        event_time
+            The column of the outputs' event time, for all or by output. By default a time column with the name of an
+            input's keeps its role.
+        on_error
+            What becomes of a message on which ``process`` raises: ``"fail"`` stops the app, ``"skip"`` drops it and
+            counts it, ``"dead_letter"`` sends it to ``dead_letter``. What the call did before it raised is undone.
+        dead_letter
+            The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
+
+        Returns
+        -------
+        dict
+            A flow for each of ``outputs``, by name. Each has to be used.
+
+        Examples
+        --------
+        >>> class Pages(hr.tasks.Task):
+        ...     seen = hr.tasks.Store(key={"member": pl.String}, value={"pages": pl.Int64})
         ...
         ...     def process(self, message, out):
         ...         pages = (self.seen.get(message["member"]) or {"pages": 0})["pages"] + 1
@@ -260,7 +365,7 @@ class Declarations:
         ...             out.send("keen", {"member": message["member"], "ts": message["ts"]})
         >>> by_member = views.partition_by("member", id="by-member-for-pages")
         >>> flows = app.task(
-        ...     Pages(), {"views": by_member}, {"keen": {"member": pl.String, "ts": pl.Int64}}, id="pages"
+        ...     Pages(), {"views": by_member}, {"keen": {"member": pl.String, "ts": pl.Datetime("ms")}}, id="pages"
         ... )
         >>> flows["keen"].send_to(app.output("keen-members"))
         """
@@ -268,10 +373,15 @@ class Declarations:
             return add_task(self._draft, Stream, task, inputs, outputs, id, event_time, on_error, dead_letter, here)
 
     def graph(self) -> Graph:
-        """The app as one immutable graph; raises when a flow has no end, or there is none.
+        """Return the app as one immutable graph, without inputs, outputs and tables that no flow uses.
 
-        Inputs, outputs and tables that no flow touches are left out.
+        Raises
+        ------
+        DeclarationError
+            If a flow has no end, or there is no flow.
 
+        Examples
+        --------
         >>> views.filter(pl.col("ms") > 100).send_to(app.output("slow"))
         >>> list(app.graph().nodes)
         ['input-page-views', 'filter-1', 'send_to-1']

@@ -12,12 +12,28 @@ CONCURRENCY_MAX = 10_000
 
 
 def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration = "10s") -> Retry:
-    """How often to try what fails, and how long to wait between: from ``first`` on twice as long each time.
+    """Say how often to try a call that fails, and how long to wait between two attempts.
 
-    ``attempts`` counts the first one, too; None: for ever. Half of each pause is left to chance, so that tasks that
-    lost a server together don't come back together.
+    Pauses double. Half of each is left to chance, so that tasks that lost a server together don't all come back at
+    once.
 
-    >>> hr.retry(attempts=3, first="50ms")
+    Parameters
+    ----------
+    attempts
+        How many attempts, the first one included. None: forever.
+    first
+        The pause after the first attempt.
+    longest
+        The longest pause.
+
+    Returns
+    -------
+    Retry
+        For ``map_async(retry=)``, ``hr.tables.remote`` and ``hr.tables.sql_table``.
+
+    Examples
+    --------
+    >>> hr.calls.retry(attempts=3, first="50ms")
     Retry(attempts=3, first_ms=50, longest_ms=10000)
     """
     with Declaring("retry"):
@@ -34,7 +50,9 @@ def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, defa
     """What was declared, checked; ``default`` is for where no ``retry`` was given."""
     check_count("concurrency", concurrency, CONCURRENCY_MAX)
     if retry is not None and not isinstance(retry, Retry):
-        raise DeclarationError(f"retry={retry!r} doesn't say how to try again", hint="write retry=hr.retry(attempts=5)")
+        raise DeclarationError(
+            f"retry={retry!r} doesn't say how to try again", hint="write retry=hr.calls.retry(attempts=5)"
+        )
     return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
 
 

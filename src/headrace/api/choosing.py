@@ -41,21 +41,22 @@ def first_matches(
     return found if others is None else found | {others: free}
 
 
-def sampler(schema: Schema, fraction: float, by: str | Sequence[str] | None, seed: int | None) -> Sampler:
+def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, seed: int | None) -> Sampler:
     """What leaves a fraction of all keys, or of all messages, in each batch."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
         raise DeclarationError(f"fraction={fraction!r} is not a part of all", hint="0.01 is one in a hundred, 1 is all")
-    if by is None:
+    if key is None:
         if seed is not None:
             raise DeclarationError(
-                "seed= chooses keys, and without by= chance decides for each message", hint="leave it out, or name by="
+                "seed= chooses keys, and without key= chance decides for each message",
+                hint="leave it out, or name key=",
             )
         return SomeMessages(fraction)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63):
         raise DeclarationError(f"seed={seed!r} is not a number from 0 up")
-    if not isinstance(by, str) and not list(by):
-        raise DeclarationError("by= names no column", hint='write by="member", or leave it out')
-    return SomeKeys(fraction, key_columns(by, schema, "sample"), seed or 0)
+    if not isinstance(key, str) and not list(key):
+        raise DeclarationError("key= names no column", hint='write key="member", or leave it out')
+    return SomeKeys(fraction, key_columns(key, schema, "sample"), seed or 0)
 
 
 # Classes, not expressions with a Python function in them: plans show what they are.

@@ -11,7 +11,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import polars as pl
 
 from headrace.api.choosing import first_matches, sampler
-from headrace.api.expressions import named_expression
 from headrace.api.location import Declaring
 from headrace.api.rows import SchemaLike
 from headrace.serdes.schema import Schema
@@ -27,24 +26,42 @@ class Composed:
 
     @property
     def schema(self) -> Schema:
-        """See ``Stream``."""
+        """As in ``Stream``."""
         raise NotImplementedError
 
     def filter(self, predicate: str | pl.Expr | Callable[[Any], bool]) -> Self:
-        """See ``Stream``."""
+        """As in ``Stream``."""
         raise NotImplementedError
 
     def map_batches(self, function: Callable[[pl.DataFrame], pl.DataFrame], schema: SchemaLike | None = None) -> Self:
-        """See ``Stream``."""
+        """As in ``Stream``."""
         raise NotImplementedError
 
-    def partition_by(self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None) -> Self:
-        """See ``Stream``."""
+    def partition_by(
+        self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
+    ) -> Self:
+        """As in ``Stream``."""
         raise NotImplementedError
 
     def pipe(self, operator: Callable[Concatenate[Self, P], Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Call an operator of your own, a function of a stream: ``stream.pipe(f, x)`` is ``f(stream, x)``.
+        """Call an operator of your own: ``stream.pipe(f, x)`` is ``f(stream, x)``.
 
+        Parameters
+        ----------
+        operator
+            A function that gets the stream first.
+        *args
+            More positional arguments for it.
+        **kwargs
+            Keyword arguments for it.
+
+        Returns
+        -------
+        object
+            What the function returns.
+
+        Examples
+        --------
         >>> def slower_than(stream, ms):
         ...     return stream.filter(pl.col("ms") > ms).drop("ms")
         >>> slow = views.pipe(slower_than, 100).select("url")
@@ -54,10 +71,22 @@ class Composed:
     def split(
         self, branches: Mapping[str, str | pl.Expr] | None = None, *, others: str | None = None
     ) -> dict[str, Self]:
-        """One stream for each named predicate; a message goes to the first that is true for it, and to no other.
+        """Split into named streams: a message goes to the first one whose predicate is true for it, and to no other.
 
-        What none is true for goes to the stream called by ``others``, or, without it, nowhere. A null is not true.
+        Parameters
+        ----------
+        branches
+            A predicate (an expression or a Boolean column) for each name. A null is not true.
+        others
+            The name of a stream for messages for which no predicate is true. By default they are dropped.
 
+        Returns
+        -------
+        dict
+            The streams by name.
+
+        Examples
+        --------
         >>> parts = views.split({"slow": pl.col("ms") > 1000, "home": pl.col("url") == "/"}, others="rest")
         >>> list(parts)
         ['slow', 'home', 'rest']
@@ -66,27 +95,27 @@ class Composed:
             predicates = first_matches(self.schema, branches or {}, others)
             return {name: self.filter(predicate) for name, predicate in predicates.items()}
 
-    def key_by(
-        self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None, **named: object
-    ) -> Self:
-        """Partition by columns and by keys that are computed here: ``partition_by`` for keys with names.
+    def sample(self, fraction: float, key: str | Sequence[str] | None = None, *, seed: int | None = None) -> Self:
+        """Keep a fraction of all messages, or of all keys.
 
-        >>> by_day = views.key_by("member", day=pl.col("ts") // 86_400_000, id="by-member-and-day")
-        >>> by_day.schema
-        Schema(member: String, url: String, ms: Int64, ts: Int64, day: Int64)
-        """
-        with Declaring("key_by"):
-            computed = [named_expression(name, value) for name, value in named.items()]
-            return self.partition_by(*keys, *computed, id=id, partitions=partitions)
+        Parameters
+        ----------
+        fraction
+            0.01 keeps about one in a hundred.
+        key
+            One column or several. All messages of a key are kept, or none: the same keys in every run, task and app.
+            By default chance decides for each message.
+        seed
+            Another seed chooses other keys.
 
-    def sample(self, fraction: float, by: str | Sequence[str] | None = None, *, seed: int | None = None) -> Self:
-        """Keep about so many of all messages: 0.01 is one in a hundred.
+        Returns
+        -------
+        Stream
 
-        With ``by`` it is so many of all keys, and all messages of them: the same ones in every run, task and app, until
-        ``seed`` is another. Without it chance decides for each message.
-
+        Examples
+        --------
         >>> some = views.sample(0.1)
-        >>> of_some_members = views.sample(0.1, by="member", seed=7)
+        >>> of_some_members = views.sample(0.1, key="member", seed=7)
         """
         with Declaring("sample"):
-            return self.map_batches(sampler(self.schema, fraction, by, seed))
+            return self.map_batches(sampler(self.schema, fraction, key, seed))

@@ -1,4 +1,4 @@
-"""Where a stream lives, as the user says it: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
+"""Descriptors of systems: ``files(...)``, ``log(...)``, ``memory(...)``, ``sql(...)``.
 
 A descriptor is small frozen data; ``input`` and ``output`` turn it into a ``SystemSpec`` for their stream.
 """
@@ -50,7 +50,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A place in this process's memory; see ``memory``."""
+    """Streams in this process's memory; see ``memory``."""
 
     name: str
 
@@ -79,12 +79,25 @@ Descriptor = Files | Log | Memory | Sql
 
 
 def files(path: str | os.PathLike[str], format: str | None = None, partitions: int | None = None) -> Files:
-    """Parquet, JSON lines (``jsonl``) or CSV files: a bounded input, or an output.
+    """Parquet, JSON lines or CSV files: a bounded input, or an output.
 
-    ``path`` is a file, a folder or a pattern. The format is known from the files' endings where it
-    isn't given. ``partitions`` says over how many partitions the files are spread.
+    Parameters
+    ----------
+    path
+        A file, a folder or a pattern.
+    format
+        ``"parquet"``, ``"jsonl"`` or ``"csv"``. By default the files' endings say it.
+    partitions
+        How many partitions the files are spread over.
 
-    >>> hr.files("data/views-*.parquet")
+    Returns
+    -------
+    Files
+        For ``system=``.
+
+    Examples
+    --------
+    >>> hr.io.files("data/views-*.parquet")
     Files(path='data/views-*.parquet', format=None, partitions=None)
     """
     with Declaring("files"):
@@ -95,11 +108,23 @@ def files(path: str | os.PathLike[str], format: str | None = None, partitions: i
 
 
 def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
-    """The embedded log in the folder ``root``: for streams that other apps write or read.
+    """The embedded log in another folder: for streams that other apps write or read.
 
-    ``name`` is what the log is called in stream names; by default ``log-`` and the folder's name.
+    Parameters
+    ----------
+    root
+        The folder.
+    name
+        The log's name in names of streams. By default ``log-`` and the folder's name.
 
-    >>> hr.log("/data/shared")
+    Returns
+    -------
+    Log
+        For ``system=``.
+
+    Examples
+    --------
+    >>> hr.io.log("/data/shared")
     Log(root='/data/shared', name='log-shared')
     """
     with Declaring("log"):
@@ -108,9 +133,21 @@ def log(root: str | os.PathLike[str], name: str | None = None) -> Log:
 
 
 def memory(name: str = "memory") -> Memory:
-    """Streams in this process's memory, for tests; gone with the process.
+    """Streams in the memory of this process, for tests. They end with the process.
 
-    >>> hr.memory()
+    Parameters
+    ----------
+    name
+        Tells several apart.
+
+    Returns
+    -------
+    Memory
+        For ``system=``.
+
+    Examples
+    --------
+    >>> hr.io.memory()
     Memory(name='memory')
     """
     with Declaring("memory"):
@@ -118,23 +155,38 @@ def memory(name: str = "memory") -> Memory:
 
 
 def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_table: bool = True) -> Sql:
-    """A table of a SQLite or PostgreSQL database: an output, and exactly-once.
+    """A table of a SQLite or PostgreSQL database: an output, exactly once.
 
-    Each committed version of the app's results becomes one transaction, which also keeps how far the writer is, in the
-    table ``headrace_positions`` beside. Rows are added; with ``key`` a row takes the place of the one with the same
-    key. A table that isn't there is created with the output's columns, unless ``create_table`` is false.
+    The results of each checkpoint become one transaction, which also stores how far the writer is, in the table
+    ``headrace_positions`` of the same database.
 
-    ``url`` is ``sqlite:///file.db`` (four slashes from the root) or ``postgresql://user:password@host/database``,
-    which needs ``pip install "headrace[postgres]"``. The password is never shown.
+    Parameters
+    ----------
+    url
+        ``sqlite:///file.db`` (four slashes for an absolute path) or ``postgresql://user:password@host/database``, which
+        needs ``pip install "headrace[postgres]"``. The password is never shown.
+    table
+        The table's name, or ``schema.name``.
+    key
+        One column or several: a row replaces the one with the same key. By default rows are added.
+    create_table
+        Create the table, with the output's columns, if it doesn't exist.
 
-    >>> hr.sql("sqlite:///results.db", "views", key="member")
+    Returns
+    -------
+    Sql
+        For ``system=`` of an output.
+
+    Examples
+    --------
+    >>> hr.io.sql("sqlite:///results.db", "views", key="member")
     Sql(url=SecretUrl('sqlite:///results.db'), table='views', key=('member',), create_table=True)
     """
     with Declaring("sql"):
         secret = SecretUrl(url)
         if secret.scheme not in DATABASES:
             raise DeclarationError(
-                f"{secret} is of no known database",
+                f"{secret} is not the URL of a database that Headrace knows",
                 hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
             )
         if not table or not all(table.split(".")):
@@ -144,11 +196,11 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
 
 
 def check_partitions(partitions: int | None, name: str = "partitions") -> int | None:
-    """Return ``partitions`` if that many can be: None, or a whole number from 1 on."""
+    """Return ``partitions`` if it is None or a whole number from 1 on; raise otherwise."""
     if partitions is not None and (isinstance(partitions, bool) or not isinstance(partitions, int) or partitions < 1):
         raise DeclarationError(
             f"{name}={partitions!r} is not a number of partitions",
-            hint="write a whole number from 1 on, or leave it out: the planner decides",
+            hint="write a whole number from 1 on, or leave it out for the planner to decide",
         )
     return partitions
 

@@ -45,6 +45,7 @@ class Draft:
         self.nodes: dict[str, Node] = {}
         self.streams: dict[str, StreamSpec] = {}
         self.tables: dict[str, TableSpec] = {}
+        self.windows_without_aggregates: dict[str, Location] = {}
         self.default_system = SystemSpec("log", "log", {"root": f"{settings.home}/streams"})
         self._systems: dict[str, SystemSpec] = {"log": self.default_system}
         self._claims: dict[str, _Claim] = {}
@@ -75,10 +76,6 @@ class Draft:
                 hint="ids of streams, tables and steps are unique in an app; choose another",
             )
 
-    def ids(self) -> set[str]:
-        """All durable ids that are claimed."""
-        return set(self._claims)
-
     def check_free(self, stream: StreamId) -> None:
         """Raise if this stream of this system is already declared."""
         for spec in self.streams.values():
@@ -95,7 +92,7 @@ class Draft:
         if not isinstance(descriptor, SystemSpec) and not callable(getattr(descriptor, "system", None)):
             raise DeclarationError(
                 f"system= takes a system, not {type(descriptor).__name__}",
-                hint='write system=hr.files("data/*.parquet"), hr.log("/data/shared") or hr.memory()',
+                hint='write system=hr.io.files("data/*.parquet"), hr.io.log("/data/shared") or hr.io.memory()',
             )
         spec = descriptor if isinstance(descriptor, SystemSpec) else descriptor.system(stream_id)
         known = self._systems.setdefault(spec.name, spec)

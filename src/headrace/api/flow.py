@@ -132,7 +132,7 @@ class Flow(Composed):
         schema: SchemaLike | None,
         here: Location,
         on_error: OnError,
-        dead_letter: Output | str | None,
+        dead_letter: Output | None,
     ) -> Self:
         check_function(function, "its argument")
         after = output_schema(function, schema, many=mode == "flat_map")
@@ -147,7 +147,7 @@ class Flow(Composed):
         here: Location,
         schema: Schema,
         time: Time,
-        dead_letter: Output | str | None,
+        dead_letter: Output | None,
         *,
         id_: str | None = None,
     ) -> Self:
@@ -157,11 +157,12 @@ class Flow(Composed):
         self._send_letters(result.node, letters, here)
         return result
 
-    def _letters_to(self, on_error: OnError, dead_letter: Output | str | None) -> str | None:
-        """The stream that dead letters go to, if any are written. ``freeze`` declares it."""
-        if isinstance(dead_letter, Output):
+    def _letters_to(self, on_error: OnError, dead_letter: Output | None) -> str | None:
+        """Where letters about failed messages go, if any are written."""
+        letters = dead_letter_id(on_error, dead_letter, "messages on which the function raises")
+        if dead_letter is not None:
             self._check_owner(dead_letter.draft, dead_letter.id)
-        return dead_letter_id(on_error, dead_letter, "messages on which the function raises")
+        return letters
 
     def _send_letters(self, node: str, letters: str | None, here: Location) -> None:
         """Send a step's dead letters to their stream."""

@@ -16,14 +16,17 @@ from headrace.api.location import Location, at
 from headrace.api.operators.functions import FAILED_COLUMNS
 from headrace.api.operators.streams import FAILED, SendTo, SideOutput
 from headrace.api.operators.table import SendToTable
-from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, Role, StreamSpec, TableSpec
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Node, StreamSpec, TableSpec
 from headrace.core.errors import DeclarationError
-from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 
 
 def freeze(draft: Draft) -> Graph:
     """The graph of an app; later declarations don't change it."""
+    for id_, location in draft.windows_without_aggregates.items():
+        raise DeclarationError(
+            f"the window {id_!r} has no aggregates\n  {at(location)}", hint="call agg on it: .agg(views=pl.len())"
+        )
     followed = draft.followed()
     nodes = {id_: node for id_, node in draft.nodes.items() if id_ in followed or not draft.source_of(id_)}
     if not nodes:
@@ -104,30 +107,17 @@ def _dead_letters(
     written: Mapping[str, Node],
     columns: Mapping[str, pl.DataType],
 ) -> StreamSpec:
-    """The stream that ``who`` writes dead letters to: a declared output, or one that is declared here."""
+    """The output that ``who`` writes dead letters to, with their columns."""
+    spec = draft.streams[id_]
     schema = Schema.of(dict(columns))
-    spec = draft.streams.get(id_)
     problem = None
-    if spec is None and id_ in draft.ids():
-        problem = "is the id of something else"
-    elif spec is not None and spec.role is not Role.SINK:
-        problem = f"is not an output (at {spec.location})"
-    elif id_ in written:
+    if id_ in written:
         problem = f"is also written by the flow at {written[id_].location}"
-    elif spec is not None and spec.schema is not None and spec.schema != schema:
+    elif spec.schema is not None and spec.schema != schema:
         problem = f"has a schema of its own (at {spec.location})"
     if problem is not None:
         raise DeclarationError(
             f"{who}: its dead_letter {id_!r} {problem}\n  {at(location)}",
             hint=f"dead letters need an output of their own; its columns: {', '.join(columns)}",
         )
-    if spec is not None:
-        return replace(spec, schema=schema)
-    return StreamSpec(
-        id=id_,
-        role=Role.SINK,
-        stream=StreamId(draft.default_system.name, id_),
-        system=draft.default_system,
-        location=location,
-        schema=schema,
-    )
+    return replace(spec, schema=schema)

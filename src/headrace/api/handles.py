@@ -111,7 +111,7 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
     if target.spec.remote is not None and not target.spec.remote.writable:
         raise DeclarationError(
             f"the remote table {target.id!r} (at {target.spec.location}) can only be read",
-            hint="give it a function that writes: hr.remote(read=fetch, write=store)",
+            hint="give it a function that writes: hr.tables.remote(read=fetch, write=store)",
         )
     return key_columns(target.key, schema, "a table")
 

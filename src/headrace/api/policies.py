@@ -7,7 +7,6 @@ from typing import TypeVar, get_args
 from headrace.api.handles import Output
 from headrace.api.operators.spec import OnError
 from headrace.core.errors import DeclarationError
-from headrace.core.ids import check_id
 
 _Choice = TypeVar("_Choice", bound=str)
 
@@ -21,13 +20,13 @@ def one_of(what: str, value: _Choice, literal: object) -> _Choice:
     return value
 
 
-def dead_letter_id(on_error: OnError, dead_letter: Output | str | None, what: str) -> str | None:
+def dead_letter_id(on_error: OnError, dead_letter: Output | None, what: str) -> str | None:
     """The id of the dead-letter stream, None under another policy; ``what`` says in errors what fails."""
     one_of("on_error", on_error, OnError)
     if on_error == "dead_letter" and dead_letter is None:
         raise DeclarationError(
-            f'on_error="dead_letter" needs the stream that {what} go to',
-            hint='name it: dead_letter="views-unreadable"',
+            f'on_error="dead_letter" needs the output that {what} go to',
+            hint='name it: dead_letter=app.output("views-unreadable")',
         )
     if on_error != "dead_letter" and dead_letter is not None:
         raise DeclarationError(
@@ -35,4 +34,9 @@ def dead_letter_id(on_error: OnError, dead_letter: Output | str | None, what: st
         )
     if dead_letter is None:
         return None
-    return dead_letter.id if isinstance(dead_letter, Output) else check_id("dead_letter", dead_letter)
+    if not isinstance(dead_letter, Output):
+        raise DeclarationError(
+            f"dead_letter= takes an output, not {type(dead_letter).__name__} {dead_letter!s:.80}",
+            hint='write dead_letter=app.output("views-unreadable")',
+        )
+    return dead_letter.id

@@ -1,4 +1,4 @@
-"""Tables that live elsewhere, as they are declared: functions of the user's, or a table of a SQL database."""
+"""Remote tables as they are declared: functions of the user's, or a table of a SQL database."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from headrace.core.retry import Retry
 
 OnWrite = Literal["through", "around"]
 
-FOR_EVER = Retry(None, 100, 30_000)
-"""What a remote table does by default: the tasks wait until it is back, and lose nothing."""
+FOREVER = Retry(None, 100, 30_000)
+"""The default for remote tables: tasks wait until the table is back, and lose nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Remote:
-    """Where a remote table lives, and how it is asked; made by ``hr.remote`` and ``hr.sql_table``."""
+    """Where a remote table is and how to ask it; made by ``hr.tables.remote`` and ``hr.tables.sql_table``."""
 
     read: Callable[[Any], Any] | None = None
     write: Callable[[Any], Any] | None = None
@@ -73,24 +73,49 @@ def remote(
     reads_per_s: float | None = None,
     writes_per_s: float | None = None,
 ) -> Remote:
-    """A table behind functions of yours, plain or ``async``, for ``app.table(remote=...)``.
+    """A table that functions of yours read and write, plain or ``async`` ones.
 
-    ``read`` gets a DataFrame of distinct keys, at most ``batch`` of them, and returns the rows that it finds, with
-    their keys: a DataFrame or a list of dicts. ``write`` gets a DataFrame of rows, each key once. With ``delete``,
-    rows that are null but for their key are deletions, and it gets a DataFrame of their keys. A task makes at most
-    ``concurrency`` reads at once. What fails is tried for ever by default. ``reads_per_s`` and ``writes_per_s`` bound
-    how many keys and rows the whole app asks for and writes.
+    Parameters
+    ----------
+    read
+        Gets a DataFrame of distinct keys, and returns the rows that it finds, with their keys: a DataFrame or a list of
+        dicts. Needed for joins.
+    write
+        Gets a DataFrame of rows, in which each key is there once. Needed for ``send_to``.
+    delete
+        Gets a DataFrame of keys to delete. With it, rows that are null but for their key are deletions.
+    batch
+        How many keys or rows a call gets at most.
+    concurrency
+        How many reads a task makes at once.
+    timeout
+        How long one attempt may take.
+    retry
+        How often to try a call that fails, see ``hr.calls.retry``; by default forever.
+    reads_per_s
+        How many keys a second the whole app asks for at most.
+    writes_per_s
+        How many rows a second the whole app writes at most.
 
+    Returns
+    -------
+    Remote
+        For ``app.table(remote=)``.
+
+    Examples
+    --------
     >>> def fetch(keys):
     ...     return [{"member": member, "country": "AT"} for member in keys["member"]]
     >>> columns = {"member": pl.String, "country": pl.String}
-    >>> countries = app.table("countries", key="member", schema=columns, remote=hr.remote(fetch, reads_per_s=1000))
+    >>> source = hr.tables.remote(fetch, reads_per_s=1000)
+    >>> countries = app.table("countries", key="member", schema=columns, remote=source)
     >>> located = views.join(countries, how="left")
     """
     with Declaring("remote"):
         if read is None and write is None:
             raise DeclarationError(
-                "a remote table needs a function that reads, or one that writes", hint="write hr.remote(read=fetch)"
+                "a remote table needs a function that reads, or one that writes",
+                hint="write hr.tables.remote(read=fetch)",
             )
         if delete is not None and write is None:
             raise DeclarationError("delete= is given, but no write=", hint="give both, or leave delete= out")
@@ -102,7 +127,7 @@ def remote(
             read=read,
             write=write,
             delete=delete,
-            calling=calling_of(concurrency=concurrency, timeout=timeout, retry=retry, default=FOR_EVER),
+            calling=calling_of(concurrency=concurrency, timeout=timeout, retry=retry, default=FOREVER),
             batch=batch,
             reads_per_s=_rate("reads_per_s", reads_per_s),
             writes_per_s=_rate("writes_per_s", writes_per_s),
@@ -120,12 +145,37 @@ def sql_table(
     reads_per_s: float | None = None,
     create_table: bool = True,
 ) -> Remote:
-    """A table of a SQLite or PostgreSQL database, for ``app.table(remote=...)``: read by key, written exactly once.
+    """A table of a SQLite or PostgreSQL database, read by key and written exactly once.
 
-    ``url``, ``table`` and ``create_table`` are as for ``hr.sql``, the others as for ``hr.remote``. The key is that of
-    the table that is declared with it.
+    The key is that of the ``app.table`` that it is given to.
 
-    >>> members = hr.sql_table("sqlite:///members.db", "members")
+    Parameters
+    ----------
+    url
+        The database, as for ``hr.io.sql``.
+    table
+        The table's name, or ``schema.name``.
+    batch
+        How many keys or rows a call has at most.
+    concurrency
+        How many reads a task makes at once.
+    timeout
+        How long one attempt may take.
+    retry
+        How often to try a call that fails, see ``hr.calls.retry``; by default forever.
+    reads_per_s
+        How many keys a second the whole app asks for at most.
+    create_table
+        Create the table, with the declared columns, if it doesn't exist.
+
+    Returns
+    -------
+    Remote
+        For ``app.table(remote=)``.
+
+    Examples
+    --------
+    >>> members = hr.tables.sql_table("sqlite:///members.db", "members")
     >>> columns = {"member": pl.String, "country": pl.String}
     >>> countries = app.table("countries", key="member", schema=columns, remote=members)
     """
@@ -133,20 +183,37 @@ def sql_table(
         check_count("batch", batch, 10_000)
         return Remote(
             sql=sql(url, table, create_table=create_table),
-            calling=calling_of(concurrency=concurrency, timeout=timeout, retry=retry, default=FOR_EVER),
+            calling=calling_of(concurrency=concurrency, timeout=timeout, retry=retry, default=FOREVER),
             batch=batch,
             reads_per_s=_rate("reads_per_s", reads_per_s),
         )
 
 
 def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: OnWrite = "through") -> Remote:
-    """The same remote table with a cache in front of it, in the memory of each task that joins it.
+    """Add a cache to a remote table, in the memory of each task that joins it.
 
-    A task remembers what it read of the ``rows`` keys that it asked for last, each for ``ttl``; that a key has no row
-    is remembered as well. When the task itself writes the table, the rows take the place of what is in the cache
-    (``write="through"``), or it forgets their keys (``"around"``). What others write is seen when ``ttl`` is over.
+    The cache also holds that a key has no row.
 
-    >>> members = hr.cached(hr.sql_table("sqlite:///members.db", "members"), rows=10_000, ttl="5m")
+    Parameters
+    ----------
+    remote
+        What ``remote`` or ``sql_table`` returned.
+    rows
+        How many keys a task's cache holds: those that it asked for last.
+    ttl
+        How long a key is held. Until then the task doesn't see what others write.
+    write
+        What happens when the task itself writes a key: ``"through"`` puts the row into the cache, ``"around"`` removes
+        the key from it.
+
+    Returns
+    -------
+    Remote
+        For ``app.table(remote=)``.
+
+    Examples
+    --------
+    >>> members = hr.tables.cached(hr.tables.sql_table("sqlite:///members.db", "members"), rows=10_000, ttl="5m")
     >>> print(members.cache)
     10,000 keys cached for 5m, written through
     """
@@ -154,13 +221,13 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
         if not isinstance(remote, Remote):
             raise DeclarationError(
                 f"what is cached is a remote table, not {type(remote).__name__} {remote!s:.80}",
-                hint="write hr.cached(hr.remote(read=fetch))",
+                hint="write hr.tables.cached(hr.tables.remote(read=fetch))",
             )
         if not remote.readable:
             raise DeclarationError("a table that is only written has nothing to cache", hint="give it a read function")
         check_count("rows", rows)
         if write not in get_args(OnWrite):
-            raise DeclarationError(f"write={write!r} is no choice there is", hint='write "through" or "around"')
+            raise DeclarationError(f"write={write!r} is unknown", hint='write "through" or "around"')
         return replace(remote, cache=Cache(rows, to_ms(ttl, "ttl", minimum=1), write))
 
 

@@ -16,10 +16,10 @@ AggregateKind = Literal[
     "mean",
     "first",
     "last",
-    "top",
-    "distinct",
-    "approx_distinct",
-    "collect",
+    "top_k",
+    "n_unique",
+    "approx_n_unique",
+    "implode",
     "fold",
     "reduce",
 ]
@@ -29,13 +29,13 @@ AggregateKind = Literal[
 class Aggregate:
     """An aggregate over a column or expression; ``count`` and ``fold`` need none.
 
-    ``by`` and ``most`` belong to ``top``; ``function``, ``merge``, ``initial``, ``dtype`` to ``fold`` and ``reduce``.
+    ``by`` and ``k`` belong to ``top_k``; ``function``, ``merge``, ``initial``, ``dtype`` to ``fold`` and ``reduce``.
     """
 
     kind: AggregateKind
     expr: pl.Expr | None = None
     by: pl.Expr | None = None
-    most: int = 0
+    k: int = 0
     function: Callable[[Any, Any], Any] | None = None
     merge: Callable[[Any, Any], Any] | None = None
     initial: Any = None

@@ -1,236 +1,71 @@
-"""The fluent handle: one short method an operator. Every call adds a node to the app's draft; nothing runs.
+"""The fluent handle: one method for each operator. Every call adds a node to the app's draft; nothing runs.
 
-The core is small: filter, project, function, merge, partition, window, join, send. What can be said by
-these (``drop``, ``rename``, a key by expression) is composed of them.
+The methods here bring flows together, move messages between tasks, keep state, or end a flow. Those that look at one
+message at a time are in ``mapped``, and those made of others in ``composed``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, final
+from typing import final, overload
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.call_settings import calling_of
 from headrace.api.descriptors import check_partitions
-from headrace.api.event_time import after_function, after_merge
-from headrace.api.expressions import (
-    as_expression,
-    check_columns,
-    check_predicate,
-)
-from headrace.api.flow import Flow
+from headrace.api.event_time import after_merge
 from headrace.api.handles import Output, Table
 from headrace.api.keys import key_columns, key_name
 from headrace.api.location import Declaring
-from headrace.api.operators.columns import Filter
+from headrace.api.mapped import MappedFlow
 from headrace.api.operators.deduplicate import deduplicate_step, drop_late_step
-from headrace.api.operators.functions import BatchFunction, MapAsync, RowFunction, Sink
 from headrace.api.operators.join import JoinHow, Within, latest_join, stream_join
 from headrace.api.operators.spec import OnError
 from headrace.api.operators.streams import LATE, Broadcast, Merge, PartitionBy, SideOutput
-from headrace.api.operators.table import holds_messages, table_join
+from headrace.api.operators.table import TableJoinHow, holds_messages, table_join
 from headrace.api.operators.task import add_task
-from headrace.api.operators.window import Timing, late_target, result_time, window_columns, window_step
-from headrace.api.rows import BATCH, SchemaLike, check_function, output_schema
+from headrace.api.operators.window import Timing, late_target, window_step
+from headrace.api.rows import SchemaLike
 from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
-from headrace.api.steps import Aggregate
 from headrace.api.tasks import Task
+from headrace.api.windowed import WindowedStream
 from headrace.core.duration import Duration
 from headrace.core.errors import DeclarationError
-from headrace.core.retry import Retry
 from headrace.serdes.schema import Schema
 
 
 @final
-class Stream(Flow):
-    """A flow of messages, as it is at one point of the app. Immutable: each method returns a new one.
+class Stream(MappedFlow):
+    """A flow of messages at one point of an app. Immutable: each method returns a new one.
 
+    Made by ``app.input`` and by its own methods, which are the operators.
+
+    Examples
+    --------
     >>> views
-    Stream('input-page-views': member String, url String, ms Int64, ts Int64; event time ts)
+    Stream('input-page-views': member String, url String, ms Int64, ts Datetime; event time ts)
     """
 
     __slots__ = ()
 
-    # -- one message at a time -----------------------------------------------------------------------
-
-    @override
-    def filter(
-        self,
-        predicate: str | pl.Expr | Callable[[Any], bool],
-        *,
-        on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-    ) -> Stream:
-        """Keep the messages for which an expression, a Boolean column or a function is true.
-
-        A function is called once a row, with a dict, or with an instance of the dataclass that the schema
-        was made from; ``on_error`` and ``dead_letter`` are as for ``map``. A null is not true.
-
-        >>> slow = views.filter(pl.col("ms") > 100)
-        >>> odd = views.filter(lambda row: row["ms"] % 2 == 1)
-        """
-        with Declaring("filter") as here:
-            if not isinstance(predicate, str | pl.Expr):
-                check_function(predicate, "the predicate")
-                step = RowFunction("filter", predicate, self._schema, self._schema, on_error)
-                return self._fallible("filter", step, here, self._schema, self._time, dead_letter)
-            if on_error != "fail" or dead_letter is not None:
-                raise DeclarationError("on_error= and dead_letter= are for functions, and the predicate is none")
-            expr = as_expression(predicate, "the predicate")
-            check_predicate(self._schema, expr)
-            return self._then("filter", Filter(expr), here, self._schema, self._time)
-
-    def map(
-        self,
-        function: Callable[[Any], Any],
-        schema: SchemaLike | None = None,
-        *,
-        on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-    ) -> Stream:
-        """Turn each row into another one by a function, called once a row.
-
-        The new columns are those of ``schema``, or of the dataclass that the function is annotated to return.
-        A row on which the function raises, or whose result doesn't fit, fails the app, is skipped and counted, or
-        goes with what was raised to the ``dead_letter`` stream, as ``on_error`` says.
-
-        >>> paths = views.map(lambda row: {"path": row["url"].split("?")[0]}, schema={"path": pl.String})
-        >>> pages = views.map(
-        ...     lambda row: {"page": int(row["url"][1:])},
-        ...     schema={"page": pl.Int64},
-        ...     on_error="dead_letter",
-        ...     dead_letter="no-pages",
-        ... )
-        """
-        with Declaring("map") as here:
-            return self._by_rows("map", function, schema, here, on_error, dead_letter)
-
-    def flat_map(
-        self,
-        function: Callable[[Any], Iterable[Any]],
-        schema: SchemaLike | None = None,
-        *,
-        on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-    ) -> Stream:
-        """Turn each row into any number of rows by a function, called once a row.
-
-        ``on_error`` and ``dead_letter`` are as for ``map``; of a row that fails no result is taken.
-
-        >>> words = views.flat_map(
-        ...     lambda row: [{"word": word} for word in row["url"].split("/")], schema={"word": pl.String}
-        ... )
-        """
-        with Declaring("flat_map") as here:
-            return self._by_rows("flat_map", function, schema, here, on_error, dead_letter)
-
-    @override
-    def map_batches(
-        self,
-        function: Callable[[pl.DataFrame], pl.DataFrame],
-        schema: SchemaLike | None = None,
-        *,
-        on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-    ) -> Stream:
-        """Turn each batch (a DataFrame) into another one by a function; without ``schema`` the columns stay.
-
-        Where a batch begins and ends is chance: the function may not depend on it. ``on_error`` and ``dead_letter``
-        are as for ``map``, but concern the whole batch: it isn't known which of its messages the function failed on.
-
-        >>> upper = views.map_batches(lambda df: df.with_columns(pl.col("url").str.to_uppercase()))
-        """
-        with Declaring("map_batches") as here:
-            check_function(function, "its argument", BATCH)
-            after = self._schema if schema is None else Schema.of(schema)
-            time = after_function(self._time, after, "map_batches", here)
-            step = BatchFunction(function, after, on_error)
-            return self._fallible("map_batches", step, here, after, time, dead_letter)
-
-    def map_async(
-        self,
-        function: Callable[[Any], Any],
-        schema: SchemaLike | None = None,
-        *,
-        concurrency: int = 100,
-        ordered: bool = True,
-        timeout: Duration = "30s",
-        retry: Retry | None = None,
-        on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-        id: str | None = None,
-    ) -> Stream:
-        """Turn each row into another one by a function that takes time, many of them at once.
-
-        An ``async`` function runs on an event loop, a plain one in threads, up to ``concurrency`` at once. Results
-        keep the order of their rows; with ``ordered=False`` they leave as they come, but never past a watermark. An
-        attempt may take ``timeout``; one that fails is repeated as ``retry`` says, by default five times. After a
-        restart calls may be made again; results count once. A checkpoint waits for the calls under way.
-        ``on_error`` and ``dead_letter`` are as for ``map``, and decide when the last attempt has failed.
-
-        >>> async def located(row):
-        ...     return {"member": row["member"], "country": await look_up(row["member"])}
-        >>> columns = {"member": pl.String, "country": pl.String}
-        >>> countries = views.map_async(located, columns, timeout="2s", retry=hr.retry(attempts=3))
-        """
-        with Declaring("map_async") as here:
-            check_function(function, "its argument", may_be_async=True)
-            after = output_schema(function, schema, many=False)
-            calling = calling_of(concurrency=concurrency, timeout=timeout, retry=retry)
-            time = after_function(self._time, after, "map_async", here)
-            step = MapAsync(function, self._schema, after, calling, bool(ordered), on_error)
-            name = None if id is None else self.draft.claim("map_async", id, here)
-            return self._fallible("map_async", step, here, after, time, dead_letter, id_=name)
-
-    # -- columns -------------------------------------------------------------------------------------
-
-    def select(self, *exprs: str | pl.Expr, **named: object) -> Stream:
-        """Keep and compute columns; the others are gone. Keywords name new columns, as in Polars.
-
-        >>> views.select("url", seconds=pl.col("ms") / 1000).schema
-        Schema(url: String, seconds: Float64)
-        """
-        with Declaring("select") as here:
-            return self._project("select", exprs, named, here, keep=False)
-
-    def with_columns(self, *exprs: str | pl.Expr, **named: object) -> Stream:
-        """Add or replace columns; the others stay.
-
-        >>> domains = views.with_columns(domain=pl.col("url").str.split("/").list.first())
-        """
-        with Declaring("with_columns") as here:
-            return self._project("with_columns", exprs, named, here, keep=True)
-
-    def drop(self, *columns: str) -> Stream:
-        """Leave columns out.
-
-        >>> views.drop("ms", "ts").schema
-        Schema(member: String, url: String)
-        """
-        with Declaring("drop") as here:
-            gone = check_columns(columns, self._schema, "drop")
-            return self._project("drop", [c for c in self._schema.columns if c not in gone], {}, here, keep=False)
-
-    def rename(self, names: Mapping[str, str]) -> Stream:
-        """Give columns new names: ``{old: new}``.
-
-        >>> views.select("url").rename({"url": "page"}).schema
-        Schema(page: String)
-        """
-        with Declaring("rename") as here:
-            check_columns(names, self._schema, "rename")
-            exprs = [pl.col(c).alias(names[c]) if c in names else pl.col(c) for c in self._schema.columns]
-            return self._project("rename", exprs, {}, here, keep=False)
-
     # -- flows together and apart --------------------------------------------------------------------
 
     def merge(self, *others: Stream) -> Stream:
-        """All messages of this flow and the others, which must have the same columns.
+        """Merge with other flows that have the same columns.
 
+        Parameters
+        ----------
+        *others
+            The other flows, at least one.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
         >>> both = views.filter(pl.col("ms") > 100).merge(views.filter(pl.col("url") == "/"))
         """
         with Declaring("merge") as here:
@@ -251,26 +86,54 @@ class Stream(Flow):
             return self._then("merge", Merge(), here, schema, time, others=aligned[1:])
 
     @override
-    def partition_by(self, *keys: str | pl.Expr, id: str | None = None, partitions: int | None = None) -> Stream:
+    def partition_by(
+        self, key: str | pl.Expr | Sequence[str | pl.Expr], *, id: str, partitions: int | None = None
+    ) -> Stream:
         """Send each message through a durable stream to the partition of its key: a new stage begins.
 
-        Messages of one key meet in one task behind it. A key is a column, or an expression that names a
-        new one. ``id`` names the intermediate stream and stays what it is when the code changes.
+        All messages of one key then meet in one task.
 
+        Parameters
+        ----------
+        key
+            One key or several: column names, or expressions with names of their own, which become columns.
+        id
+            The name of the intermediate stream. Keep it when the code changes: the stream is durable.
+        partitions
+            The partition count of the intermediate stream. By default the planner decides.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
         >>> by_member = views.partition_by("member", id="by-member")
-        >>> by_day = views.partition_by((pl.col("ts") // 86_400_000).alias("day"), id="by-day")
+        >>> by_day = views.partition_by(["member", pl.col("ts").dt.date().alias("day")], id="by-member-and-day")
         """
         with Declaring("partition_by") as here:
             check_partitions(partitions)
+            keys = (key,) if isinstance(key, str | pl.Expr) else tuple(key)
             stream = self._with_keys(keys, here)
             names = key_columns((key_name(key) for key in keys), stream._schema, "partition_by")
             example = f'partition_by({", ".join(map(repr, names))}, id="by-{names[0]}")'
             id_ = self.draft.claim("partition_by", id, here, example)
             return stream._through(id_, PartitionBy(id_, names), here, partitions=partitions)
 
-    def broadcast(self, id: str | None = None) -> Stream:
-        """Send each message through a durable stream to every task behind it: a new stage begins.
+    def broadcast(self, *, id: str) -> Stream:
+        """Send each message through a durable stream to every task of the next stage.
 
+        Parameters
+        ----------
+        id
+            The name of the intermediate stream. Keep it when the code changes: the stream is durable.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
         >>> rules = views.filter(pl.col("url") == "/rules").broadcast(id="rules-to-all")
         """
         with Declaring("broadcast") as here:
@@ -284,43 +147,90 @@ class Stream(Flow):
         shape: WindowShape,
         *,
         key: str | Sequence[str] | None,
-        agg: Mapping[str, Aggregate],
-        id: str | None = None,
+        id: str,
         time: str | None = None,
         early: Trigger | int | str | timedelta | None = None,
         late: Trigger | int | str | timedelta | None = None,
         allowed_lateness: Duration = 0,
         panes: Panes = "accumulating",
         late_to: Output | None = None,
-    ) -> Stream:
-        """Aggregate per key and window; a result leaves when the watermark passes the end of its window.
+    ) -> WindowedStream:
+        """Group messages by key and window, to be aggregated by ``agg``.
 
-        The columns are the key, ``window_start``, ``window_end`` (exclusive; of the event time's type) and
-        the aggregates. A null key is a key of its own; ``key=None`` puts all messages of a task together. Counting is
-        per task: for one result a key, ``partition_by`` it first. ``time`` names another column for the event
-        time, or is ``"processing"``: then the clock says when a message belongs, and windows end by it.
+        A result is emitted when the watermark passes the end of its window. Its columns are the key,
+        ``window_start``, ``window_end`` (exclusive; of the event time's type) and the aggregates. Windows are kept for
+        each task: for one result a key, ``partition_by`` the key first.
 
-        ``early`` and ``late`` are triggers: results before the watermark, and after it from messages that come up to
-        ``allowed_lateness`` after. With any of the three, results get the columns ``pane`` (early, on_time or late) and
-        ``pane_index``; ``panes="discarding"`` leaves out of each what earlier ones had. Messages that are too late are
-        counted, and written to the output ``late_to``.
+        With ``early``, ``late`` or ``allowed_lateness`` a window can have several results, and each gets the columns
+        ``pane`` (early, on_time or late) and ``pane_index``.
 
-        >>> counts = views.partition_by("member", id="members").window(
-        ...     hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s"
-        ... )
-        >>> counts.schema
-        Schema(member: String, window_start: Int64, window_end: Int64, views: Int64)
+        Parameters
+        ----------
+        shape
+            Which windows: ``hr.tumbling("10s")``, ``hr.hopping``, ``hr.session``, or one of ``hr.windows``.
+        key
+            One column or several. A null is a key of its own. None puts all messages of a task together.
+        id
+            The name of the window's state. Keep it when the code changes: the state is durable.
+        time
+            Another column for the event time, or ``"processing"``: then messages belong to the window in which they
+            arrive, and windows end by the clock.
+        early
+            When to emit results before the end of a window: a trigger of ``hr.triggers``, or a number of messages or a
+            duration.
+        late
+            When to emit results for messages that come after the end; by default with each of them.
+        allowed_lateness
+            How long after its end a window takes messages.
+        panes
+            Whether a result holds everything since the beginning of its window (``"accumulating"``), or only what is
+            new since the previous result (``"discarding"``).
+        late_to
+            An output for messages that come too late. They are counted in any case.
+
+        Returns
+        -------
+        WindowedStream
+            Call ``agg`` on it.
+
+        Examples
+        --------
+        >>> by_member = views.partition_by("member", id="members")
+        >>> counts = by_member.window(hr.tumbling("10s"), key="member", id="per-10s").agg(views=pl.len())
+        >>> counts.schema.columns["window_end"], counts.schema.columns["views"]
+        (Datetime(time_unit='ms', time_zone=None), Int64)
         """
         with Declaring("window") as here:
             timing = Timing(time, early, late, allowed_lateness, panes)
-            step = window_step(shape, key=key, agg=agg, schema=self._schema, time=self._time, timing=timing)
-            schema = Schema.of(window_columns(step))
+            step = window_step(shape, key=key, schema=self._schema, time=self._time, timing=timing)
             id_ = self.draft.claim("window", id, here, 'window(..., id="per-10s")')
-            result = self._then("window", step, here, schema, result_time(step, self._time, here), id_=id_)
             if late_to is not None:
                 late_target(late_to, step)
-                result._then("late", SideOutput(LATE), here, self._schema, self._time)._send(late_to, None, here)
-            return result
+            self.draft.windows_without_aggregates[id_] = here
+            return WindowedStream(self, id_, step, late_to, here)
+
+    @overload
+    def join(
+        self,
+        other: Stream,
+        on: str | Sequence[str],
+        *,
+        how: JoinHow = "inner",
+        within: Within,
+        id: str,
+        suffix: str = "_right",
+    ) -> Stream: ...
+
+    @overload
+    def join(
+        self,
+        other: Table,
+        on: str | Sequence[str] | None = None,
+        *,
+        how: TableJoinHow = "inner",
+        id: str | None = None,
+        suffix: str = "_right",
+    ) -> Stream: ...
 
     def join(
         self,
@@ -334,12 +244,31 @@ class Stream(Flow):
     ) -> Stream:
         """Join with another stream by key within a bound of event time, or look keys up in a table.
 
-        ``within="5m"`` takes messages of the other side up to 5 minutes before and after; a pair like
-        ``("-5m", "+1m")`` says how far before and how far after. Names that both sides have get ``suffix``
-        on the right. A join with a table needs neither ``within`` nor ``id``; only that with a table of versions which
-        a flow fills needs the ``id``, as its messages wait there for the watermark.
+        Parameters
+        ----------
+        other
+            A stream or a table.
+        on
+            The key: columns that both sides have. For a table, this side's columns in the order of the table's key;
+            by default those with the same names.
+        how
+            ``"inner"``, ``"left"``, or, with a stream, ``"full"``.
+        within
+            How far messages of two streams may be apart: ``"5m"`` before and after, or a pair like ``("-5m", "+1m")``.
+            A join of streams needs it, one with a table doesn't take it.
+        id
+            The name of the join's state. A join of streams needs it, and a join with a table of versions that a flow
+            fills. Keep it when the code changes: the state is durable.
+        suffix
+            Added to columns of the other side whose names this side has, too.
 
-        >>> orders = app.input("orders", {"member": pl.String, "at": pl.Int64}, event_time="at")
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
+        >>> orders = app.input("orders", {"member": pl.String, "at": pl.Datetime("ms")}, event_time="at")
         >>> bought = views.join(orders, on="member", within=("0s", "10m"), id="views-then-orders")
         >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "age": pl.Int64})
         >>> aged = views.join(profiles, how="left")
@@ -365,16 +294,36 @@ class Stream(Flow):
         on: str | Sequence[str],
         *,
         ttl: Duration,
+        id: str,
         how: JoinHow = "inner",
-        id: str | None = None,
         suffix: str = "_right",
     ) -> Stream:
-        """Join each message of either side with the last one of its key that came on the other side, at once.
+        """Join each message of either side with the latest one of its key on the other side, at once.
 
-        A message waits for partners until a newer one of its side and key comes, or until ``ttl`` of the wall clock
-        has passed. Event time plays no part, and the result has none. ``how="left"`` lets a message of the left side
-        that finds nothing leave alone, ``"outer"`` one of either side; it joins with what comes later nevertheless.
+        Event time plays no part, and the result has none.
 
+        Parameters
+        ----------
+        other
+            The other stream.
+        on
+            The key: columns that both sides have.
+        ttl
+            How long a message waits for partners, by the wall clock. A newer one of its side and key replaces it.
+        id
+            The name of the join's state. Keep it when the code changes: the state is durable.
+        how
+            ``"left"`` also emits a message of this side that finds nothing, ``"full"`` one of either side. Such a
+            message still joins with what comes later.
+        suffix
+            Added to columns of the other side whose names this side has, too.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
         >>> carts = app.input("carts", {"member": pl.String, "items": pl.Int64})
         >>> shown = views.join_latest(carts, "member", ttl="1h", id="views-with-carts")
         """
@@ -385,22 +334,47 @@ class Stream(Flow):
             name = self.draft.claim("join_latest", id, here, 'join_latest(..., id="views-with-carts")')
             return self._then("join_latest", join, here, schema, time, id_=name, others=(other,))
 
-    def deduplicate(self, by: str | Sequence[str], within: Duration, *, id: str | None = None) -> Stream:
-        """Leave out repeated messages: those less than ``within`` of event time away from one let through before.
+    def deduplicate(self, key: str | Sequence[str], within: Duration, *, id: str) -> Stream:
+        """Drop repeated messages: the first message of a key passes, and others close to it in event time don't.
 
-        The message of a key that comes first is let through, at once; one exactly ``within`` away is, too. Late
-        messages are counted and dropped. A task knows what it has seen: ``partition_by`` the key first.
+        Late messages are counted and dropped. A task knows what it has seen itself: ``partition_by`` the key first.
 
+        Parameters
+        ----------
+        key
+            One column or several.
+        within
+            A message is dropped if it is less than this away, in event time, from one of its key that has passed.
+        id
+            The name of the step's state. Keep it when the code changes: the state is durable.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
         >>> once = views.partition_by("member", id="by-member").deduplicate(["member", "url"], "1h", id="visits")
         """
         with Declaring("deduplicate") as here:
-            step = deduplicate_step(self._schema, self._time, by, within)
+            step = deduplicate_step(self._schema, self._time, key, within)
             id_ = self.draft.claim("deduplicate", id, here, 'deduplicate("order", within="1h", id="orders-once")')
             return self._then("deduplicate", step, here, self._schema, self._time, id_=id_)
 
     def drop_late(self, *, late_to: Output | None = None) -> Stream:
-        """Leave out messages older than the watermark; they are counted, and written to the output ``late_to``.
+        """Drop messages that are older than the watermark. They are counted.
 
+        Parameters
+        ----------
+        late_to
+            An output for them.
+
+        Returns
+        -------
+        Stream
+
+        Examples
+        --------
         >>> timely = views.drop_late(late_to=app.output("late-views"))
         """
         with Declaring("drop_late") as here:
@@ -415,24 +389,46 @@ class Stream(Flow):
         task: Task,
         outputs: Mapping[str, SchemaLike] | None = None,
         *,
+        id: str,
         event_time: str | Mapping[str, str] | None = None,
         on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-        id: str | None = None,
+        dead_letter: Output | None = None,
     ) -> dict[str, Stream]:
-        """Run a low-level task of your own on these messages; returns a flow for each of ``outputs``, by name.
+        """Run a low-level task of yours on these messages: ``app.task`` with one input, called ``"messages"``.
 
-        It is ``app.task`` with one input, which is called ``"messages"`` (``out.input``); the rest is as there.
+        Parameters
+        ----------
+        task
+            An instance of a subclass of ``hr.tasks.Task``.
+        outputs
+            The columns of each output, by its name.
+        id
+            The name of the task's state. Keep it when the code changes: the state is durable.
+        event_time
+            The column of the outputs' event time, for all or by output. By default a time column with the name of the
+            input's keeps its role.
+        on_error
+            What becomes of a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. What
+            the call did before it raised is undone.
+        dead_letter
+            The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
 
-        >>> class First(hr.Task):
-        ...     seen = hr.Store(key={"member": pl.String}, value={"ts": pl.Int64})
+        Returns
+        -------
+        dict
+            A flow for each of ``outputs``, by name. Each has to be used.
+
+        Examples
+        --------
+        >>> class First(hr.tasks.Task):
+        ...     seen = hr.tasks.Store(key={"member": pl.String}, value={"ts": pl.Datetime("ms")})
         ...
         ...     def process(self, message, out):
         ...         if message["member"] not in self.seen:
         ...             self.seen.put(message["member"], {"ts": message["ts"]})
         ...             out.send("first", {"member": message["member"], "ts": message["ts"]})
         >>> flows = views.partition_by("member", id="by-member-for-first").process(
-        ...     First(), {"first": {"member": pl.String, "ts": pl.Int64}}, id="first-views"
+        ...     First(), {"first": {"member": pl.String, "ts": pl.Datetime("ms")}}, id="first-views"
         ... )
         >>> flows["first"].send_to(app.output("first-views-out"))
         """
@@ -444,39 +440,34 @@ class Stream(Flow):
     # -- where flows end -----------------------------------------------------------------------------
 
     def send_to(self, target: Output | Table, key: str | Sequence[str] | None = None) -> None:
-        """Write to an output stream or into a table. The first flow sent somewhere sets its columns.
+        """Write to an output stream or into a table. The first flow sent to a target sets its columns.
 
-        With ``key`` a message goes to the partition that its key hashes to, else it stays in its task's.
+        Parameters
+        ----------
+        target
+            What ``app.output`` or ``app.table`` returned.
+        key
+            For an output, the columns that choose the partition of a message. By default it stays in its task's.
 
+        Examples
+        --------
         >>> views.send_to(app.output("all-views"), key="member")
         """
         with Declaring("send_to") as here:
             self._send(target, key, here)
 
     def delete_from(self, table: Table) -> None:
-        """Take the row of each message's key out of a table. Of the flow only the table's key columns matter.
+        """Delete the rows of the messages' keys from a table.
 
+        Parameters
+        ----------
+        table
+            What ``app.table`` returned. The flow needs the columns of its key; others don't matter.
+
+        Examples
+        --------
         >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "age": pl.Int64})
         >>> views.filter(pl.col("url") == "/leave").delete_from(profiles)
         """
         with Declaring("delete_from") as here:
             self._delete(table, here)
-
-    def sink(
-        self,
-        function: Callable[[pl.DataFrame], None],
-        *,
-        on_error: OnError = "fail",
-        dead_letter: Output | str | None = None,
-    ) -> None:
-        """Hand each batch to a function. After a failure it may see messages again.
-
-        ``on_error`` and ``dead_letter`` are as for ``map_batches``; what the function did before it raised is done.
-
-        >>> views.sink(lambda df: print(df))
-        """
-        with Declaring("sink") as here:
-            check_function(function, "its argument", BATCH)
-            letters = self._letters_to(on_error, dead_letter)
-            node = self.draft.add("sink", Sink(function, on_error), (self.node,), here)
-            self._send_letters(node.id, letters, here)

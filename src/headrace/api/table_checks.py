@@ -88,7 +88,7 @@ def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
     if table.remote is None or table.remote.delete is None:
         raise DeclarationError(
             f"nothing says how to delete rows of the remote table {table.id!r} (at {table.location})",
-            hint="give it a function: hr.remote(write=store, delete=remove); a SQL table can't be deleted from",
+            hint="give it a function: hr.tables.remote(write=store, delete=remove); a SQL table can't be deleted from",
         )
     columns = {} if table.schema is None else table.schema.columns
     return [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in table.key]
@@ -99,7 +99,8 @@ def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], 
     if not isinstance(remote, Remote):
         raise DeclarationError(
             f"remote= takes a remote table, not {type(remote).__name__} {remote!s:.80}",
-            hint='write remote=hr.remote(read=fetch) or remote=hr.sql_table("sqlite:///members.db", "members")',
+            hint="write remote=hr.tables.remote(read=fetch) or "
+            'remote=hr.tables.sql_table("sqlite:///members.db", "members")',
         )
     if table.side_inputs:
         raise DeclarationError(
@@ -109,7 +110,7 @@ def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], 
         raise DeclarationError(f'kind="{table.kind}" has no meaning for a remote table', hint="leave it out")
     if table.ttl_ms is not None:
         raise DeclarationError(
-            "ttl= has no meaning for a remote table", hint='cached rows have one: hr.cached(..., ttl="1m")'
+            "ttl= has no meaning for a remote table", hint='cached rows have one: hr.tables.cached(..., ttl="1m")'
         )
     given = {"versions": table.versions_ms, "deleted": table.deleted, "storage": {"disk": None}.get(table.storage, 1)}
     for name, value in given.items():

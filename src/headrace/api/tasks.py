@@ -52,7 +52,7 @@ STORES = "__headrace_stores__"
 class Timer:
     """A timer that fires: its ``key``, the ``time`` (ms) it was set for, its ``name`` and its ``axis``.
 
-    >>> hr.Timer("ann", 60_000).name
+    >>> hr.tasks.Timer("ann", 60_000).name
     ''
     """
 
@@ -144,8 +144,8 @@ class Store:
 
     Each task has the records of its own keys: ``partition_by`` them before.
 
-    >>> class Last(hr.Task):
-    ...     seen = hr.Store(key={"member": pl.String}, value={"at": pl.Int64, "n": pl.Int64}, ttl="7d")
+    >>> class Last(hr.tasks.Task):
+    ...     seen = hr.tasks.Store(key={"member": pl.String}, value={"at": pl.Int64, "n": pl.Int64}, ttl="7d")
     ...
     ...     def process(self, message, out):
     ...         before = self.seen.get(message["member"]) or {"n": 0}
@@ -215,7 +215,7 @@ class Task:
 
     The module's contract says when each method is called. ``app.task`` puts an instance into an app.
 
-    >>> class Quiet(hr.Task):
+    >>> class Quiet(hr.tasks.Task):
     ...     def __init__(self, after_ms):
     ...         self.after_ms = after_ms
     ...

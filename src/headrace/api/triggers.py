@@ -1,7 +1,7 @@
-"""When a window speaks before its end (``early=``) and after it (``late=``).
+"""When a window emits results before its end (``early=``) and after it (``late=``).
 
-Everything counts since the last pane of the same window and key: what a pane has shown doesn't make the next one
-come sooner. A count is looked at with each message, a time whenever time moves.
+Everything counts from the previous pane of the same window and key: messages that a pane has shown don't make the next
+one come sooner. A count is checked with each message, a time whenever time moves.
 """
 
 from __future__ import annotations
@@ -20,9 +20,21 @@ Clock = Literal["event", "processing"]
 
 
 def after(messages: int) -> Trigger:
-    """Fires once, with the n-th message of a window and key.
+    """Fire once, with the n-th message of a window and key.
 
-    >>> print(hr.after(100))
+    Parameters
+    ----------
+    messages
+        How many messages.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.after(100))
     after 100
     """
     with Declaring("after"):
@@ -30,13 +42,27 @@ def after(messages: int) -> Trigger:
 
 
 def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
-    """Fires again and again: with every n messages (a number), or at full multiples of a duration.
+    """Fire with every n messages, or at every full multiple of a duration.
 
-    At a multiple it fires only where something has come since the last pane. ``time`` says by which clock.
+    At a multiple it fires only if a message has come since the previous result.
 
-    >>> print(hr.every(100))
+    Parameters
+    ----------
+    step
+        A number of messages, or a duration.
+    time
+        The clock: ``"event"`` or ``"processing"`` time.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.every(100))
     every 100
-    >>> print(hr.every("10s", time="processing"))
+    >>> print(hr.triggers.every("10s", time="processing"))
     every 10s of processing time
     """
     with Declaring("every"):
@@ -46,9 +72,23 @@ def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
 
 
 def since_first(duration: Duration, time: Clock = "event") -> Trigger:
-    """Fires once, this long after the first message of a window and key.
+    """Fire once, this long after the first message of a window and key.
 
-    >>> print(hr.since_first("5s"))
+    Parameters
+    ----------
+    duration
+        How long.
+    time
+        The clock: ``"event"`` or ``"processing"`` time.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.since_first("5s"))
     5s since the first
     """
     with Declaring("since_first"):
@@ -56,11 +96,25 @@ def since_first(duration: Duration, time: Clock = "event") -> Trigger:
 
 
 def since_last(duration: Duration, time: Clock = "event") -> Trigger:
-    """Fires once, when no message of a window and key has come for this long.
+    """Fire once, when no message of a window and key has come for this long.
 
-    In event time the latest message counts, whenever it came.
+    In event time it goes by the message with the latest time, whenever it came.
 
-    >>> print(hr.repeated(hr.since_last("5s", time="processing")))
+    Parameters
+    ----------
+    duration
+        How long.
+    time
+        The clock: ``"event"`` or ``"processing"`` time.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.repeated(hr.triggers.since_last("5s", time="processing")))
     repeatedly 5s since the last of processing time
     """
     with Declaring("since_last"):
@@ -68,9 +122,21 @@ def since_last(duration: Duration, time: Clock = "event") -> Trigger:
 
 
 def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
-    """Fires when one of the triggers does. A number or a duration stands for ``every`` of it.
+    """Fire when one of several triggers does.
 
-    >>> print(hr.any_of(hr.every(1000), hr.every("10s")))
+    Parameters
+    ----------
+    *triggers
+        Two or more. A number or a duration means ``every`` of it.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.any_of(hr.triggers.every(1000), hr.triggers.every("10s")))
     any of (every 1000, every 10s)
     """
     with Declaring("any_of"):
@@ -79,9 +145,22 @@ def any_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 
 
 def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
-    """Fires when all of the triggers would. With a time among them it is looked at when time moves.
+    """Fire when all of several triggers would. If one of them goes by time, this is checked when time moves.
 
-    >>> print(hr.repeated(hr.all_of(hr.after(100), hr.since_first("1m"))))
+    Parameters
+    ----------
+    *triggers
+        Two or more. A number or a duration means ``every`` of it.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> both = hr.triggers.all_of(hr.triggers.after(100), hr.triggers.since_first("1m"))
+    >>> print(hr.triggers.repeated(both))
     repeatedly all of (after 100, 1m since the first)
     """
     with Declaring("all_of"):
@@ -91,9 +170,21 @@ def all_of(*triggers: Trigger | int | str | timedelta) -> Trigger:
 
 
 def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
-    """The same trigger again after each pane.
+    """Use a trigger again after each result.
 
-    >>> print(hr.repeated(hr.since_first("5s")))
+    Parameters
+    ----------
+    trigger
+        A trigger. A number or a duration means ``every`` of it.
+
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.repeated(hr.triggers.since_first("5s")))
     repeatedly 5s since the first
     """
     with Declaring("repeated"):
@@ -102,9 +193,16 @@ def repeated(trigger: Trigger | int | str | timedelta) -> Trigger:
 
 
 def at_close() -> Trigger:
-    """Never fires by itself: as ``late=`` it gathers late messages until the window is over, in one pane.
+    """Never fire: as ``late=`` it collects late messages until the window is over, for one result.
 
-    >>> print(hr.at_close())
+    Returns
+    -------
+    Trigger
+        For ``window(early=, late=)``.
+
+    Examples
+    --------
+    >>> print(hr.triggers.at_close())
     at close
     """
     return Trigger("at close")
@@ -117,23 +215,24 @@ def as_trigger(value: object) -> Trigger:
     if isinstance(value, int | str | timedelta) and not isinstance(value, bool):
         return every(value)
     raise DeclarationError(
-        f"{type(value).__name__} {value!r:.80} is no trigger",
-        hint='write hr.every(100), hr.every("10s"), hr.since_first("5s"), hr.since_last("5s"), '
-        "hr.any_of(...) or hr.all_of(...)",
+        f"{type(value).__name__} {value!r:.80} is not a trigger",
+        hint='write hr.triggers.every(100), hr.triggers.every("10s"), hr.triggers.since_first("5s"), '
+        'hr.triggers.since_last("5s"), '
+        "hr.triggers.any_of(...) or hr.triggers.all_of(...)",
     )
 
 
 def _number(messages: object) -> int:
     if not isinstance(messages, int) or isinstance(messages, bool):
-        raise DeclarationError(f"{messages!r} is no number of messages", hint="write a whole number, like 100")
+        raise DeclarationError(f"{messages!r} is not a number of messages", hint="write a whole number, like 100")
     if messages < 1:
-        raise DeclarationError(f"{messages} messages can't be waited for", hint="the number is 1 at least")
+        raise DeclarationError(f"a trigger can't wait for {messages} messages", hint="write 1 or more")
     return messages
 
 
 def _deadline(text: str, since: Since, duration: Duration, time: object, *, repeats: bool) -> Trigger:
     if time not in ("event", "processing"):
-        raise DeclarationError(f"time={time!r} is no clock", hint='"event" or "processing"')
+        raise DeclarationError(f"time={time!r} is not a clock", hint='"event" or "processing"')
     ms = to_ms(duration, "the duration", minimum=1)
     processing = time == "processing"
     words = f"{text} {format_ms(ms)}" if since == "tick" else text.format(format_ms(ms))
@@ -143,7 +242,7 @@ def _deadline(text: str, since: Since, duration: Duration, time: object, *, repe
 
 def _several(triggers: tuple[object, ...]) -> list[Trigger]:
     if len(triggers) < 2:
-        raise DeclarationError("one trigger alone needs no combining", hint="name two or more")
+        raise DeclarationError("one trigger is nothing to combine", hint="name two or more")
     return [as_trigger(trigger) for trigger in triggers]
 
 
@@ -155,7 +254,7 @@ def _both(alternatives: tuple[Alternative, ...]) -> Alternative:
     deadlines = tuple(dict.fromkeys(d for a in alternatives for d in a.deadlines))
     if len({deadline.processing for deadline in deadlines}) > 1:
         raise DeclarationError(
-            "event time and processing time can't be waited for together",
-            hint="the two don't move together: combine them by any_of, or use one of them",
+            "event time and processing time can't be combined",
+            hint="the two clocks move independently: combine them by any_of, or use one of them",
         )
     return Alternative(all(a.repeats for a in alternatives), max(a.count for a in alternatives), deadlines)

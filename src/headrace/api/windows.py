@@ -11,8 +11,22 @@ from headrace.core.errors import DeclarationError
 def tumbling(size: Duration, offset: Duration = 0) -> Tumbling:
     """Windows of one size, side by side: every message is in exactly one of them.
 
-    They are aligned to the epoch: ``"1h"`` begins at full hours (UTC). ``offset`` shifts all of them.
+    They are aligned to the epoch: ``"1h"`` windows begin at full hours (UTC).
 
+    Parameters
+    ----------
+    size
+        How long a window is.
+    offset
+        Shifts all windows by this much.
+
+    Returns
+    -------
+    Tumbling
+        A shape for ``window``.
+
+    Examples
+    --------
     >>> hr.tumbling("10s")
     Tumbling(size_ms=10000, offset_ms=0)
     >>> hr.tumbling("1d", offset="-2h")  # days that begin at 22:00 UTC
@@ -27,10 +41,26 @@ HOPPING_WINDOWS_MAX = 10_000
 
 
 def hopping(size: Duration, every: Duration, offset: Duration = 0) -> Hopping:
-    """Windows of one size, a new one ``every`` so often: they overlap, and a message is in several.
+    """Windows of one size that overlap: a message is in several of them.
 
-    ``every`` need not divide ``size``. Windows begin at multiples of ``every`` since the epoch, plus ``offset``.
+    They begin at multiples of ``every`` since the epoch.
 
+    Parameters
+    ----------
+    size
+        How long a window is.
+    every
+        The time between the beginnings of two windows. It need not divide ``size``.
+    offset
+        Shifts all windows by this much.
+
+    Returns
+    -------
+    Hopping
+        A shape for ``window``.
+
+    Examples
+    --------
     >>> hr.hopping("1m", every="10s")
     Hopping(size_ms=60000, every_ms=10000, offset_ms=0)
     """
@@ -56,7 +86,19 @@ def sliding(size: Duration) -> Sliding:
     A window is (t - size, t] for each time t at which the key has a message, so ``window_end`` is t + 1 ms. Messages of
     one key and time share one result.
 
-    >>> hr.sliding("10s")
+    Parameters
+    ----------
+    size
+        How long a window is.
+
+    Returns
+    -------
+    Sliding
+        A shape for ``window``.
+
+    Examples
+    --------
+    >>> hr.windows.sliding("10s")
     Sliding(size_ms=10000)
     """
     with Declaring("sliding"):
@@ -64,11 +106,23 @@ def sliding(size: Duration) -> Sliding:
 
 
 def session(gap: Duration) -> Session:
-    """Windows of activity: a message that comes ``gap`` or more after the one before it begins a new session.
+    """Windows of activity: a message that comes ``gap`` or more after the previous one begins a new session.
 
     A session lasts from its first message until ``gap`` after its last. A message that comes out of order may join two
     sessions into one.
 
+    Parameters
+    ----------
+    gap
+        How long a key has to be idle for its session to end.
+
+    Returns
+    -------
+    Session
+        A shape for ``window``.
+
+    Examples
+    --------
     >>> hr.session("30m")
     Session(gap_ms=1800000)
     """
@@ -76,18 +130,31 @@ def session(gap: Duration) -> Session:
         return Session(to_ms(gap, "gap", minimum=1))
 
 
-def count_window(size: int, every: int | None = None) -> CountWindow:
+def count(size: int, every: int | None = None) -> CountWindow:
     """The last ``size`` messages of a key in order of arrival, each time that ``every`` more have come.
 
-    Without ``every`` the windows stand side by side. Time plays no part. What is incomplete when the input ends leaves
-    then.
+    Time plays no part. A window that is incomplete when the input ends is emitted then.
 
-    >>> hr.count_window(100)
+    Parameters
+    ----------
+    size
+        How many messages a window holds.
+    every
+        How many messages of a key come between two results. By default ``size``: the windows don't overlap.
+
+    Returns
+    -------
+    CountWindow
+        A shape for ``window``.
+
+    Examples
+    --------
+    >>> hr.windows.count(100)
     CountWindow(size=100, every=100)
-    >>> hr.count_window(100, every=10)
+    >>> hr.windows.count(100, every=10)
     CountWindow(size=100, every=10)
     """
-    with Declaring("count_window"):
+    with Declaring("windows.count"):
         for name, number in (("size", size), ("every", size if every is None else every)):
             if not isinstance(number, int) or isinstance(number, bool):
                 raise DeclarationError(f"{name}: {number!r} is no number of messages", hint="write one, like 100")
@@ -102,10 +169,17 @@ def count_window(size: int, every: int | None = None) -> CountWindow:
         return CountWindow(size, step)
 
 
-def global_window() -> GlobalWindow:
-    """One window for all of time: its result leaves when the input ends, and at ``early=`` triggers.
+def global_() -> GlobalWindow:
+    """One window for all of time: its result is emitted when the input ends, and at ``early=`` triggers.
 
-    >>> hr.global_window()
+    Returns
+    -------
+    GlobalWindow
+        A shape for ``window``.
+
+    Examples
+    --------
+    >>> hr.windows.global_()
     GlobalWindow()
     """
     return GlobalWindow()

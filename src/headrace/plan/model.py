@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from headrace.api.specs import Graph, StreamSpec
 from headrace.core.ids import SSP, TaskName
 
@@ -56,6 +58,20 @@ class Plan:
     """Intermediate streams that carry partial results, with the window that they are of: see ``combining``."""
     needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     """By node id the columns that somebody behind it looks at; None, or no entry: all. See ``pruning``."""
+
+    @override
+    def __str__(self) -> str:
+        from headrace.plan.render import render
+        from headrace.plan.text import to_text
+
+        return to_text(render(self)).rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """The plan in a notebook."""
+        from headrace.plan.render import render
+        from headrace.plan.text import to_html
+
+        return to_html(render(self))
 
     def stage(self, name: str) -> StagePlan:
         """The stage of that name; KeyError when there is none."""

@@ -1,8 +1,9 @@
-"""A plan as text: a table of operators for each stage, then all streams and tables."""
+"""A plan as text and as small HTML: a table of operators for each stage, then all streams and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 
 from headrace.plan.render import (
     RenderedOperator,
@@ -16,25 +17,40 @@ from headrace.plan.render import (
 Row = tuple[str, ...]
 
 _SOURCE_CHARS_MAX = 72
-"""Lines of code that chain a whole flow would hide the columns of a table."""
+"""A longer line of code, which chains a whole flow, is cut."""
 
 
 def to_text(plan: RenderedPlan) -> str:
     """The plan for a terminal or a file; ends with a newline."""
-    by_container = ", one task for each container" if plan.grouping == "container" else ""
-    lines = [
-        f"{plan.app}: {_count(len(plan.stages), 'stage')}, {_count(plan.tasks(), 'task')}, "
-        f"{plan.guarantee}{by_container}"
-    ]
-    for stage in plan.stages:
-        lines += ["", f"stage {stage.name}: {_count(len(stage.tasks), 'task')}"]
-        lines += _aligned(_stage_rows(plan, stage))
-    lines += ["", "streams"]
-    lines += _aligned(_stream_row(stream) for stream in plan.streams.values())
-    if plan.tables:
-        lines += ["", "tables"]
-        lines += _aligned(_table_row(table) for table in plan.tables.values())
+    lines = [_summary(plan)]
+    for title, rows in _parts(plan):
+        lines += ["", title, *_aligned(rows)]
     return "\n".join(lines) + "\n"
+
+
+def to_html(plan: RenderedPlan) -> str:
+    """The plan as plain HTML tables, for a cell of a notebook."""
+    pieces = [f"<p><b>{escape(_summary(plan))}</b></p>"]
+    for title, rows in _parts(plan):
+        pieces += [f"<p>{escape(title)}</p>", '<table style="text-align: left">']
+        pieces += ["<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows]
+        pieces.append("</table>")
+    return f"<div>{''.join(pieces)}</div>"
+
+
+def _summary(plan: RenderedPlan) -> str:
+    by_container = ", one task for each container" if plan.grouping == "container" else ""
+    stages, tasks = _count(len(plan.stages), "stage"), _count(plan.tasks(), "task")
+    return f"{plan.app}: {stages}, {tasks}, {plan.guarantee}{by_container}"
+
+
+def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
+    """The tables with their titles."""
+    for stage in plan.stages:
+        yield f"stage {stage.name}: {_count(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
+    yield "streams", [_stream_row(stream) for stream in plan.streams.values()]
+    if plan.tables:
+        yield "tables", [_table_row(table) for table in plan.tables.values()]
 
 
 def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
@@ -110,7 +126,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _aligned(rows: Iterable[Row]) -> list[str]:
-    """The rows as lines of columns that begin at the same place; the last column is as long as it likes."""
+    """The rows as lines of aligned columns; the last column may have any width."""
     table: Sequence[Row] = list(rows)
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return [

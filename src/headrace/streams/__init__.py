@@ -1,7 +1,6 @@
 """Streams of the embedded log from Python: create them, write rows, read them.
 
-For generators, tests, notebooks and programs that take over from an app; apps use ``App.input`` and ``App.output``.
-The command line stands on the same parts.
+For generators, tests, notebooks, and programs that use an app's results; apps use ``App.input`` and ``App.output``.
 """
 
 from headrace.streams.reader import StreamReader, read_stream

@@ -1,7 +1,7 @@
-"""The frames of a stream, from given positions on, until its end or for ever.
+"""The frames of a stream, from given positions on, until its end or forever.
 
-Without ``follow`` reading ends where the stream ended when it began. With it, it waits for more, and ends with a
-sealed stream or when the caller has had enough. How to wait is the caller's: that is the only thing that blocks.
+Without ``follow`` reading ends where the stream ended when reading began. With it the reader waits for more, and ends
+with a sealed stream or when the caller has had enough. Only the caller's way to wait blocks.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from headrace.systems.base import Consumer, Ended, Position, Records, System
 
 WAIT_MS = 500
 UNWATCHED_WAIT_MS = 50
-"""How long to wait at most, and for systems whose consumers have no descriptor to wait on."""
+"""The longest wait (ms), and the one for systems whose consumers have no descriptor to wait on."""
 
-_SILENCES_MAX = 20
+_EMPTY_POLLS_MAX = 20
 _CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
 
 Wait = Callable[[Consumer], bool]
@@ -32,7 +32,7 @@ Wait = Callable[[Consumer], bool]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame and where it stands."""
+    """A frame and its place."""
 
     ssp: SSP
     offset: Offset
@@ -42,7 +42,7 @@ class Frame:
 
     @property
     def where(self) -> str:
-        """For errors."""
+        """Its place, for errors."""
         return f"{self.ssp}, offset {self.offset}"
 
 
@@ -55,19 +55,19 @@ def control_of(frame: Frame) -> ControlMessage:
 
 
 class Gate(Protocol):
-    """Which frames are shown, and when. Frames may wait until it is known whether they are shown."""
+    """Decides which frames are shown. A frame may be held until that is known."""
 
     @property
     def held(self) -> int:
-        """How many wait."""
+        """How many frames are held."""
         ...
 
     def admit(self, frame: Frame) -> Sequence[Frame]:
-        """What is shown now that this frame has come: nothing, the frame, or some that were held until now."""
+        """The frames to show now that this one has come: none, this one, or some that were held until now."""
         ...
 
     def position(self, ssp: SSP) -> ReaderPosition | None:
-        """Where to begin again once everything shown so far is dealt with; None: nothing has come."""
+        """Where to resume once everything shown so far is processed; None: nothing has come."""
         ...
 
 
@@ -90,10 +90,10 @@ class OpenGate(Gate):
 
 
 class CommittedGate(Gate):
-    """Shows a frame once it is known that the checkpoint it belongs to was committed; drops what was taken back."""
+    """Shows a frame once its checkpoint is committed; drops frames that were taken back."""
 
     def __init__(self, positions: Mapping[SSP, ReaderPosition] | None = None) -> None:
-        """``positions`` are those of an earlier gate, to go on from."""
+        """``positions`` are those of an earlier gate, to resume from."""
         self._partitions: dict[SSP, ReadCommitted[Frame]] = {
             ssp: ReadCommitted(position) for ssp, position in (positions or {}).items()
         }
@@ -143,7 +143,7 @@ class FrameReader:
         self._ended: set[SSP] = set()
 
     def read(self, starts: Mapping[SSP, Position]) -> Generator[list[Frame]]:
-        """What each look that finds something brings: frames to show, maybe none when they have to wait."""
+        """For each poll that finds something the frames to show: none if all are held."""
         extents = self._system.admin().extents(self._stream.name)
         ends = {ssp: extents[ssp.partition].upcoming for ssp in starts}
         consumer = self._system.consumer()
@@ -155,7 +155,7 @@ class FrameReader:
             consumer.close()
 
     def _poll_to_the_end(self, consumer: Consumer, ends: Mapping[SSP, Offset]) -> Iterator[list[Frame]]:
-        silences = 0
+        empty_polls = 0
         while not self._enough():
             unread = [ssp for ssp in ends if not self._is_over(ssp, consumer, ends[ssp])]
             if not unread:
@@ -168,12 +168,14 @@ class FrameReader:
                 elif isinstance(item, Records):
                     frames += self._admitted(item)
                 else:
-                    raise UsageError(f"{self._stream} is made of rows, not of frames: read its files instead")
+                    raise UsageError(f"{self._stream} consists of rows, not of frames: read its files instead")
             if polled:
                 yield frames
-            silences = 0 if polled else silences + 1
-            if silences > _SILENCES_MAX and not self._follow:
-                raise UnavailableError(f"{unread[0]}: nothing comes, though it goes on to offset {ends[unread[0]]}")
+            empty_polls = 0 if polled else empty_polls + 1
+            if empty_polls > _EMPTY_POLLS_MAX and not self._follow:
+                raise UnavailableError(
+                    f"{unread[0]}: no record comes, though the stream continues to offset {ends[unread[0]]}"
+                )
             if not polled and not self._wait(consumer):
                 return
 

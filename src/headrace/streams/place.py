@@ -36,5 +36,5 @@ def _meant(name: str, names: list[str], home: str | Path) -> str:
         return "see what there is: headrace stream list"
     return (
         f"{home} holds no streams at all: name another folder as home, "
-        f"or make one: headrace stream create {name} --partitions 4, or hr.create_stream(...)"
+        f"or make one: headrace stream create {name} --partitions 4, or hr.streams.create_stream(...)"
     )

@@ -1,8 +1,8 @@
 """Streams read from Python: what is committed, or everything.
 
-The output of an exactly-once app is true once a checkpoint covers it; before that a failure may take it back. So
-readers wait for that by default. Rows that no checkpoint governs (a ``StreamWriter``'s, those of an app that runs
-at least once) are true as soon as they are written, and are shown at once.
+The output of an exactly-once app is final once a checkpoint covers it; before that a failure may take it back. So
+readers wait for the checkpoint by default. Rows that no checkpoint governs (those of a ``StreamWriter``, and of an
+at-least-once app) are final as soon as they are written, and are shown at once.
 """
 
 from __future__ import annotations
@@ -42,12 +42,25 @@ class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def read_stream(name: str, *, committed: bool = True, home: str | Path | None = None) -> pl.DataFrame:
-    """All rows that a stream holds now, in the order of partitions and offsets.
+    """Return all rows that a stream holds now, in the order of partitions and offsets.
 
-    What an exactly-once app has written but not committed yet is left out, and so is what a failure has taken back;
-    ``committed=False`` shows that too. ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given.
+    Parameters
+    ----------
+    name
+        The stream.
+    committed
+        Whether to leave out rows of an exactly-once app that no checkpoint covers yet, and rows that a failure has
+        taken back.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
 
-    >>> hr.read_stream("orders").rows()
+    Returns
+    -------
+    polars.DataFrame
+
+    Examples
+    --------
+    >>> hr.streams.read_stream("orders").rows()
     [('ann', 5.0), ('ann', 2.0)]
     """
     reader = StreamReader(name, committed=committed, home=home)
@@ -58,16 +71,32 @@ def read_stream(name: str, *, committed: bool = True, home: str | Path | None = 
 
 
 class StreamReader:
-    """Reads a stream batch by batch, and can go on later from where it was.
+    """Reads a stream batch by batch, and can resume later from where it was.
 
-    Iterating gives what there is now; iterating again, what has come since. Whoever stores results and
+    Iterating yields what the stream holds now; iterating again, what has come since. A program that stores results and
     ``position()`` in one transaction has every row exactly once, whatever fails in between.
 
-    >>> reader = hr.StreamReader("orders")
+    Parameters
+    ----------
+    name
+        The stream.
+    committed
+        Whether to leave out rows of an exactly-once app that no checkpoint covers yet, and rows that a failure has
+        taken back.
+    start
+        ``"oldest"``, or ``"upcoming"`` for rows that come from now on.
+    from_position
+        What ``position()`` of another reader of this stream returned; it goes before ``start``.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+
+    Examples
+    --------
+    >>> reader = hr.streams.StreamReader("orders")
     >>> for batch in reader:
     ...     print(batch["euros"].sum(), type(reader.position()).__name__)
     7.0 str
-    >>> again = hr.StreamReader("orders", from_position=reader.position())
+    >>> again = hr.streams.StreamReader("orders", from_position=reader.position())
     >>> list(again)
     []
     """
@@ -81,10 +110,6 @@ class StreamReader:
         from_position: str | None = None,
         home: str | Path | None = None,
     ) -> None:
-        """Begin at ``start``, or at a position that another reader of this stream gave.
-
-        ``committed=False`` shows rows before they are committed, and rows that are taken back later.
-        """
         home = home_of(home)
         self._system = open_log(home)
         self.stream = StreamId(LOG, name)
@@ -97,13 +122,24 @@ class StreamReader:
         self._positions = self._beginning(start) if from_position is None else self._taken_up(from_position)
 
     def __iter__(self) -> Iterator[pl.DataFrame]:
-        """The rows from the position to the present end, many at a time; partitions come side by side."""
+        """Yield the rows from the position to the present end, many at a time; partitions are interleaved."""
         return self._read(list(self._positions))
 
     def follow(self, timeout: float | None = None) -> Iterator[pl.DataFrame]:
-        """The rows as they come. Ends when the stream is sealed, or when no row has come for ``timeout`` seconds.
+        """Yield rows as they come, until the stream is sealed.
 
-        >>> hr.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
+        Parameters
+        ----------
+        timeout
+            End also when no row has come for this many seconds.
+
+        Returns
+        -------
+        Iterator of polars.DataFrame
+
+        Examples
+        --------
+        >>> hr.streams.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
         <generator object ...>
         """
         if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
@@ -111,11 +147,27 @@ class StreamReader:
         return self._read(list(self._positions), follow=True, timeout=timeout)
 
     def batches_of(self, partition: int) -> Iterator[pl.DataFrame]:
-        """The same as iterating, for one partition: its rows come in their order."""
+        """Yield the rows of one partition in their order, to the present end.
+
+        Parameters
+        ----------
+        partition
+            The partition's number.
+
+        Returns
+        -------
+        Iterator of polars.DataFrame
+        """
         return self._read([SSP(self.stream, partition)])
 
     def position(self) -> str:
-        """Behind every batch handed out so far: a text to be kept, and given as ``from_position`` later."""
+        """Return the position after every batch that was yielded so far.
+
+        Returns
+        -------
+        str
+            A text to store, and to give to a later reader as ``from_position``.
+        """
         partitions = tuple(self._positions.values())
         plain = any(each.plain_before is not msgspec.UNSET for each in partitions)
         number = POSITION_FORMAT_PLAIN if plain else POSITION_FORMAT
@@ -136,7 +188,7 @@ class StreamReader:
         try:
             position = msgspec.json.decode(text, type=_Position)
         except (msgspec.MsgspecError, TypeError) as error:
-            raise UsageError(f"this is no position of a StreamReader: {error}: {text!r:.200}") from error
+            raise UsageError(f"this is not a position of a StreamReader: {error}: {text!r:.200}") from error
         if position.format not in (POSITION_FORMAT, POSITION_FORMAT_PLAIN):
             raise UsageError(
                 f"a position of format {position.format}; this Headrace reads {POSITION_FORMAT} and "
@@ -157,8 +209,8 @@ class StreamReader:
     ) -> Iterator[pl.DataFrame]:
         starts = {ssp: self._positions[ssp] for ssp in ssps}
         gate: Gate = CommittedGate(starts) if self._committed else OpenGate()
-        silence = _Silence(timeout)
-        reader = FrameReader(self._system, self.stream, gate, silence.wait, follow=follow, enough=silence.too_long)
+        idleness = _Idleness(timeout)
+        reader = FrameReader(self._system, self.stream, gate, idleness.wait, follow=follow, enough=idleness.too_long)
         offsets = {ssp: position.offset or 0 for ssp, position in starts.items()}
         with closing(reader.read(offsets)) as looks:
             for frames in looks:
@@ -167,15 +219,15 @@ class StreamReader:
                 # Only now: what could not be read is read again, and fails again.
                 self._positions |= {ssp: found for ssp in ssps if (found := gate.position(ssp)) is not None}
                 if batch is not None:
-                    silence.broken()
+                    idleness.broken()
                     yield batch
-                    silence.broken()
+                    idleness.broken()
 
 
-class _Silence:
-    """How long no row has come, and waiting for the end of that.
+class _Idleness:
+    """How long no row has come.
 
-    It begins with a look for rows, not before: however long getting there takes, what is there is read.
+    Counting begins with the first look for rows: however long opening the stream takes, what is there is read.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -187,14 +239,14 @@ class _Silence:
         self._since = None
 
     def too_long(self) -> bool:
-        """See ``StreamReader.follow``. Asked before each look."""
+        """The timeout of ``StreamReader.follow`` is over. Asked before each look for rows."""
         if self._since is None:
             self._since = time.monotonic()
             return False
         return self._timeout is not None and time.monotonic() - self._since >= self._timeout
 
     def wait(self, consumer: Consumer) -> bool:
-        """See ``Wait``."""
+        """Wait for a consumer to have more, but not past the timeout; False: stop reading."""
         number = consumer.fileno()
         wait_s = (UNWATCHED_WAIT_MS if number is None else WAIT_MS) / 1000
         if self._timeout is not None and self._since is not None:
@@ -214,7 +266,7 @@ def _rows(frame: Frame) -> pl.DataFrame:
 
 
 def _together(stream: StreamId, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """One table; columns that only some have are null in the others (streams without a schema take anything)."""
+    """One table; a column that only some have is null in the others (streams without a schema take any columns)."""
     if all(table.schema == tables[0].schema for table in tables):
         return concat_rows(tables)
     try:
@@ -222,5 +274,5 @@ def _together(stream: StreamId, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"{stream} holds rows whose columns have different types: {str(error).splitlines()[0]}",
-            hint="create streams with a schema; what is in this one headrace stream read shows",
+            hint="create streams with a schema; headrace stream read shows what is in this one",
         ) from error

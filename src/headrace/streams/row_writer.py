@@ -1,7 +1,7 @@
-"""Batches of rows as user frames of a stream, each in the partition where it belongs.
+"""Writes batches of rows as user frames, each to the partition where it belongs.
 
-A writer outside any app is producer 0, generation 0, and no checkpoint governs its frames. Each call of
-``write`` ends with a flush: what it returned for is in the stream.
+A writer outside of an app is producer 0, generation 0, and no checkpoint governs its frames. Each call of ``write``
+ends with a flush: when it returns, the rows are in the stream.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class RowWriter:
         self._keys = list(keys)
         self._fixed = partition
         self._producer = system.producer()
-        # The least filled one first, so that many short writes don't all go to the same.
+        # Begin with the emptiest, so that many short-lived writers don't all write to the same partition.
         extents = system.admin().extents(self._stream)
         filled = [extent.upcoming - extent.oldest for extent in extents]
         self._turn = filled.index(min(filled))

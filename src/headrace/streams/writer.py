@@ -1,6 +1,6 @@
 """Streams made and filled from Python.
 
-Rows become plain user frames, which no checkpoint governs: they count as soon as they are written.
+Rows become plain user frames, which no checkpoint governs: they are final as soon as they are written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,27 @@ from headrace.streams.row_writer import RowWriter
 
 
 def create_stream(name: str, partitions: int, schema: object = None, *, home: str | Path | None = None) -> None:
-    """Create a stream; one of the same shape may be there already.
+    """Create a stream. It is no error if one of the same shape exists.
 
-    Raises ``StreamExistsError`` when one of another shape is there. ``home`` is ``HEADRACE_HOME``, else ``.headrace``,
-    unless it is given.
+    Parameters
+    ----------
+    name
+        The stream.
+    partitions
+        How many partitions it has. The count can't be changed later.
+    schema
+        Its columns: a dict of Polars types, or a dataclass. By default it takes any.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
 
-    >>> hr.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
+    Raises
+    ------
+    StreamExistsError
+        If a stream of this name has another number of partitions or other columns.
+
+    Examples
+    --------
+    >>> hr.streams.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
     """
     check_id("stream", name)
     columns = None if schema is None else dict(Schema.of(schema).columns)
@@ -34,16 +49,26 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
 
 
 class StreamWriter:
-    """Writes rows to one stream. A ``write`` has reached the log when it returns.
+    """Writes rows to one stream. When ``write`` returns, the rows are in the log.
 
-    >>> with hr.StreamWriter("orders", key="member") as writer:
+    Parameters
+    ----------
+    name
+        The stream.
+    key
+        One column or several: rows of one key go to one partition. By default batches go to the partitions in turn.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+
+    Examples
+    --------
+    >>> with hr.streams.StreamWriter("orders", key="member") as writer:
     ...     ends = writer.write([{"member": "ann", "euros": 5.0}, {"member": "ann", "euros": 2.0}])
     >>> len(ends)  # one key, so one partition
     1
     """
 
     def __init__(self, name: str, *, key: str | Sequence[str] = (), home: str | Path | None = None) -> None:
-        """With ``key`` columns, rows of one key go to one partition; without, batches go round robin."""
         home = home_of(home)
         system, stream = open_log(home), StreamId(LOG, name)
         info = require_stream(system, stream, home)
@@ -59,13 +84,27 @@ class StreamWriter:
         self._writer = RowWriter(system, stream, info, keys)
 
     def write(self, rows: pl.DataFrame | Iterable[Any]) -> dict[int, Offset]:
-        """Append rows (a DataFrame, or dicts); returns the offset behind them in each partition written.
+        """Append rows.
 
-        Raises ``DataError`` when they don't fit the stream's schema: then none of them was written. When the disk is
-        full, the rows are kept, and the next write, or ``close``, writes them first.
+        If the disk is full, the rows are kept in memory, and the next ``write``, or ``close``, writes them first.
+
+        Parameters
+        ----------
+        rows
+            A DataFrame, dicts, or instances of a dataclass.
+
+        Returns
+        -------
+        dict
+            For each partition written, the offset after the rows.
+
+        Raises
+        ------
+        DataError
+            If a row doesn't fit the stream's schema. None of the rows is written then.
         """
         if self._closed:
-            raise UsageError(f"this writer of {self._name!r} is closed", hint="make another one")
+            raise UsageError(f"this writer of {self._name!r} is closed", hint="open another one")
         table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
         if self._schema is not None:
             table, mismatch = self._schema.conform(table)
@@ -76,17 +115,17 @@ class StreamWriter:
         try:
             self._writer.write(table)
         except StorageError as error:
-            error.then("then go on: these rows are kept, and the next write, or the close, brings them first")
+            error.then("then continue: these rows are kept, and the next write, or close, writes them first")
             raise
         return self._writer.ends
 
     def seal(self) -> None:
-        """End the stream for good: its readers end too."""
+        """End the stream: nothing can be written to it any more, and its readers end with its last row."""
         self._writer.flush()
         self._admin.seal(self._name)
 
     def close(self) -> None:
-        """Release the writer; the stream stays open."""
+        """Release the writer. The stream stays open for others."""
         self._closed = True
         self._writer.close()
 

@@ -20,18 +20,30 @@ __all__ = ["ContractError", "check_system", "check_target", "system_checks", "ta
 
 
 def system_checks() -> list[str]:
-    """The names of the checks, in the order in which they run."""
+    """Return the names of the checks of ``check_system``, in the order in which they run."""
     return [check.__name__ for check in CHECKS]
 
 
 def check_system(
     make_system: Callable[[], System], *, only: str | None = None, wait_s: float = 5.0, trims: bool = True
 ) -> None:
-    """Run every check, or the one named ``only``, against systems that ``make_system`` makes.
+    """Check a record system against the contracts of ``headrace.systems.base``.
 
-    ``make_system`` may return the same system each time, or another handle on the same one, as a second
-    process would hold. ``wait_s`` is how long an appended record may take to become readable.
-    ``trims=False`` leaves out the checks of ``Admin.trim``, for a system whose retention can't be ordered.
+    Parameters
+    ----------
+    make_system
+        Returns the system: the same one each time, or another handle on it, as a second process would have.
+    only
+        Run only the check of this name.
+    wait_s
+        How many seconds an appended record may take to become readable.
+    trims
+        Whether to check ``Admin.trim``; False for a system whose retention can't be controlled.
+
+    Raises
+    ------
+    ContractError
+        Names the check that failed.
     """
     for check in CHECKS:
         if only not in (None, check.__name__) or (not trims and "trim" in check.__name__):
@@ -44,17 +56,29 @@ def check_system(
 
 
 def target_checks() -> list[str]:
-    """The names of the checks of a target, in the order in which they run."""
+    """Return the names of the checks of ``check_target``, in the order in which they run."""
     return [check.__name__ for check in TARGET_CHECKS]
 
 
 def check_target(
     make_target: Callable[[], Target], read: Callable[[], pl.DataFrame], *, only: str | None = None
 ) -> None:
-    """Run every check, or the one named ``only``, against targets that ``make_target`` makes.
+    """Check a target, a foreign system that versions are published to, against its contract.
 
-    Each call makes another handle on the same place, as another process would hold. ``read`` gives everything that is
-    visible there, in any order, with the columns ``writer`` (String), ``version`` and ``n`` (Int64).
+    Parameters
+    ----------
+    make_target
+        Returns another handle on the same place each time, as another process would have.
+    read
+        Returns everything that is visible there, in any order, with the columns ``writer`` (String), ``version`` and
+        ``n`` (Int64).
+    only
+        Run only the check of this name.
+
+    Raises
+    ------
+    ContractError
+        Names the check that failed.
     """
     for check in TARGET_CHECKS:
         if only not in (None, check.__name__):

@@ -6,8 +6,8 @@
         assert t.read("views-per-member").sort("member").to_dicts() == [...]
 
 Supported: every operator and guarantee that a live run has; several stages; restarts (``restart``); event time
-and its idle timeouts, by ``advance``. Not supported: real systems (all streams become streams in memory), several
-processes, and speed: a live run measures that.
+and its idle timeouts, by ``advance``. Not supported: real systems (all streams are kept in memory), several processes,
+and measuring speed.
 """
 
 from __future__ import annotations
@@ -41,19 +41,26 @@ from headrace.systems.registry import SystemSpec
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
-"""How long a test waits for the next call that an app makes to be done."""
+"""How long a test waits for a call that the app makes."""
 
 
 class TestApp:
-    """An app under test. Use it as a context manager; ``app.test()`` makes one."""
+    """An app under test; made by ``app.test()``. Use it as a context manager.
+
+    Parameters
+    ----------
+    graph
+        The app.
+    partitions
+        How many partitions its inputs have: one number for all, or one for each by name.
+    """
 
     __test__ = False  # pytest: not a test class
 
     def __init__(self, graph: Graph, partitions: int | Mapping[str, int] = 1) -> None:
-        """``partitions`` says how many partitions inputs have: one number for all, or one each by name."""
         if not isinstance(partitions, int | Mapping):
             raise UsageError(
-                f"partitions={partitions!r} is no number of partitions", hint='write 2, or {"views": 2, "orders": 4}'
+                f"partitions={partitions!r} is not a number of partitions", hint='write 2, or {"views": 2, "orders": 4}'
             )
         self._memory = SystemSpec(f"test-{uuid.uuid4().hex[:12]}", "memory")
         self._connections = Connections()
@@ -78,7 +85,19 @@ class TestApp:
     # -- what a test does
 
     def feed(self, input_: str, rows: pl.DataFrame | Iterable[Any], *, partition: int = 0, settle: bool = True) -> None:
-        """Append messages to an input (a DataFrame, dicts, or instances of its dataclass) and process them."""
+        """Append messages to an input and process them.
+
+        Parameters
+        ----------
+        input_
+            The input.
+        rows
+            A DataFrame, dicts, or instances of the input's dataclass.
+        partition
+            The partition to append to.
+        settle
+            Whether to process until nothing is left to do.
+        """
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         if not isinstance(rows, pl.DataFrame):
             schema = spec.schema if spec.schema is not None else Schema.of(None)
@@ -86,7 +105,19 @@ class TestApp:
         self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(rows)), partition=partition, settle=settle)
 
     def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:
-        """Append one record as it is, to see what becomes of a broken one."""
+        """Append one record as it is, to test how broken ones are handled.
+
+        Parameters
+        ----------
+        input_
+            The input.
+        record
+            The bytes.
+        partition
+            The partition to append to.
+        settle
+            Whether to process until nothing is left to do.
+        """
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         if not isinstance(partition, int):
             raise UsageError(f"partition={partition!r} is not the number of a partition", hint="they count from 0")
@@ -97,7 +128,13 @@ class TestApp:
             self.settle()
 
     def end(self, *inputs: str) -> None:
-        """End these inputs, or all that haven't ended: open windows fire and, if all are over, the app ends."""
+        """End inputs. Open windows emit their results, and the app ends when all inputs have.
+
+        Parameters
+        ----------
+        *inputs
+            The inputs; by default all that haven't ended.
+        """
         admin = self._connections.admin(self._memory)
         names = inputs or [s.id for s in self.plan.graph.streams.values() if s.role is Role.SOURCE]
         for name in names:
@@ -105,12 +142,18 @@ class TestApp:
         self.settle()
 
     def advance(self, ms: Duration) -> None:
-        """Let processing time pass (idle timeouts, checkpoints): ``"10s"``, or a number of milliseconds."""
+        """Let processing time pass, for idle timeouts, checkpoints and timers of the clock.
+
+        Parameters
+        ----------
+        ms
+            How long: ``"10s"``, or a number of milliseconds.
+        """
         self.clock.advance(to_ms(ms, "advance"))
         self.settle()
 
     def settle(self) -> None:
-        """Process until there is nothing left to do. Calls that the app makes are waited for."""
+        """Process until nothing is left to do. Calls that the app makes are waited for."""
         quiet = 0
         for _ in range(_TURNS_MAX):
             sleep = self._container.turn()
@@ -121,7 +164,7 @@ class TestApp:
                 if not self._container.wakeup.wait(CALLS_MS_MAX):
                     raise UsageError(
                         f"calls of the app aren't done after {CALLS_MS_MAX // 1000} s: {waiting}",
-                        hint="give the app functions that answer, or feed(..., settle=False) and go on without",
+                        hint="give the app functions that answer, or feed(..., settle=False) and continue without",
                     )
             elif any(host.owes for host in self._container.hosts):
                 quiet = 0
@@ -130,10 +173,16 @@ class TestApp:
                 quiet += 1
             if quiet == 2:  # what a task sends at the end of one turn is read in the next
                 return
-        raise UsageError(f"the app didn't come to rest in {_TURNS_MAX} turns")
+        raise UsageError(f"the app didn't settle in {_TURNS_MAX} turns")
 
     def restart(self, *, checkpoint: bool = False) -> None:
-        """Stop as a kill would and start again from the last checkpoint (or from one taken just before)."""
+        """Stop as if killed, and restart from the last checkpoint.
+
+        Parameters
+        ----------
+        checkpoint
+            Whether to commit a checkpoint just before.
+        """
         if checkpoint:
             for host in self._container.hosts:
                 host.commit_now()
@@ -145,10 +194,19 @@ class TestApp:
     # -- what a test looks at
 
     def read(self, output: str, *, committed: bool = False) -> pl.DataFrame:
-        """Everything that an output (or any stream of the app) holds, in the order of partitions and offsets.
+        """Return everything that an output, or another stream, holds, in the order of partitions and offsets.
 
-        ``committed`` leaves out what no checkpoint covers yet, and what a restart has taken back: what is left is
-        what readers outside of an exactly-once app get to see.
+        Parameters
+        ----------
+        output
+            The stream.
+        committed
+            Whether to leave out what no checkpoint covers yet and what a restart has taken back. What remains is what
+            readers outside of an exactly-once app see.
+
+        Returns
+        -------
+        polars.DataFrame
         """
         spec = self._spec(output, *Role)
         frames = [decode_rows(body_of(payload)) for payload in self._user_frames(spec, committed=committed)]
@@ -164,20 +222,30 @@ class TestApp:
 
     @property
     def ended(self) -> bool:
-        """All tasks have finished."""
+        """Whether all tasks have finished."""
         return all(host.finished for host in self._container.hosts)
 
     @property
     def wants_shutdown(self) -> bool:
-        """A low-level task has asked that the app be drained: here that ends nothing, and the test goes on."""
+        """Whether a low-level task has asked to drain the app. In a test that ends nothing."""
         return any(host.wants_shutdown for host in self._container.hosts)
 
     def counter(self, name: str) -> int:
-        """A counter summed over all tasks: ``late``, ``skipped``, ``dead_lettered``, ..."""
+        """Return a counter, summed over all tasks.
+
+        Parameters
+        ----------
+        name
+            ``late``, ``skipped``, ``dead_lettered``, or a counter of a low-level task.
+
+        Returns
+        -------
+        int
+        """
         return sum(host.metrics.counters[name] for host in self._container.hosts)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Stop the app and release what it holds."""
         self._stop()
         self._release()
 
@@ -190,7 +258,7 @@ class TestApp:
         named = {} if isinstance(partitions, int) else partitions
         if unknown := sorted(named.keys() - {spec.id for spec in inputs}):
             raise UsageError(
-                f"partitions= names {unknown[0]!r}, which is no input of the app",
+                f"partitions= names {unknown[0]!r}, which is not an input of the app",
                 hint=f"there are {', '.join(sorted(spec.id for spec in inputs))}",
             )
         for spec in inputs:
@@ -199,7 +267,7 @@ class TestApp:
         return plan(graph, facts)
 
     def _waiting_for(self) -> str | None:
-        """What the app waits for that isn't a matter of its clock."""
+        """The calls that the app waits for, if any."""
         return next((waiting for host in self._container.hosts if (waiting := host.waits_for_calls)), None)
 
     def _release(self) -> None:
@@ -228,7 +296,7 @@ class TestApp:
             known = [s.id for s in self.plan.graph.streams.values() if s.role in roles]
             raise UsageError(f"the app has no such stream: {id_!r}", hint=f"there are {', '.join(sorted(known))}")
         if id_ in self.plan.graph.tables:
-            raise UsageError(f"{id_!r} is a remote table", hint="look at the place where it lives")
+            raise UsageError(f"{id_!r} is a remote table", hint="look where it is stored")
         return spec
 
     def _user_frames(self, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:

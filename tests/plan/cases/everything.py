@@ -8,7 +8,9 @@ partitions = {"web-views": 8, "app-views": 4, "orders": 8, "members": 8, "countr
 
 app = hr.App("shop", intermediate_partitions=6)
 view = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
-web = app.input("web-views", view, event_time="ts", lateness="5s", on_error="dead_letter", dead_letter="unreadable")
+web = app.input(
+    "web-views", view, event_time="ts", lateness="5s", on_error="dead_letter", dead_letter=app.output("unreadable")
+)
 mobile = app.input("app-views", view, event_time="ts", lateness="30s", idle_timeout="1m")
 orders = app.input("orders", {"member": pl.String, "amount": pl.Float64, "ts": pl.Int64}, event_time="ts")
 
@@ -33,7 +35,8 @@ named = bought.join(members, how="left").join(countries, how="left")
 named.send_to(app.output("purchases", partitions=2))
 (
     named.partition_by("country", id="by-country")
-    .window(hr.tumbling("1m"), key="country", agg={"revenue": hr.sum("amount"), "orders": hr.count()}, id="revenue")
+    .window(hr.tumbling("1m"), key="country", id="revenue")
+    .agg(revenue=hr.sum("amount"), orders=hr.count())
     .send_to(app.output("revenue-per-country"))
 )
 named.sink(print)

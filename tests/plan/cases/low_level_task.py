@@ -9,10 +9,10 @@ partitions = {"page-views": 4, "orders": 8}
 COLUMNS = {"member": pl.String, "ts": pl.Int64}
 
 
-class Watching(hr.Task):
+class Watching(hr.tasks.Task):
     """Its methods don't matter to the plan."""
 
-    last = hr.Store(key={"member": pl.String}, value={"at": pl.Int64}, ttl="7d")
+    last = hr.tasks.Store(key={"member": pl.String}, value={"at": pl.Int64}, ttl="7d")
 
     def process(self, message, out):
         """Never called here."""
@@ -27,7 +27,7 @@ flows = app.task(
     outputs={"bought": COLUMNS, "strange": {"why": pl.String}},
     id="watching",
 )
-flows["bought"].window(hr.tumbling("1h"), key=None, agg={"n": hr.count()}, id="hourly").send_to(
+flows["bought"].window(hr.tumbling("1h"), key=None, id="hourly").agg(n=hr.count()).send_to(
     app.output("bought-per-hour")
 )
 flows["strange"].send_to(app.output("strange-things"))

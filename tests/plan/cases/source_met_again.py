@@ -11,7 +11,8 @@ views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts
 counts = app.table("counts", key="member")
 (
     views.partition_by("member", id="by-member")
-    .window(hr.tumbling("1m"), key="member", agg={"views": hr.count()}, id="per-minute")
+    .window(hr.tumbling("1m"), key="member", id="per-minute")
+    .agg(views=hr.count())
     .send_to(counts)
 )
 views.join(counts, how="left").send_to(app.output("views-with-counts"))

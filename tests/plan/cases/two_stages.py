@@ -16,6 +16,7 @@ views = app.input(
 (
     views.filter(pl.col("url") != "/health")
     .partition_by("member", id="by-member")
-    .window(hr.tumbling("10s"), key="member", agg={"views": hr.count()}, id="per-10s")
+    .window(hr.tumbling("10s"), key="member", id="per-10s")
+    .agg(views=hr.count())
     .send_to(app.output("views-per-member"))
 )

@@ -49,8 +49,8 @@ def test_without_a_schema_a_message_is_bytes(app: hr.App) -> None:
 
 
 def test_streams_live_where_they_are_said_to(app: hr.App) -> None:
-    app.input("raw", system=hr.files("data/*.csv")).send_to(app.output("o", system=hr.memory(), physical="p"))
-    app.input("far", system=hr.log("/data/shared")).sink(print)
+    app.input("raw", system=hr.io.files("data/*.csv")).send_to(app.output("o", system=hr.io.memory(), physical="p"))
+    app.input("far", system=hr.io.log("/data/shared")).sink(print)
     app.input("own", system=SystemSpec("mine", "kafka", {"servers": "x"})).sink(print)
     streams = app.graph().streams
     assert streams["raw"].system == SystemSpec("files-raw", "files", {"path": "data/*.csv"})
@@ -68,7 +68,7 @@ def test_side_inputs_keep_a_table(app: hr.App, views: hr.Stream) -> None:
     assert graph.streams["members"].role is Role.SIDE_INPUT
     assert (graph.tables["ages"].side_inputs, graph.tables["ages"].kind) == (("members",), "global")
     assert "input-members" not in graph.nodes
-    with pytest.raises(hr.DeclarationError, match="is the side input of a table only"):
+    with pytest.raises(hr.errors.DeclarationError, match="is the side input of a table only"):
         members.filter(pl.col("age") > 1)
 
 
@@ -91,10 +91,10 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", TIMED, lateness="5s"), "lateness= has no meaning without an event time"),
     (lambda a, v: a.input("i", on_error="ignore"), "on_error='ignore' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", on_error="dead_letter"), "needs the stream that unreadable messages go to"),
-    (lambda a, v: a.input("i", dead_letter="x"), 'dead_letter= is given, but on_error is "fail"'),
+    (lambda a, v: a.input("i", dead_letter=a.output("x")), 'dead_letter= is given, but on_error is "fail"'),
     (lambda a, v: a.input("i", start="newest"), "start='newest' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", system="files"), "system= takes a system, not str"),  # type: ignore[arg-type]
-    (lambda a, v: a.input("i", system=hr.log("/x", name="log")), "two systems are called 'log'"),
+    (lambda a, v: a.input("i", system=hr.io.log("/x", name="log")), "two systems are called 'log'"),
     (lambda a, v: a.output("o", partitions=-1), "partitions=-1 is not a number of partitions"),
     (lambda a, v: a.table("t", key=()), "a table needs a key"),
     (lambda a, v: a.table("t", key=None), "a table needs a key"),
@@ -113,7 +113,7 @@ WRONG: list[tuple[Step, str]] = [
 
 @pytest.mark.parametrize(("step", "message"), WRONG)
 def test_errors(app: hr.App, views: hr.Stream, step: Step, message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         step(app, views)
     assert "\n  at " in caught.value.message
     assert "test_app.py" in caught.value.message

@@ -12,7 +12,7 @@ TS = EventTime("ts")
 
 
 def count(stream: hr.Stream, time: str | None = None) -> hr.Stream:
-    return stream.window(hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="w", time=time)
+    return stream.window(hr.tumbling("1s"), key="member", id="w", time=time).agg(n=hr.count())
 
 
 KEEPS: list[Callable[[hr.Stream], hr.Stream]] = [
@@ -48,7 +48,7 @@ LOSES: list[tuple[Callable[[hr.Stream], hr.Stream], str, str]] = [
 def test_it_is_lost(views: hr.Stream, step: Callable[[hr.Stream], hr.Stream], how: str, operator: str) -> None:
     after = step(views).filter(pl.col("member") != "")
     assert after.event_time is None
-    with pytest.raises(hr.DeclarationError) as caught:
+    with pytest.raises(hr.errors.DeclarationError) as caught:
         count(after)
     message, hint = caught.value.message, caught.value.hint
     assert message.startswith(f"window: window needs an event time; 'ts' {how} at ")
@@ -61,13 +61,13 @@ def test_a_window_can_be_told_the_column(views: hr.Stream) -> None:
 
 
 def test_but_it_must_hold_a_time(views: hr.Stream) -> None:
-    with pytest.raises(hr.DeclarationError, match="the event time column 'url' is String"):
+    with pytest.raises(hr.errors.DeclarationError, match="the event time column 'url' is String"):
         count(views.drop("ts"), time="url")
 
 
 def test_without_any_declared_there_is_no_watermark_to_wait_for(app: hr.App, views: hr.Stream) -> None:
     untimed = app.input("untimed", views.schema)
-    with pytest.raises(hr.DeclarationError, match="no input before it declares one") as caught:
+    with pytest.raises(hr.errors.DeclarationError, match="no input before it declares one") as caught:
         count(untimed, time="ts")
     assert "event_time=" in str(caught.value.hint)
 
@@ -75,5 +75,5 @@ def test_without_any_declared_there_is_no_watermark_to_wait_for(app: hr.App, vie
 def test_merged_with_an_untimed_flow_there_is_none(app: hr.App, views: hr.Stream) -> None:
     mixed = views.merge(app.input("untimed", views.schema))
     assert mixed.event_time is None
-    with pytest.raises(hr.DeclarationError, match=r"'ts' was mixed with other event times at .* by merge"):
+    with pytest.raises(hr.errors.DeclarationError, match=r"'ts' was mixed with other event times at .* by merge"):
         count(mixed)

@@ -66,7 +66,7 @@ WRONG: list[tuple[Step, str]] = [
 
 @pytest.mark.parametrize(("step", "message"), WRONG)
 def test_errors(app: hr.App, views: hr.Stream, step: Step, message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         step(app, views)
     assert caught.value.message.startswith("send_to: ")
     assert caught.value.hint
@@ -75,6 +75,6 @@ def test_errors(app: hr.App, views: hr.Stream, step: Step, message: str) -> None
 def test_the_second_flow_must_fit_the_first(app: hr.App, views: hr.Stream) -> None:
     out = app.output("out")
     views.select("url").send_to(out)
-    with pytest.raises(hr.DeclarationError, match="'url' is missing; 'ms' is not expected") as caught:
+    with pytest.raises(hr.errors.DeclarationError, match="'url' is missing; 'ms' is not expected") as caught:
         views.select("ms").send_to(out)
     assert caught.value.hint == "it takes: url String; select or cast before send_to"

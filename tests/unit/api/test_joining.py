@@ -38,10 +38,10 @@ def test_one_bound_reaches_both_ways(app: hr.App, views: hr.Stream) -> None:
 
 
 def test_an_outer_join_has_no_event_time(app: hr.App, views: hr.Stream) -> None:
-    joined = views.join(orders(app), on="member", within="1m", how="outer", id="j")
+    joined = views.join(orders(app), on="member", within="1m", how="full", id="j")
     assert joined.event_time is None
-    with pytest.raises(hr.DeclarationError, match=r"'ts' became nullable at .* by join"):
-        joined.window(hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="w")
+    with pytest.raises(hr.errors.DeclarationError, match=r"'ts' became nullable at .* by join"):
+        joined.window(hr.tumbling("1s"), key="member", id="w").agg(n=hr.count())
 
 
 def test_a_table(app: hr.App, views: hr.Stream) -> None:
@@ -65,7 +65,7 @@ OF_STREAMS: list[tuple[Step, str]] = [
     (lambda a, s: s.join(orders(a), on="member", within="-1m", id="j"), "within: '-1m' is below 0 ms"),
     (lambda a, s: s.join(orders(a), on="member", within=("1m", "0s"), id="j"), "ends before it begins"),
     (lambda a, s: s.join(orders(a), on="member", within=("1m",), id="j"), "is not a pair"),  # type: ignore[arg-type]
-    (lambda a, s: s.join(orders(a), on="member", within="1m", how="full", id="j"), "how='full' is no way"),  # type: ignore[arg-type]
+    (lambda a, s: s.join(orders(a), on="member", within="1m", how="outer", id="j"), "how='outer' is no way"),  # type: ignore[arg-type]
     (lambda a, s: s.join(orders(a, time=None), on="member", within="1m", id="j"), "the right side of a join needs"),
     (
         lambda a, s: s.join(orders(a, ORDERS | {"member": pl.Int64}), on="member", within="1m", id="j"),
@@ -80,7 +80,7 @@ OF_STREAMS: list[tuple[Step, str]] = [
 OF_TABLES: list[tuple[Step, str]] = [
     (lambda a, s: s.join(a.table("t", key="id")), "the columns of the table 't' aren't known yet"),
     (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", within="1m"), "no meaning for a table"),
-    (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", how="outer"), "how='outer' is no way"),
+    (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", how="full"), "how='outer' is no way"),
     (lambda a, s: s.join(a.table("t", "id", PROFILE)), "there is no column 'id'"),
     (lambda a, s: s.join(a.table("t", "age", PROFILE), on="member"), "'age' is Int64 on the right"),
     (lambda a, s: s.join(a.table("t", ("id", "age"), PROFILE), on="member"), "on= names 1 columns"),
@@ -90,7 +90,7 @@ OF_TABLES: list[tuple[Step, str]] = [
 
 @pytest.mark.parametrize(("step", "message"), OF_STREAMS + OF_TABLES)
 def test_errors(app: hr.App, views: hr.Stream, step: Step, message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         step(app, views)
     assert "join: " in caught.value.message
     assert "\n  at " in caught.value.message

@@ -12,8 +12,7 @@ import headrace as hr
 STEPS: list[Callable[[hr.App, hr.Stream], object]] = [
     lambda app, s: s.partition_by("nope", id="x"),
     lambda app, s: s.partition_by(pl.col("nope").str.to_lowercase(), id="x"),
-    lambda app, s: s.key_by("nope", id="x"),
-    lambda app, s: s.window(hr.tumbling("1s"), key=["member", "nope"], agg={"n": hr.count()}, id="x"),
+    lambda app, s: s.window(hr.tumbling("1s"), key=["member", "nope"], id="x").agg(n=hr.count()),
     lambda app, s: s.deduplicate("nope", "1h", id="x"),
     lambda app, s: s.join(app.input("o", {"nope": pl.String, "at": pl.Int64}, event_time="at"), on="nope", within="1s"),
     lambda app, s: s.join(app.input("o", {"at": pl.Int64}, event_time="at"), on="member", within="1s", id="x"),
@@ -21,11 +20,11 @@ STEPS: list[Callable[[hr.App, hr.Stream], object]] = [
     lambda app, s: s.join(app.table("t", key="k", schema={"k": pl.String}), on="nope"),
     lambda app, s: s.send_to(app.output("o"), key="nope"),
     lambda app, s: app.table("t", key="nope", schema={"k": pl.String}),
-    lambda app, s: s.sample(0.5, by="nope"),
+    lambda app, s: s.sample(0.5, key="nope"),
 ]
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_key_column_that_is_not_there(app: hr.App, views: hr.Stream, step: Callable[..., object]) -> None:
-    with pytest.raises(hr.DeclarationError, match=r"'(nope|member)'"):
+    with pytest.raises(hr.errors.DeclarationError, match=r"'(nope|member)'"):
         step(app, views)

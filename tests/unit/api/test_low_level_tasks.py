@@ -19,13 +19,13 @@ VIEWS = {"member": pl.String, "ts": pl.Int64}
 OUT = {"member": pl.String, "ts": pl.Int64}
 
 
-class Alerts(hr.Task):
-    last = hr.Store(key={"member": pl.String}, value={"at": pl.Int64}, ttl="1h")
+class Alerts(hr.tasks.Task):
+    last = hr.tasks.Store(key={"member": pl.String}, value={"at": pl.Int64}, ttl="1h")
 
     def __init__(self, limit: int = 3) -> None:
         self.limit = limit
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         out.send("alerts", message)
 
 
@@ -65,8 +65,8 @@ def test_a_time_column_of_an_inputs_name_stays_the_event_time() -> None:
     flows = app.task(Alerts(), {"views": views}, {"alerts": OUT, "other": {"at": pl.Int64}}, id="a")
     assert flows["alerts"].event_time == EventTime("ts")
     assert flows["other"].event_time is None
-    with pytest.raises(hr.DeclarationError, match=r"'ts' was left behind at .* by task"):
-        flows["other"].window(hr.tumbling("1s"), key=None, agg={"n": hr.count()}, id="w")
+    with pytest.raises(hr.errors.DeclarationError, match=r"'ts' was left behind at .* by task"):
+        flows["other"].window(hr.tumbling("1s"), key=None, id="w").agg(n=hr.count())
 
 
 def test_event_time_is_named_for_all_outputs_or_for_each() -> None:
@@ -81,7 +81,7 @@ def test_event_time_is_named_for_all_outputs_or_for_each() -> None:
 def test_an_output_that_nobody_takes_is_refused() -> None:
     app, views = declared()
     app.task(Alerts(), {"views": views}, {"alerts": OUT}, id="alerts")
-    with pytest.raises(hr.DeclarationError, match="nothing takes the results of the step 'alerts-alerts-1'"):
+    with pytest.raises(hr.errors.DeclarationError, match="nothing takes the results of the step 'alerts-alerts-1'"):
         app.graph()
 
 
@@ -93,7 +93,7 @@ def test_a_task_without_outputs_is_an_end() -> None:
 
 def test_stores_of_a_base_class_are_the_tasks_as_well() -> None:
     class More(Alerts):
-        counts = hr.Store(key={"n": pl.Int64}, value={"count": pl.Int64})
+        counts = hr.tasks.Store(key={"n": pl.Int64}, value={"count": pl.Int64})
 
     app, views = declared()
     app.task(More(), {"views": views}, id="more")
@@ -109,10 +109,10 @@ class Last:
 
 
 def test_a_store_takes_a_dataclass_and_an_id() -> None:
-    class Kept(hr.Task):
-        seen = hr.Store(key={"member": pl.String}, value=Last, id="last-seen")
+    class Kept(hr.tasks.Task):
+        seen = hr.tasks.Store(key={"member": pl.String}, value=Last, id="last-seen")
 
-        def process(self, message: Any, out: hr.Out) -> None: ...
+        def process(self, message: Any, out: hr.tasks.Out) -> None: ...
 
     app, views = declared()
     app.task(Kept(), {"views": views}, id="kept")
@@ -125,30 +125,30 @@ def test_a_store_takes_a_dataclass_and_an_id() -> None:
 # -- what is refused
 
 
-class Neither(hr.Task): ...
+class Neither(hr.tasks.Task): ...
 
 
-class Both(hr.Task):
-    def process(self, message: Any, out: hr.Out) -> None: ...
+class Both(hr.tasks.Task):
+    def process(self, message: Any, out: hr.tasks.Out) -> None: ...
 
-    def process_batch(self, rows: pl.DataFrame, out: hr.Out) -> None: ...
+    def process_batch(self, rows: pl.DataFrame, out: hr.tasks.Out) -> None: ...
 
 
-class Async(hr.Task):
-    async def process(self, message: Any, out: hr.Out) -> None: ...  # type: ignore[override]
+class Async(hr.tasks.Task):
+    async def process(self, message: Any, out: hr.tasks.Out) -> None: ...  # type: ignore[override]
 
 
 class Twice(Alerts):
-    first = hr.Store(key={"a": pl.Int64}, value={"b": pl.Int64}, id="same")
-    second = hr.Store(key={"a": pl.Int64}, value={"b": pl.Int64}, id="same")
+    first = hr.tasks.Store(key={"a": pl.Int64}, value={"b": pl.Int64}, id="same")
+    second = hr.tasks.Store(key={"a": pl.Int64}, value={"b": pl.Int64}, id="same")
 
 
 class Shared(Alerts):
-    first = second = hr.Store(key={"a": pl.Int64}, value={"b": pl.Int64})
+    first = second = hr.tasks.Store(key={"a": pl.Int64}, value={"b": pl.Int64})
 
 
 class BadKey(Alerts):
-    kept = hr.Store(key={"a": pl.List(pl.Int64)}, value={"b": pl.Int64})
+    kept = hr.tasks.Store(key={"a": pl.List(pl.Int64)}, value={"b": pl.Int64})
 
 
 class Locked(Alerts):
@@ -158,11 +158,11 @@ class Locked(Alerts):
 
 REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "the class": (lambda a, v: a.task(Alerts, {"v": v}, id="t"), "this is the class Alerts", "make one"),
-    "no task": (lambda a, v: a.task(print, {"v": v}, id="t"), "subclass of hr.Task", "class Alerts"),
+    "no task": (lambda a, v: a.task(print, {"v": v}, id="t"), "subclass of hr.tasks.Task", "class Alerts"),
     "neither": (lambda a, v: a.task(Neither(), {"v": v}, id="t"), "neither process nor process_batch", "override one"),
     "both": (lambda a, v: a.task(Both(), {"v": v}, id="t"), "both process and process_batch", "override one"),
     "async": (lambda a, v: a.task(Async(), {"v": v}, id="t"), "Async.process is async", "plain method"),
-    "no id": (lambda a, v: a.task(Alerts(), {"v": v}), "so it needs an id", "alerts"),
+    "no id": (lambda a, v: a.task(Alerts(), {"v": v}, id=None), "so it needs an id", "alerts"),
     "no copy": (lambda a, v: a.task(Locked(), {"v": v}, id="t"), "can't be copied", "init"),
     "inputs": (lambda a, v: a.task(Alerts(), v, id="t"), "inputs= names the streams", "views"),
     "no inputs": (lambda a, v: a.task(Alerts(), {}, id="t"), "inputs= names the streams", "views"),
@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
 def test_what_makes_no_sense_is_refused_where_it_is_declared(case: str) -> None:
     declare, message, hint = REFUSED[case]
     app, views = declared()
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         declare(app, views)
     assert hint in (caught.value.hint or "")
     assert "test_low_level_tasks.py" in caught.value.message
@@ -209,19 +209,19 @@ def test_what_makes_no_sense_is_refused_where_it_is_declared(case: str) -> None:
 def test_a_store_and_a_table_of_one_name_would_share_their_state() -> None:
     app, views = declared()
     app.table("alerts.last", key="member", schema=VIEWS)
-    with pytest.raises(hr.DeclarationError, match=r"the id 'alerts.last' is already that of a table"):
+    with pytest.raises(hr.errors.DeclarationError, match=r"the id 'alerts.last' is already that of a table"):
         app.task(Alerts(), {"views": views}, id="alerts")
 
 
 def test_a_store_names_each_column_once() -> None:
-    with pytest.raises(hr.DeclarationError, match="'member' is in the key and in the value"):
-        hr.Store(key={"member": pl.String}, value={"member": pl.String})
+    with pytest.raises(hr.errors.DeclarationError, match="'member' is in the key and in the value"):
+        hr.tasks.Store(key={"member": pl.String}, value={"member": pl.String})
 
 
 def test_a_store_is_there_only_while_its_task_runs() -> None:
-    with pytest.raises(hr.UsageError, match="the store 'last' is there only while its task runs"):
+    with pytest.raises(hr.errors.UsageError, match="the store 'last' is there only while its task runs"):
         Alerts().last.get("ann")
-    with pytest.raises(hr.UsageError, match="'last' is a store"):
+    with pytest.raises(hr.errors.UsageError, match="'last' is a store"):
         Alerts().last = 3  # type: ignore[assignment]
 
 
@@ -229,5 +229,5 @@ def test_inputs_of_a_task_need_equal_partition_counts() -> None:
     app, views = declared()
     orders = app.input("orders", VIEWS, event_time="ts")
     app.task(Alerts(), {"views": views, "orders": orders}, id="alerts")
-    with pytest.raises(hr.PlanError, match=r"task 'alerts' .* brings together"):
+    with pytest.raises(hr.errors.PlanError, match=r"task 'alerts' .* brings together"):
         app.test(partitions={"views": 2, "orders": 3})

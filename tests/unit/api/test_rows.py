@@ -96,7 +96,7 @@ def test_the_event_time_stays_if_its_column_does(views: hr.Stream, schema: Any, 
     ],
 )
 def test_map_needs_one_or_the_other(views: hr.Stream, function: Callable[[Any], Any], found: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=f"the columns of the result are unknown: .*{found}") as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=f"the columns of the result are unknown: .*{found}") as caught:
         views.map(function)
     assert caught.value.hint == (
         'either give schema={"url": pl.String, ...}, or annotate the function to return a dataclass'
@@ -104,7 +104,7 @@ def test_map_needs_one_or_the_other(views: hr.Stream, function: Callable[[Any], 
 
 
 def test_flat_map_wants_an_iterable(views: hr.Stream) -> None:
-    with pytest.raises(hr.DeclarationError, match="the columns of the result are unknown") as caught:
+    with pytest.raises(hr.errors.DeclarationError, match="the columns of the result are unknown") as caught:
         views.flat_map(to_page)  # type: ignore[arg-type]
     assert "an Iterable of a dataclass" in str(caught.value.hint)
 
@@ -113,7 +113,7 @@ def test_an_unreadable_annotation_says_so(views: hr.Stream) -> None:
     def local(row: Any) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
         return row
 
-    with pytest.raises(hr.DeclarationError, match="can't be read: name 'Nowhere' is not defined"):
+    with pytest.raises(hr.errors.DeclarationError, match="can't be read: name 'Nowhere' is not defined"):
         views.map(local)
 
 
@@ -124,7 +124,7 @@ async def slowly(row: Any) -> Page:
 @pytest.mark.parametrize(("wrong", "message"), [(pl.col("url"), "must be a function"), (slowly, "is async")])
 def test_only_plain_functions(views: hr.Stream, wrong: Any, message: str) -> None:
     for step in (views.map, views.flat_map, views.map_batches, views.sink):
-        with pytest.raises(hr.DeclarationError, match=message):
+        with pytest.raises(hr.errors.DeclarationError, match=message):
             step(wrong)
 
 
@@ -156,14 +156,14 @@ wrapping = wraps(wrapped)(lambda row: wrapped(row, None))
 def test_a_function_that_takes_something_else_is_refused_where_it_is_given(
     views: hr.Stream, function: Any, takes: str
 ) -> None:
-    with pytest.raises(hr.DeclarationError, match=takes) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=takes) as caught:
         views.filter(function)
     assert f"at {__file__}:" in caught.value.message
     for step in (views.map, views.flat_map, views.map_async):
-        with pytest.raises(hr.DeclarationError, match=takes):
+        with pytest.raises(hr.errors.DeclarationError, match=takes):
             step(function, schema={"path": pl.String})
     for step in (views.map_batches, views.sink):
-        with pytest.raises(hr.DeclarationError, match=r"one argument \(a batch\)"):
+        with pytest.raises(hr.errors.DeclarationError, match=r"one argument \(a batch\)"):
             step(function)
 
 
@@ -176,9 +176,9 @@ def test_a_function_that_may_take_it_is_not(views: hr.Stream, function: Any) -> 
 
 
 def test_aggregates_and_remote_tables_say_what_they_call_with() -> None:
-    with pytest.raises(hr.DeclarationError, match=r"2 arguments \(the result so far, a row\)"):
-        hr.fold(0, lambda so_far: so_far, dtype=pl.Int64)  # type: ignore[arg-type, misc]
-    with pytest.raises(hr.DeclarationError, match=r"2 arguments \(a value, another one\)"):
-        hr.reduce(lambda a: a, "ms")  # type: ignore[arg-type, misc]
-    with pytest.raises(hr.DeclarationError, match=r"one argument \(keys\), but takes \(\)"):
-        hr.remote(lambda: ())  # type: ignore[arg-type, misc]
+    with pytest.raises(hr.errors.DeclarationError, match=r"2 arguments \(the result so far, a row\)"):
+        hr.aggregates.fold(0, lambda so_far: so_far, dtype=pl.Int64)  # type: ignore[arg-type, misc]
+    with pytest.raises(hr.errors.DeclarationError, match=r"2 arguments \(a value, another one\)"):
+        hr.aggregates.reduce(lambda a: a, "ms")  # type: ignore[arg-type, misc]
+    with pytest.raises(hr.errors.DeclarationError, match=r"one argument \(keys\), but takes \(\)"):
+        hr.tables.remote(lambda: ())  # type: ignore[arg-type, misc]

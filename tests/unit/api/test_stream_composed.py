@@ -1,4 +1,4 @@
-"""split, key_by, sample and pipe: made of other operators."""
+"""split, sample and pipe: made of other operators."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.api.choosing import sampler
-from headrace.api.operators.columns import Filter, Project
-from headrace.api.operators.streams import PartitionBy
+from headrace.api.operators.columns import Filter
 from headrace.serdes.hashing import partition_of
 
 VIEWS: dict[str, Any] = {"member": pl.String, "ms": pl.Int64}
@@ -58,16 +57,6 @@ def test_split_takes_a_boolean_column_and_one_branch_with_others(app: hr.App) ->
     assert all(part.schema == views.schema for part in parts.values())
 
 
-def test_key_by_is_partition_by_with_named_keys(app: hr.App, views: hr.Stream) -> None:
-    keyed = views.key_by("member", day=pl.col("ts") // 86_400_000, id="by-day", partitions=3)
-    keyed.send_to(app.output("out"))
-    nodes = app.graph().nodes
-    assert isinstance(nodes["with_columns-1"].operator, Project)
-    assert nodes["by-day"].operator == PartitionBy("by-day", ("member", "day"))
-    assert list(keyed.schema.columns) == [*views.schema.columns, "day"]
-    assert keyed.event_time == views.event_time
-
-
 def sampled(frame: pl.DataFrame, fraction: float, by: Any = "member", seed: int | None = None) -> pl.DataFrame:
     return sampler(hr.Schema.of(VIEWS), fraction, by, seed)(frame)
 
@@ -109,7 +98,7 @@ def test_a_sample_without_a_key_takes_about_so_many() -> None:
 
 
 def test_a_sample_keeps_columns_and_event_time(views: hr.Stream) -> None:
-    part = views.sample(0.5, by=["member", "url"], seed=3)
+    part = views.sample(0.5, key=["member", "url"], seed=3)
     assert (part.schema, part.event_time) == (views.schema, views.event_time)
 
 
@@ -143,19 +132,15 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
     (lambda s: s.split({"a": pl.col("ms") > 1}, others="a"), "others='a' is the name of a branch already"),
     (lambda s: s.sample(0), "fraction=0 is not a part of all"),
     (lambda s: s.sample(1.1), "fraction=1.1 is not a part of all"),
-    (lambda s: s.sample(-0.5, by="url"), "fraction=-0.5 is not a part of all"),
+    (lambda s: s.sample(-0.5, key="url"), "fraction=-0.5 is not a part of all"),
     (lambda s: s.sample(float("nan")), "fraction=nan is not a part of all"),
     (lambda s: s.sample(True), "fraction=True is not a part of all"),
     (lambda s: s.sample("0.1"), "fraction='0.1' is not a part of all"),
-    (lambda s: s.sample(0.1, by=[]), "sample: by= names no column"),
-    (lambda s: s.sample(0.1, by="nope"), "there is no column 'nope'"),
+    (lambda s: s.sample(0.1, key=[]), "sample: key= names no column"),
+    (lambda s: s.sample(0.1, key="nope"), "there is no column 'nope'"),
     (lambda s: s.sample(0.1, seed=3), "seed= chooses keys"),
-    (lambda s: s.sample(0.1, by="url", seed=-1), "seed=-1 is not a number from 0 up"),
-    (lambda s: s.sample(0.1, by="url", seed="x"), "seed='x' is not a number from 0 up"),
-    (lambda s: s.key_by("url"), "partition_by owns something durable, so it needs an id"),
-    (lambda s: s.key_by(id="x"), "partition_by needs a key"),
-    (lambda s: s.key_by(url=pl.col("url").str.head(1), id="x"), "would replace the column 'url'"),
-    (lambda s: s.key_by(day=pl.col("nope"), id="x"), "there is no column 'nope'"),
+    (lambda s: s.sample(0.1, key="url", seed=-1), "seed=-1 is not a number from 0 up"),
+    (lambda s: s.sample(0.1, key="url", seed="x"), "seed='x' is not a number from 0 up"),
 ]
 
 
@@ -163,7 +148,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
 def test_what_is_wrong_is_said_with_the_users_line(
     views: hr.Stream, step: Callable[[hr.Stream], object], message: str
 ) -> None:
-    with pytest.raises(hr.DeclarationError) as info:
+    with pytest.raises(hr.errors.DeclarationError) as info:
         step(views)
     assert message in str(info.value)
     assert "test_stream_composed.py:" in str(info.value)
@@ -171,5 +156,5 @@ def test_what_is_wrong_is_said_with_the_users_line(
 
 def test_a_split_by_nothing_says_how_to_write_it(views: hr.Stream) -> None:
     for call in (views.split, lambda: views.split({}), lambda: views.split(others="rest")):
-        with pytest.raises(hr.DeclarationError, match="there is nothing to split by"):
+        with pytest.raises(hr.errors.DeclarationError, match="there is nothing to split by"):
             call()

@@ -29,8 +29,8 @@ def test_drop_late_is_a_step_without_an_id(app: hr.App, views: hr.Stream) -> Non
 
 
 WRONG: list[tuple[Callable[[Any], object], str]] = [
-    (lambda s: s.deduplicate("url", "1h"), "deduplicate owns something durable, so it needs an id"),
-    (lambda s: s.deduplicate([], "1h", id="x"), "by= names no column, so any two messages would be duplicates"),
+    (lambda s: s.deduplicate("url", "1h", id=None), "deduplicate owns something durable, so it needs an id"),
+    (lambda s: s.deduplicate([], "1h", id="x"), "key= names no column, so any two messages would be duplicates"),
     (lambda s: s.deduplicate("nope", "1h", id="x"), "there is no column 'nope'"),
     (lambda s: s.deduplicate([3], "1h", id="x"), "a key is a column name, not int"),
     (lambda s: s.rename({"url": "__time"}).deduplicate("__time", "1h", id="x"), "the column '__time' can't be a key"),
@@ -48,7 +48,7 @@ WRONG: list[tuple[Callable[[Any], object], str]] = [
 def test_what_is_wrong_is_said_with_the_users_line(
     views: hr.Stream, step: Callable[[hr.Stream], object], message: str
 ) -> None:
-    with pytest.raises(hr.DeclarationError) as info:
+    with pytest.raises(hr.errors.DeclarationError) as info:
         step(views)
     assert message in str(info.value)
     assert "test_stream_deduplicate.py:" in str(info.value)
@@ -56,5 +56,5 @@ def test_what_is_wrong_is_said_with_the_users_line(
 
 def test_late_messages_cannot_go_to_a_table(app: hr.App, views: hr.Stream) -> None:
     table: Any = app.table("t", key="member", schema={"member": pl.String})
-    with pytest.raises(hr.DeclarationError, match="late messages go to an output"):
+    with pytest.raises(hr.errors.DeclarationError, match="late messages go to an output"):
         views.drop_late(late_to=table)

@@ -33,7 +33,7 @@ def test_a_function_sees_rows_of_the_input_schema(app: hr.App, views: hr.Stream)
 
 
 def test_an_unknown_column_names_the_likeliest_and_the_line(views: hr.Stream) -> None:
-    with pytest.raises(hr.DeclarationError) as caught:
+    with pytest.raises(hr.errors.DeclarationError) as caught:
         views.filter(pl.col("urll") != "/health")
     assert caught.value.message.startswith("filter: there is no column 'urll'\n  at ")
     assert "test_stream_filter.py" in caught.value.message
@@ -42,11 +42,11 @@ def test_an_unknown_column_names_the_likeliest_and_the_line(views: hr.Stream) ->
 
 
 def test_the_predicate_must_be_boolean(views: hr.Stream) -> None:
-    with pytest.raises(hr.DeclarationError, match=r'the predicate col\("ms"\) is Int64, not Boolean'):
+    with pytest.raises(hr.errors.DeclarationError, match=r'the predicate col\("ms"\) is Int64, not Boolean'):
         views.filter(pl.col("ms"))
 
 
 @pytest.mark.parametrize("wrong", [3, None, True])
 def test_other_things_are_no_predicate(views: hr.Stream, wrong: object) -> None:
-    with pytest.raises(hr.DeclarationError, match="the predicate must be"):
+    with pytest.raises(hr.errors.DeclarationError, match="the predicate must be"):
         views.filter(wrong)  # type: ignore[arg-type]

@@ -27,19 +27,19 @@ def test_another_order_of_columns_is_put_right(app: hr.App, views: hr.Stream) ->
 
 def test_a_difference_is_named(views: hr.Stream) -> None:
     with pytest.raises(
-        hr.DeclarationError, match="'ts' is missing; 'extra' is not expected; 'ms' is String, not Int64"
+        hr.errors.DeclarationError, match="'ts' is missing; 'extra' is not expected; 'ms' is String, not Int64"
     ):
         views.merge(views.select("member", "url", ms="url", extra="url"))
 
 
 def test_another_app_s_stream_is_refused(views: hr.Stream) -> None:
     other = hr.App("other").input("views", views.schema)
-    with pytest.raises(hr.DeclarationError, match="belongs to the app 'other', and this flow to 'page-views'"):
+    with pytest.raises(hr.errors.DeclarationError, match="belongs to the app 'other', and this flow to 'page-views'"):
         views.merge(other)
 
 
 def test_merging_nothing_or_no_stream(views: hr.Stream) -> None:
-    with pytest.raises(hr.DeclarationError, match="nothing to merge with"):
+    with pytest.raises(hr.errors.DeclarationError, match="nothing to merge with"):
         views.merge()
-    with pytest.raises(hr.DeclarationError, match="must be a stream, and is str views"):
+    with pytest.raises(hr.errors.DeclarationError, match="must be a stream, and is str views"):
         views.merge("views")  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ ACROSS_ROWS = [
 
 @pytest.mark.parametrize("expr", ACROSS_ROWS, ids=str)
 def test_what_looks_at_other_rows_is_refused(views: hr.Stream, expr: pl.Expr) -> None:
-    with pytest.raises(hr.DeclarationError, match="looks at more than one row"):
+    with pytest.raises(hr.errors.DeclarationError, match="looks at more than one row"):
         views.with_columns(expr)
 
 
@@ -97,7 +97,7 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
 
 @pytest.mark.parametrize(("step", "message"), WRONG)
 def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         step(views)
     assert "\n  at " in caught.value.message
     assert "test_stream_select.py" in caught.value.message

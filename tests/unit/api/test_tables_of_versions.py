@@ -60,7 +60,7 @@ def table(app: hr.App) -> hr.Table:
     ],
 )
 def test_wrong_declarations(declare: Callable[[hr.App], object], message: str, hint: str | None) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         declare(hr.App("wrong"))
     assert (hint or "") in (caught.value.hint or "")
 
@@ -79,7 +79,7 @@ def test_the_time_of_a_join_is_asked_though_it_is_that_of_a_window() -> None:
     rates = table(app)
     app.input("i", RATES, event_time="ts").send_to(rates)
     sales = app.input("sales", SALES, event_time="at")
-    counts = sales.window(hr.tumbling("1m"), key="currency", agg={"n": hr.count()}, id="per-minute")
+    counts = sales.window(hr.tumbling("1m"), key="currency", id="per-minute").agg(n=hr.count())
     counts.join(rates, id="at-their-end").sink(print)
     times = [getattr(node.operator, "time", None) for node in app.graph().nodes.values()]
     assert [(time.column, time.offset_ms) for time in times if time is not None] == [("ts", 0), ("window_end", -1)]

@@ -13,10 +13,10 @@ from headrace.api.operators.task import TaskStep
 VIEWS = {"member": pl.String, "ts": pl.Int64}
 
 
-class Counted(hr.Task):
-    seen = hr.Store(key={"member": pl.String}, value={"n": pl.Int64})
+class Counted(hr.tasks.Task):
+    seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         if message["ts"] < 0:
             raise ValueError("before time")
         count = (self.seen.get(message["member"]) or {"n": 0})["n"] + 1
@@ -46,9 +46,11 @@ def test_it_is_the_step_that_app_task_makes() -> None:
         return found
 
     one, other = hr.App("one"), hr.App("one")
-    letters: dict[str, Any] = {"on_error": "dead_letter", "dead_letter": "odd", "event_time": "ts", "id": "counted"}
-    by_stream = views_of(one).process(Counted(), {"counts": COUNTS}, **letters)
-    by_app = other.task(Counted(), {"messages": views_of(other)}, {"counts": COUNTS}, **letters)
+    letters: dict[str, Any] = {"on_error": "dead_letter", "event_time": "ts", "id": "counted"}
+    by_stream = views_of(one).process(Counted(), {"counts": COUNTS}, dead_letter=one.output("odd"), **letters)
+    by_app = other.task(
+        Counted(), {"messages": views_of(other)}, {"counts": COUNTS}, dead_letter=other.output("odd"), **letters
+    )
     assert shape(one, by_stream) == shape(other, by_app)
 
 
@@ -72,9 +74,9 @@ def test_without_outputs_it_is_an_end() -> None:
 
 def test_mistakes_are_told_at_its_own_line_and_in_its_own_words() -> None:
     app = hr.App("counted")
-    with pytest.raises(hr.DeclarationError, match="so it needs an id") as caught:
-        views_of(app).process(Counted())
+    with pytest.raises(hr.errors.DeclarationError, match="so it needs an id") as caught:
+        views_of(app).process(Counted(), id=None)  # type: ignore[arg-type]
     assert 'process(..., id="alerts")' in (caught.value.hint or "")
     assert "test_tasks_of_a_flow.py" in caught.value.message
-    with pytest.raises(hr.DeclarationError, match="this is the class Counted"):
+    with pytest.raises(hr.errors.DeclarationError, match="this is the class Counted"):
         views_of(hr.App("other")).process(Counted, id="counted")  # type: ignore[arg-type]

@@ -14,11 +14,11 @@ COUNT = {"n": hr.count()}
 
 
 def test_the_result_has_keys_bounds_and_aggregates(app: hr.App, views: hr.Stream) -> None:
-    counts = views.window(hr.tumbling("10s"), key="member", agg={"n": hr.count()}, id="per-10s")
+    counts = views.window(hr.tumbling("10s"), key="member", id="per-10s").agg(n=hr.count())
     counts.send_to(app.output("counts"))
     operator = app.graph().nodes["per-10s"].operator
     assert isinstance(operator, Window)
-    assert (operator.shape, operator.keys) == (hr.Tumbling(10_000), ("member",))
+    assert (operator.shape, operator.keys) == (hr.windows.Tumbling(10_000), ("member",))
     assert (operator.event_time, operator.input) == (EventTime("ts"), views.schema)
     assert [name for name, _ in operator.aggregates] == ["n"]
     columns = {"member": pl.String, "window_start": pl.Int64, "window_end": pl.Int64, "n": pl.Int64}
@@ -27,15 +27,15 @@ def test_the_result_has_keys_bounds_and_aggregates(app: hr.App, views: hr.Stream
 
 
 def test_windows_follow_windows(views: hr.Stream) -> None:
-    per_second = views.window(hr.tumbling("1s"), key="member", agg=COUNT, id="per-second")
-    per_minute = per_second.window(hr.tumbling("1m"), key="member", agg={"n": hr.sum("n")}, id="per-minute")
+    per_second = views.window(hr.tumbling("1s"), key="member", id="per-second").agg(**COUNT)
+    per_minute = per_second.window(hr.tumbling("1m"), key="member", id="per-minute").agg(n=hr.sum("n"))
     assert per_minute.schema == per_second.schema
 
 
 @pytest.mark.parametrize("time", [pl.Datetime("us"), pl.Datetime("ms", "Europe/Berlin")])
 def test_bounds_are_of_the_type_of_the_event_time(app: hr.App, time: pl.Datetime) -> None:
     stream = app.input("timed", {"k": pl.String, "at": time}, event_time="at")
-    columns = stream.window(hr.tumbling("1h"), key=["k"], agg=COUNT, id="w").schema.columns
+    columns = stream.window(hr.tumbling("1h"), key=["k"], id="w").agg(**COUNT).schema.columns
     assert (columns["window_start"], columns["window_end"]) == (time, time)
 
 
@@ -57,33 +57,34 @@ def test_sums_are_wide_enough(app: hr.App, value: Any, result: Any) -> None:
 
 @pytest.mark.parametrize("value", [pl.Int8, pl.String, pl.Float32, pl.Date, pl.Datetime("ns")])
 def test_min_and_max_keep_the_type(app: hr.App, value: Any) -> None:
-    assert aggregated(app, value, hr.min("v")) == value
-    assert aggregated(hr.App("other"), value, hr.max(pl.col("v"))) == value
+    assert aggregated(app, value, hr.aggregates.min("v")) == value
+    assert aggregated(hr.App("other"), value, hr.aggregates.max(pl.col("v"))) == value
 
 
 def test_mean_is_a_float_and_collect_a_list(app: hr.App) -> None:
-    assert aggregated(app, pl.Int8, hr.mean("v")) == pl.Float64
-    assert aggregated(hr.App("b"), pl.String, hr.collect("v")) == pl.List(pl.String)
+    assert aggregated(app, pl.Int8, hr.aggregates.mean("v")) == pl.Float64
+    assert aggregated(hr.App("b"), pl.String, hr.aggregates.implode("v")) == pl.List(pl.String)
     assert aggregated(hr.App("c"), pl.String, hr.count("v")) == pl.Int64
 
 
-def aggregated(app: hr.App, dtype: Any, aggregate: hr.Aggregate) -> pl.DataType:
+def aggregated(app: hr.App, dtype: Any, aggregate: hr.aggregates.Aggregate) -> pl.DataType:
     stream = app.input("values", {"k": pl.String, "v": dtype, "ts": pl.Int64}, event_time="ts")
-    window = stream.window(hr.tumbling("1s"), key="k", agg={"result": aggregate}, id="w")
+    window = stream.window(hr.tumbling("1s"), key="k", id="w").agg(result=aggregate)
     return window.schema.columns["result"]
 
 
 WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
-    (lambda s: s.window(hr.tumbling("1s"), key="member", agg=COUNT), "window owns something durable"),
-    (lambda s: s.window(hr.tumbling("1s"), key="nope", agg=COUNT, id="w"), "there is no column 'nope'"),
-    (lambda s: s.window(hr.tumbling("1s"), key="member", agg={}, id="w"), "agg= names no aggregate"),
-    (lambda s: s.window("1s", key="member", agg=COUNT, id="w"), "the shape of a window can't be str '1s'"),  # type: ignore[arg-type]
+    (lambda s: s.window(hr.tumbling("1s"), key="member", id=None).agg(**COUNT), "window owns something durable"),
+    (lambda s: s.window(hr.tumbling("1s"), key="nope", id="w").agg(**COUNT), "there is no column 'nope'"),
+    (lambda s: s.window(hr.tumbling("1s"), key="member", id="w").agg(), "it names no aggregate"),
+    (lambda s: s.window("1s", key="member", id="w").agg(**COUNT), "the shape of a window can't be str '1s'"),  # type: ignore[arg-type]
     (lambda s: window(s, member=hr.count()), "the aggregate 'member' has the name of a key"),
     (lambda s: window(s, window_end=hr.count()), "'window_end' has the name of a window's own column"),
-    (lambda s: window(s, n=pl.len()), "agg 'n' must be an aggregate, and is Expr"),
-    (lambda s: window(s, n=hr.sum("url")), "agg 'n': there is no sum of String"),
-    (lambda s: window(s, n=hr.mean("url")), "agg 'n': there is no mean of String"),
-    (lambda s: window(s, n=hr.sum("nope")), "agg 'n': there is no column 'nope'"),
+    (lambda s: window(s, n=pl.col("ms")), "agg: 'n': col(.*) is not an aggregation that a window knows"),
+    (lambda s: window(s, n=3), "agg: 'n' must be an aggregate, and is int 3"),
+    (lambda s: window(s, n=hr.sum("url")), "agg: 'n': there is no sum of String"),
+    (lambda s: window(s, n=hr.aggregates.mean("url")), "agg: 'n': there is no mean of String"),
+    (lambda s: window(s, n=hr.sum("nope")), "agg: 'n': there is no column 'nope'"),
     (lambda s: window(s, n=hr.sum(pl.col("ms").sum())), "looks at more than one row"),
     (lambda s: hr.sum(3), "sum: its argument must be a column name"),  # type: ignore[arg-type]
     (lambda s: hr.tumbling(0), "size: 0 is below 1 ms"),
@@ -93,12 +94,12 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
 
 
 def window(stream: hr.Stream, **agg: Any) -> hr.Stream:
-    return stream.window(hr.tumbling("1s"), key="member", agg=agg, id="w")
+    return stream.window(hr.tumbling("1s"), key="member", id="w").agg(**agg)
 
 
 @pytest.mark.parametrize(("step", "message"), WRONG)
 def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message) as caught:
+    with pytest.raises(hr.errors.DeclarationError, match=message) as caught:
         step(views)
     assert "\n  at " in caught.value.message
     assert "test_windowing.py" in caught.value.message
@@ -106,5 +107,5 @@ def test_errors(views: hr.Stream, step: Callable[[hr.Stream], object], message: 
 
 def test_names_of_headraces_own_may_not_enter(views: hr.Stream) -> None:
     ours = views.with_columns(__start=pl.col("ts"))
-    with pytest.raises(hr.DeclarationError, match="'__start' can't enter a window"):
-        ours.window(hr.tumbling("1s"), key="member", agg=COUNT, id="w")
+    with pytest.raises(hr.errors.DeclarationError, match="'__start' can't enter a window"):
+        ours.window(hr.tumbling("1s"), key="member", id="w").agg(**COUNT)

@@ -29,7 +29,7 @@ class Shop:
     def __init__(self, home: Path, interval: str = "200ms") -> None:
         self.home = home
         for name, columns in (("prices-in", PRICES), ("stock-in", STOCK), ("rates-in", RATES), ("sales", RATES)):
-            hr.create_stream(name, 2, columns, home=home)
+            hr.streams.create_stream(name, 2, columns, home=home)
         self.app = hr.App("shop", home=str(home), checkpoint_interval=interval)
         prices = self.app.table("prices", key="article", schema=PRICES)
         stock = self.app.table("stock", key=("place", "shelf"), schema=STOCK)
@@ -38,7 +38,7 @@ class Shop:
         self.app.input("stock-in", STOCK).send_to(stock)
         self.app.input("sales", RATES).join(rates, how="left").send_to(self.app.output("worth"))
         self.writers = {
-            name: hr.StreamWriter(name, home=home) for name in ("prices-in", "stock-in", "rates-in", "sales")
+            name: hr.streams.StreamWriter(name, home=home) for name in ("prices-in", "stock-in", "rates-in", "sales")
         }
         self.errors: list[BaseException] = []
 
@@ -115,7 +115,7 @@ class Shop:
 
         def there() -> bool:
             try:
-                with hr.open_table("shop", table, home=self.home) as reader:
+                with hr.tables.open_table("shop", table, home=self.home) as reader:
                     return reader.scan(limit=None).height == rows
             except HeadraceError as error:
                 if not error.retry:

@@ -29,8 +29,10 @@ Cli = Callable[..., Any]
 def views_app(home: Path, name: str) -> hr.App:
     app = hr.App(name, home=str(home), checkpoint_interval=100)
     views = app.input("views", {"member": pl.Int64, "ts": pl.Int64}, event_time="ts")
-    counted = views.partition_by("member", id="by-member", partitions=2).window(
-        hr.tumbling("1s"), key="member", agg={"views": hr.count()}, id="counted"
+    counted = (
+        views.partition_by("member", id="by-member", partitions=2)
+        .window(hr.tumbling("1s"), key="member", id="counted")
+        .agg(views=hr.count())
     )
     counted.send_to(app.output(f"{name}-counts", partitions=2))
     return app
@@ -66,9 +68,9 @@ class Driven:
 @pytest.fixture
 def running(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driven]:
     monkeypatch.setattr(task_state, "SNAPSHOT_AFTER_BYTES", 1000)
-    hr.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
+    hr.streams.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
     driven = Driven(home, "page-views")
-    with hr.StreamWriter("views", home=home) as writer:
+    with hr.streams.StreamWriter("views", home=home) as writer:
         for n in range(12):
             writer.write([{"member": member, "ts": n * 700} for member in range(20)])
             driven.run(150)
@@ -152,7 +154,7 @@ def test_apps_and_stages_with_dashes_are_told_apart(home: Path, running: Driven)
 
 
 def test_a_task_that_has_not_committed(home: Path, cli: Cli) -> None:
-    hr.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
+    hr.streams.create_stream("views", 1, {"member": pl.Int64, "ts": pl.Int64}, home=home)
     driven = Driven(home, "page-views")
     driven.close()
     one = read_checkpoints(home, "page-views", "views/0")[0]

@@ -17,15 +17,15 @@ Cli = Callable[..., Any]
 VERSIONED = {**RATES, "ts": pl.Int64}
 
 
-class Counted(hr.Task):
+class Counted(hr.tasks.Task):
     """Where each currency was seen; its key isn't what messages are partitioned by."""
 
-    seen = hr.Store(key={"currency": pl.String}, value={"n": pl.Int64, "partition": pl.Int64}, ttl="30d")
+    seen = hr.tasks.Store(key={"currency": pl.String}, value={"n": pl.Int64, "partition": pl.Int64}, ttl="30d")
 
-    def init(self, context: hr.TaskContext) -> None:
+    def init(self, context: hr.tasks.TaskContext) -> None:
         self.partition = context.partition
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         before = self.seen.get(message["currency"]) or {"n": 0}
         self.seen.put(message["currency"], {"n": before["n"] + 1, "partition": self.partition})
 
@@ -42,15 +42,15 @@ class Kinds(Shop):
         self.home = home
         self.errors = []
         for name in ("rates-in", "sales"):
-            hr.create_stream(name, 2, VERSIONED, home=home)
-        self.writers = {name: hr.StreamWriter(name, home=home) for name in ("rates-in", "sales")}
+            hr.streams.create_stream(name, 2, VERSIONED, home=home)
+        self.writers = {name: hr.streams.StreamWriter(name, home=home) for name in ("rates-in", "sales")}
         self.app = app = hr.App("shop", home=str(home), checkpoint_interval="200ms")
         rates = app.input("rates-in", VERSIONED, event_time="ts").partition_by("currency", id="by-currency")
         rates.send_to(app.table("fast", "currency", VERSIONED, storage="memory"))
         rates.send_to(app.table("past", "currency", VERSIONED, versions="1d"))
         rates.send_to(app.table("fast-past", "currency", VERSIONED, versions="1d", storage="memory"))
-        rates.window(hr.tumbling("1s"), key="currency", agg={"n": hr.count()}, id="per-second").sink(_ignore)
-        away = app.table("away", "currency", RATES, remote=hr.remote(read=nothing))
+        rates.window(hr.tumbling("1s"), key="currency", id="per-second").agg(n=hr.count()).sink(_ignore)
+        away = app.table("away", "currency", RATES, remote=hr.tables.remote(read=nothing))
         sales = app.input("sales", VERSIONED, event_time="ts")
         sales.join(away, how="left").sink(_ignore)
         sales.process(Counted(), id="counted")
@@ -102,21 +102,21 @@ def test_rows_as_they_were_at_a_time(table: Cli, shop: Kinds, name: str) -> None
     early = table("get", name, "USD", "--at", "0")
     assert (early.code, early.out) == (1, "")
     assert f"table {name!r} had no row of the key USD" in early.err
-    with hr.open_table("shop", name, home=shop.home) as reader:
+    with hr.tables.open_table("shop", name, home=shop.home) as reader:
         assert reader.get("CHF", at=1_999) == {"currency": "CHF", "rate": 1.0, "ts": 1_000}
         assert reader.get("CHF", at=datetime(1970, 1, 1, 0, 0, 2)) == reader.get("CHF")
         assert reader.scan(at=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), limit=None)["rate"].to_list() == [1.0]
         assert reader.get_rows([("CHF",), ("USD",)], at=1_200)["currency"].to_list() == ["CHF"]
-        with pytest.raises(hr.UsageError, match="'soon' is no time"):
+        with pytest.raises(hr.errors.UsageError, match="'soon' is no time"):
             reader.get("CHF", at="soon")  # type: ignore[arg-type]
 
 
 def test_records_of_a_task_are_in_whichever_task_put_them(table: Cli, shop: Kinds) -> None:
     assert found(table("get", "counted.seen", "USD", "--json")) == [["USD", 1, 0], ["USD", 1, 1]]
     assert found(table("get", "counted.seen", "CHF", "--json")) == [["CHF", 2, 0]]
-    with hr.open_table("shop", "counted.seen", home=shop.home) as reader:
+    with hr.tables.open_table("shop", "counted.seen", home=shop.home) as reader:
         assert reader.get("CHF") == {"currency": "CHF", "n": 2, "partition": 0}
-        with pytest.raises(hr.DataError, match=r"'counted.seen' has 2 rows of one key") as caught:
+        with pytest.raises(hr.errors.DataError, match=r"'counted.seen' has 2 rows of one key") as caught:
             reader.get("USD")
         assert "what its task makes of messages isn't partitioned by the key" in (caught.value.hint or "")
 

@@ -37,7 +37,7 @@ def test_rows_show_when_their_version_is_committed(home: Path) -> None:
     articles = ["lamp", "desk", "sofa"]
     seen: list[int] = []
     for number, article in enumerate(articles):
-        with shop.running(), hr.open_table("shop", "prices", home=home, timeout=20) as prices:
+        with shop.running(), hr.tables.open_table("shop", "prices", home=home, timeout=20) as prices:
             assert sorted(prices.scan().get_column("article")) == sorted(articles[:number])
             seen.append(max(-1 if version is None else version for version in prices.versions.values()))
             shop.price(**{article: "1.00"})
@@ -63,7 +63,7 @@ def test_what_python_reads_has_its_types(home: Path) -> None:
     with shop.running():
         shop.until_committed("prices", 2)
         shop.until_committed("stock", 3)
-        with hr.open_table("shop", "prices", home=home) as prices:
+        with hr.tables.open_table("shop", "prices", home=home) as prices:
             row = prices.get("lamp")
             assert row is not None
             assert (str(row["euros"]), row["since"], row["picture"]) == ("20.50", SINCE, b"\x00\xff")
@@ -80,7 +80,7 @@ def test_what_python_reads_has_its_types(home: Path) -> None:
                 prices.get(7)
             with pytest.raises(UsageError, match="0 keys"):
                 prices.get_rows([])
-        with hr.open_table("shop", "stock", home=home) as stock:
+        with hr.tables.open_table("shop", "stock", home=home) as stock:
             assert stock.get("attic", 1) == {"place": "attic", "shelf": 1, "pieces": 7}
             with pytest.raises(DataError, match="2 rows of one key, in different tasks"):
                 stock.get("cellar", 1)
@@ -94,7 +94,7 @@ def test_a_reader_finds_the_app_again_when_it_was_started_anew(home: Path) -> No
     shop.price(lamp="20.50")
     with shop.running():
         shop.until_committed("prices", 1)
-        prices = hr.open_table("shop", "prices", home=home)
+        prices = hr.tables.open_table("shop", "prices", home=home)
         assert prices.get("lamp") is not None
     with pytest.raises(UnavailableError):
         prices.get("lamp")
@@ -114,13 +114,13 @@ def fetch(keys: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
 
 
 def test_where_tables_are_stored_and_which_cant_be_read(home: Path, cli: Cli) -> None:
-    hr.create_stream("changes", 1, {"article": pl.String}, home=home)
+    hr.streams.create_stream("changes", 1, {"article": pl.String}, home=home)
     shop = Shop(home)
     table = shop.app.table("quick", key="article", schema={"article": pl.String}, storage="memory")
     changes = shop.app.input("changes", {"article": pl.String})
     changes.send_to(table)
     columns = {"article": pl.String, "euros": pl.Float64}
-    away = shop.app.table("away", key="article", schema=columns, remote=hr.remote(fetch))
+    away = shop.app.table("away", key="article", schema=columns, remote=hr.tables.remote(fetch))
     changes.join(away).send_to(shop.app.output("priced"))
     with shop.running():
         missed = cli("table", "get", "shop", "quick", "lamp")

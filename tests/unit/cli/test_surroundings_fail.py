@@ -48,8 +48,8 @@ def files_no_larger_than() -> Iterator[Callable[[int | None], None]]:
 
 
 def write(*numbers: int) -> None:
-    hr.create_stream("numbers", 1, {"n": pl.Int64})
-    with hr.StreamWriter("numbers") as writer:
+    hr.streams.create_stream("numbers", 1, {"n": pl.Int64})
+    with hr.streams.StreamWriter("numbers") as writer:
         for number in numbers:
             writer.write([{"n": number}])
 
@@ -120,9 +120,9 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
     write(1)
     file = home / "streams" / "numbers" / "p00000.log"
     (tmp_path / "rows.jsonl").write_text('{"n":2}\n')
-    with hr.StreamWriter("numbers") as writer:
+    with hr.streams.StreamWriter("numbers") as writer:
         files_no_larger_than(file.stat().st_size)
-        with pytest.raises(hr.InfrastructureError, match="could not be written") as caught:
+        with pytest.raises(hr.errors.InfrastructureError, match="could not be written") as caught:
             writer.write([{"n": 2}])
         assert "make room on the disk; then go on: these rows are kept" in (caught.value.hint or "")
         refused = cli("stream", "write", "numbers", "rows.jsonl")
@@ -131,7 +131,7 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
         assert "hint: make room on the disk; then write the rest" in refused.err
         files_no_larger_than(None)
         writer.write([{"n": 3}])
-    assert hr.read_stream("numbers")["n"].to_list() == [1, 2, 3]
+    assert hr.streams.read_stream("numbers")["n"].to_list() == [1, 2, 3]
 
 
 def test_an_input_that_was_replaced_while_the_app_was_stopped(

@@ -34,17 +34,17 @@ def test_what_is_given_comes_before_the_variable(
 def test_streams_are_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path / "here"))
-    hr.create_stream("numbers", 1, {"n": pl.Int64})
-    with hr.StreamWriter("numbers") as writer:
+    hr.streams.create_stream("numbers", 1, {"n": pl.Int64})
+    with hr.streams.StreamWriter("numbers") as writer:
         writer.write([{"n": 1}])
-    assert hr.read_stream("numbers")["n"].to_list() == [1]
-    assert hr.StreamReader("numbers").partitions == 1
+    assert hr.streams.read_stream("numbers")["n"].to_list() == [1]
+    assert hr.streams.StreamReader("numbers").partitions == 1
     assert (tmp_path / "here" / "streams" / "numbers").is_dir()
     assert not (tmp_path / ".headrace").exists()
-    with pytest.raises(hr.InfrastructureError, match=f"no app 'shop' has ever run on {tmp_path / 'here'}"):
-        hr.open_table("shop", "prices")
+    with pytest.raises(hr.errors.InfrastructureError, match=f"no app 'shop' has ever run on {tmp_path / 'here'}"):
+        hr.tables.open_table("shop", "prices")
 
 
 def test_what_is_no_folder_is_said() -> None:
-    with pytest.raises(hr.UsageError, match="home=5 is not a folder"):
-        hr.read_stream("numbers", home=5)  # type: ignore[arg-type]
+    with pytest.raises(hr.errors.UsageError, match="home=5 is not a folder"):
+        hr.streams.read_stream("numbers", home=5)  # type: ignore[arg-type]

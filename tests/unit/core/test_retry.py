@@ -48,5 +48,5 @@ def test_half_of_a_pause_is_left_to_chance_and_none_is_longer_than_the_longest(
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message):
-        hr.retry(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(hr.errors.DeclarationError, match=message):
+        hr.calls.retry(**wrong)  # type: ignore[arg-type]

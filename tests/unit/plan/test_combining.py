@@ -20,46 +20,50 @@ def app_with(steps: Callable[[hr.App, hr.Stream], None]) -> hr.App:
 
 
 def per_member(app: hr.App, views: hr.Stream) -> None:
-    window = views.partition_by("member", id="by-member").window(hr.tumbling("1s"), key="member", agg=COUNT, id="w")
+    window = views.partition_by("member", id="by-member").window(hr.tumbling("1s"), key="member", id="w").agg(**COUNT)
     window.send_to(app.output("out"))
 
 
 def finer_keys(app: hr.App, views: hr.Stream) -> None:
-    window = views.partition_by("member", id="by-member").window(
-        hr.tumbling("1s"), key=["page", "member"], agg=COUNT, id="w"
+    window = (
+        views.partition_by("member", id="by-member")
+        .window(hr.tumbling("1s"), key=["page", "member"], id="w")
+        .agg(**COUNT)
     )
     window.send_to(app.output("out"))
 
 
 def sessions(app: hr.App, views: hr.Stream) -> None:
     shuffled = views.partition_by("member", id="by-member")
-    shuffled.window(hr.session("1s"), key="member", agg=COUNT, id="w").send_to(app.output("out"))
+    shuffled.window(hr.session("1s"), key="member", id="w").agg(**COUNT).send_to(app.output("out"))
 
 
 def sessions_with_panes(app: hr.App, views: hr.Stream) -> None:
     shuffled = views.partition_by("member", id="by-member")
-    shuffled.window(hr.session("1s"), key="member", agg=COUNT, id="w", early=hr.every(2)).send_to(app.output("out"))
+    shuffled.window(hr.session("1s"), key="member", id="w", early=hr.triggers.every(2)).agg(**COUNT).send_to(
+        app.output("out")
+    )
 
 
 def sessions_whose_late_messages_are_wanted(app: hr.App, views: hr.Stream) -> None:
     shuffled = views.partition_by("member", id="by-member")
     late = app.output("late")
-    shuffled.window(hr.session("1s"), key="member", agg=COUNT, id="w", late_to=late).send_to(app.output("out"))
+    shuffled.window(hr.session("1s"), key="member", id="w", late_to=late).agg(**COUNT).send_to(app.output("out"))
 
 
 def other_keys(app: hr.App, views: hr.Stream) -> None:
-    window = views.partition_by("member", id="by-member").window(hr.tumbling("1s"), key="page", agg=COUNT, id="w")
+    window = views.partition_by("member", id="by-member").window(hr.tumbling("1s"), key="page", id="w").agg(**COUNT)
     window.send_to(app.output("out"))
 
 
 def a_step_between(app: hr.App, views: hr.Stream) -> None:
     shuffled = views.partition_by("member", id="by-member").filter(pl.col("page") != "/")
-    shuffled.window(hr.tumbling("1s"), key="member", agg=COUNT, id="w").send_to(app.output("out"))
+    shuffled.window(hr.tumbling("1s"), key="member", id="w").agg(**COUNT).send_to(app.output("out"))
 
 
 def messages_wanted_too(app: hr.App, views: hr.Stream) -> None:
     shuffled = views.partition_by("member", id="by-member")
-    shuffled.window(hr.tumbling("1s"), key="member", agg=COUNT, id="w").send_to(app.output("out"))
+    shuffled.window(hr.tumbling("1s"), key="member", id="w").agg(**COUNT).send_to(app.output("out"))
     shuffled.send_to(app.output("copies"))
 
 

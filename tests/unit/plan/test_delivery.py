@@ -20,8 +20,8 @@ def planned(guarantee: Any) -> Any:
     app = hr.App("edges", guarantee=guarantee)
     views = app.input("views", {"member": pl.String})
     views.send_to(app.output("framed"))
-    views.send_to(app.output("files", system=hr.files("out/")))
-    views.send_to(app.output("table", system=hr.sql(SECRET, "views", key="member")))
+    views.send_to(app.output("files", system=hr.io.files("out/")))
+    views.send_to(app.output("table", system=hr.io.sql(SECRET, "views", key="member")))
     views.sink(print)
     return plan(app.graph(), {"views": StreamInfo("views", 2)})
 

@@ -37,12 +37,12 @@ def by_town(stream: hr.Stream) -> hr.Stream:
 KNOWN: list[tuple[Steps, str | tuple[str, ...], tuple[str, ...]]] = [
     (by_town, "town", ("town",)),
     (by_town, ("land", "town"), ("town",)),
-    (lambda s: s.partition_by("town", "land", id="by"), ("land", "town"), ("town", "land")),
+    (lambda s: s.partition_by(["town", "land"], id="by"), ("land", "town"), ("town", "land")),
     (lambda s: by_town(s).filter(pl.col("people") > 1), "town", ("town",)),
     (lambda s: by_town(s).select("town", "people"), "town", ("town",)),
     (lambda s: by_town(s).select(city="town", n="people"), "city", ("city",)),
     (lambda s: by_town(s).with_columns(people=pl.col("people") * 2), "town", ("town",)),
-    (lambda s: by_town(s).window(hr.tumbling("1s"), key="town", agg={"n": hr.count()}, id="w"), "town", ("town",)),
+    (lambda s: by_town(s).window(hr.tumbling("1s"), key="town", id="w").agg(n=hr.count()), "town", ("town",)),
     (
         lambda s: by_town(s).join(s.partition_by("town", id="right"), on="town", within="1s", id="j"),
         "town",
@@ -60,7 +60,7 @@ def test_behind_a_partition_by_of_columns_of_the_key(
 
 UNKNOWN: list[tuple[Steps, str | tuple[str, ...]]] = [
     (lambda s: s, "town"),
-    (lambda s: s.partition_by("land", "town", id="by"), "town"),
+    (lambda s: s.partition_by(["land", "town"], id="by"), "town"),
     (lambda s: s.partition_by("land", id="by"), "town"),
     (lambda s: by_town(s).filter(lambda row: True), "town"),
     (lambda s: by_town(s).with_columns(town=pl.col("town").str.to_uppercase()), "town"),

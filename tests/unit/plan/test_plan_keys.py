@@ -39,7 +39,7 @@ def looked_up(left: Flow, filling: Flow, on: str | list[str] | None = None) -> h
 
 
 def by(*keys: str | pl.Expr, id: str = "left") -> Flow:
-    return lambda stream: stream.partition_by(*keys, id=id)
+    return lambda stream: stream.partition_by(list(keys), id=id)
 
 
 def as_it_is(stream: hr.Stream) -> hr.Stream:
@@ -117,9 +117,7 @@ def test_both_sides_have_to_be_partitioned_by_the_same(left: Flow, right: Flow) 
 
 def test_keys_go_through_a_join_and_a_window() -> None:
     def counted(stream: hr.Stream) -> hr.Stream:
-        counts = by("shop")(stream).window(
-            hr.tumbling("1m"), key=["shop", "member"], agg={"n": hr.count()}, id="per-minute"
-        )
+        counts = by("shop")(stream).window(hr.tumbling("1m"), key=["shop", "member"], id="per-minute").agg(n=hr.count())
         return counts.rename({"window_start": "ts"}).select("member", "shop", "ts", "window_end")
 
     with pytest.raises(PlanError, match="'left' is partitioned by 'shop'"):

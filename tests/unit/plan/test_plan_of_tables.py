@@ -31,9 +31,9 @@ def rendered() -> RenderedPlan:
     rates.send_to(app.table("fast", "currency", RATES, storage="memory", ttl="1h"))
     rates.send_to(app.table("past", "currency", RATES, versions="1d"))
     rates.send_to(app.table("all", "currency", RATES))
-    rates.send_to(app.table("written", "currency", RATES, remote=hr.remote(read=read, write=write)))
-    rates.send_to(app.table("sql", "currency", RATES, remote=hr.sql_table("sqlite:///rates.db", "rates")))
-    cached = app.table("cached", "currency", RATES, remote=hr.cached(hr.remote(read=read), ttl="1m"))
+    rates.send_to(app.table("written", "currency", RATES, remote=hr.tables.remote(read=read, write=write)))
+    rates.send_to(app.table("sql", "currency", RATES, remote=hr.tables.sql_table("sqlite:///rates.db", "rates")))
+    cached = app.table("cached", "currency", RATES, remote=hr.tables.cached(hr.tables.remote(read=read), ttl="1m"))
     rates.join(cached, how="left").send_to(app.output("found"))
     return render(plan(app.graph(), {"rates": StreamInfo("rates", 2, None)}))
 

@@ -23,9 +23,9 @@ def behind_the_filter(steps: Steps) -> tuple[str, ...] | None:
     return needed_columns(graph, combined_windows(graph))["filter-1"]
 
 
-def counted(stream: hr.Stream, **agg: hr.Aggregate) -> hr.Stream:
+def counted(stream: hr.Stream, **agg: hr.aggregates.Aggregate) -> hr.Stream:
     shuffled = stream.partition_by("member", id="by-member")
-    return shuffled.window(hr.tumbling("1s"), key="member", agg=agg or {"n": hr.count()}, id="w")
+    return shuffled.window(hr.tumbling("1s"), key="member", id="w").agg(**(agg or {"n": hr.count()}))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,10 @@ def counted(stream: hr.Stream, **agg: hr.Aggregate) -> hr.Stream:
         (lambda s: s, None),
         (counted, ("member", "ts")),
         (lambda s: counted(s, total=hr.sum(pl.col("ms") * 2)), ("member", "ms", "ts")),
-        (lambda s: counted(s.with_columns(half=pl.col("ms") / 2), most=hr.max("half")), ("member", "ms", "ts")),
+        (
+            lambda s: counted(s.with_columns(half=pl.col("ms") / 2), most=hr.aggregates.max("half")),
+            ("member", "ms", "ts"),
+        ),
         (lambda s: s.select("member"), ("member",)),
         (lambda s: s.select(m="member"), ("member",)),
         (lambda s: s.select(pl.struct(cs.all()).alias("all")), None),
@@ -43,9 +46,9 @@ def counted(stream: hr.Stream, **agg: hr.Aggregate) -> hr.Stream:
         (lambda s: s.merge(s.filter(pl.col("ms") > 1)).select("ts"), ("ms", "ts")),
         (lambda s: s.deduplicate("url", "1h", id="d").select("ms"), ("url", "ms", "ts")),
         (lambda s: s.drop_late().select("ms"), ("ms", "ts")),
-        (lambda s: s.sample(0.5, by="member").select("ms"), ("member", "ms")),
+        (lambda s: s.sample(0.5, key="member").select("ms"), ("member", "ms")),
         (lambda s: s.sample(0.5).select("ms"), ("ms",)),
-        (lambda s: counted(s.drop_late().sample(1, by="url").deduplicate("ms", "1h", id="d")), None),
+        (lambda s: counted(s.drop_late().sample(1, key="url").deduplicate("ms", "1h", id="d")), None),
         (lambda s: counted(s.drop_late().deduplicate("ms", "1h", id="d")), ("member", "ms", "ts")),
     ],
 )
@@ -66,7 +69,7 @@ def test_steps_that_leave_rows_out_hand_on_what_they_are_given() -> None:
     app = hr.App("pruning")
     views = app.input("views", COLUMNS, event_time="ts").filter(pl.col("url") != "/")
     for name, step in {
-        "sampled": views.sample(1, by="member").sample(1),
+        "sampled": views.sample(1, key="member").sample(1),
         "once": views.deduplicate("member", "1s", id="d"),
         "timely": views.drop_late(),
     }.items():

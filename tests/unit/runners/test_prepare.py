@@ -19,11 +19,11 @@ COLUMNS = {"n": pl.Int64}
 
 @pytest.fixture
 def app(tmp_path: Path) -> hr.App:
-    hr.create_stream("numbers", 2, COLUMNS, home=tmp_path)
+    hr.streams.create_stream("numbers", 2, COLUMNS, home=tmp_path)
     app = hr.App("doubles", home=tmp_path)
     dealt = app.input("numbers", COLUMNS).partition_by("n", id="dealt")
     dealt.select(pl.col("n") * 2).send_to(app.output("doubles"))
-    dealt.send_to(app.output("report", system=hr.files(str(tmp_path / "report"), format="jsonl")))
+    dealt.send_to(app.output("report", system=hr.io.files(str(tmp_path / "report"), format="jsonl")))
     return app
 
 

@@ -56,13 +56,13 @@ def orders_app(home: Path, **settings: Any) -> hr.App:
     orders = app.input("orders", COLUMNS, event_time="ts", lateness=500)
     by_member = orders.filter(pl.col("amount") > 0).partition_by("member", id="by-member")
     by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
-    per_second = by_member.window(
-        hr.tumbling("1s"), key="member", agg={"orders": hr.count(), "amount": hr.sum("amount")}, id="per-second"
+    per_second = by_member.window(hr.tumbling("1s"), key="member", id="per-second").agg(
+        orders=hr.count(), amount=hr.sum("amount")
     )
     per_second.send_to(app.output("member-seconds", partitions=PARTITIONS))
     regions = per_second.with_columns(region=pl.col("member") % 3).partition_by("region", id="by-region")
-    regions.window(
-        hr.tumbling("5s"), key="region", agg={"orders": hr.sum("orders"), "amount": hr.sum("amount")}, id="per-region"
+    regions.window(hr.tumbling("5s"), key="region", id="per-region").agg(
+        orders=hr.sum("orders"), amount=hr.sum("amount")
     ).send_to(app.output("region-totals", partitions=PARTITIONS))
     return app
 
@@ -86,8 +86,8 @@ class Orders:
     """The input: orders from a seed, a little shuffled in time, never later than allowed."""
 
     def __init__(self, home: Path, seed: int = 0) -> None:
-        hr.create_stream("orders", PARTITIONS, COLUMNS, home=home)
-        self._writer = hr.StreamWriter("orders", home=home)
+        hr.streams.create_stream("orders", PARTITIONS, COLUMNS, home=home)
+        self._writer = hr.streams.StreamWriter("orders", home=home)
         self._random = np.random.default_rng(seed)
         self.written: list[pl.DataFrame] = []
         self.members = 50
@@ -206,7 +206,7 @@ class DrivenApp:
         return found
 
     def rows(self, output: str, *, committed: bool = True) -> pl.DataFrame:
-        return hr.read_stream(output, committed=committed, home=self.home)
+        return hr.streams.read_stream(output, committed=committed, home=self.home)
 
 
 def stateful(hosts: Sequence[TaskHost]) -> list[TaskHost]:

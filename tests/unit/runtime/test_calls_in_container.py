@@ -28,7 +28,7 @@ def asking(home: Path, gate: Gate) -> hr.App:
 
 
 def written(home: Path, *numbers: int, seal: bool = False) -> None:
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         writer.write(pl.DataFrame({"n": numbers}, schema=ROW))
         if seal:
             writer.seal()
@@ -59,11 +59,11 @@ def running(home: Path, gate: Gate) -> Iterator[tuple[Container, threading.Threa
 
 
 def out(home: Path) -> list[int]:
-    return hr.read_stream("out", home=home)["n"].to_list()
+    return hr.streams.read_stream("out", home=home)["n"].to_list()
 
 
 def test_it_ends_when_the_last_call_is_answered(tmp_path: Path) -> None:
-    hr.create_stream("numbers", 1, ROW, home=tmp_path)
+    hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
     written(tmp_path, 1, 2, seal=True)
     gate = Gate()
     with running(tmp_path, gate) as (_, thread):
@@ -75,7 +75,7 @@ def test_it_ends_when_the_last_call_is_answered(tmp_path: Path) -> None:
 
 
 def test_a_drain_gives_calls_a_moment_and_commits_their_results(tmp_path: Path) -> None:
-    hr.create_stream("numbers", 1, ROW, home=tmp_path)
+    hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
     written(tmp_path, 1)
     gate = Gate()
     with running(tmp_path, gate) as (container, thread):
@@ -88,7 +88,7 @@ def test_a_drain_gives_calls_a_moment_and_commits_their_results(tmp_path: Path) 
 
 
 def test_a_drain_does_not_wait_for_calls_for_ever_and_the_next_run_makes_them_again(tmp_path: Path) -> None:
-    hr.create_stream("numbers", 1, ROW, home=tmp_path)
+    hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
     written(tmp_path, 1)
     gate = Gate()
     with running(tmp_path, gate) as (container, thread):

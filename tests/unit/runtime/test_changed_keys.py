@@ -27,10 +27,10 @@ def table_app(home: Path, key: Any, **kind: Any) -> hr.App:
 def task_app(home: Path, key: Any) -> hr.App:
     names = (key,) if isinstance(key, str) else key
 
-    class OfKey(hr.Task):
-        kept = hr.Store(key=dict.fromkeys(names, pl.String), value={"n": pl.Int64})
+    class OfKey(hr.tasks.Task):
+        kept = hr.tasks.Store(key=dict.fromkeys(names, pl.String), value={"n": pl.Int64})
 
-        def process(self, message: Any, out: hr.Out) -> None:
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             self.kept.put(message["a"] if len(names) == 1 else ("x",) * len(names), {"n": 1})
 
     app = hr.App("kept", home=str(home), checkpoint_interval=INTERVAL_MS)
@@ -48,7 +48,7 @@ KINDS: dict[str, Declared] = {
 
 
 def write(home: Path, rows: list[tuple[str, str, int]]) -> None:
-    with hr.StreamWriter("changes", home=home) as writer:
+    with hr.streams.StreamWriter("changes", home=home) as writer:
         writer.write(pl.DataFrame(rows, CHANGES, orient="row"))
 
 
@@ -67,7 +67,7 @@ def run(app: hr.App) -> None:
 def test_a_changed_key_is_refused_at_the_start(
     tmp_path: Path, kind: str, before: Any, after: Any, from_changelog: bool
 ) -> None:
-    hr.create_stream("changes", 1, CHANGES, home=tmp_path)
+    hr.streams.create_stream("changes", 1, CHANGES, home=tmp_path)
     # Rows that are put, replaced and, of what is kept elsewhere, taken out: each form of a change is replayed.
     write(tmp_path, [("lamp", "x", 1), ("desk", "y", 2)])
     run(KINDS[kind](tmp_path, before))
@@ -79,14 +79,16 @@ def test_a_changed_key_is_refused_at_the_start(
     first = before if isinstance(before, str) else before[0]
     with (
         DrivenApp(KINDS[kind](tmp_path, after)) as driven,
-        pytest.raises(hr.DeclarationError, match=f"is kept by the key {first}: String.*, and is now declared with"),
+        pytest.raises(
+            hr.errors.DeclarationError, match=f"is kept by the key {first}: String.*, and is now declared with"
+        ),
     ):
         driven.start()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_other_changes_of_the_columns_are_none_of_the_key(tmp_path: Path, kind: str) -> None:
-    hr.create_stream("changes", 1, CHANGES, home=tmp_path)
+    hr.streams.create_stream("changes", 1, CHANGES, home=tmp_path)
     write(tmp_path, [("lamp", "x", 1)])
     run(KINDS[kind](tmp_path, "a"))
     run(KINDS[kind](tmp_path, "a"))

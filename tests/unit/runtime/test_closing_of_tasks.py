@@ -17,17 +17,17 @@ ROW = {"n": pl.Int64}
 closed: list[tuple[str, int]] = []
 
 
-class Failing(hr.Task):
+class Failing(hr.tasks.Task):
     """Fails on 0, and whenever it closes."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.number = -1
 
-    def init(self, context: hr.TaskContext) -> None:
+    def init(self, context: hr.tasks.TaskContext) -> None:
         self.number = context.partition
 
-    def process(self, message: dict[str, Any], out: hr.Out) -> None:
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
         if not message["n"]:
             raise ValueError("the first trouble")
         out.send("out", message)
@@ -39,7 +39,7 @@ class Failing(hr.Task):
 
 def failing(home: Path) -> hr.App:
     app = hr.App("failing", home=str(home))
-    hr.create_stream("numbers", 2, ROW, home=home)
+    hr.streams.create_stream("numbers", 2, ROW, home=home)
     flow = app.input("numbers", ROW)
     for name in ("a", "b"):
         flow = app.task(Failing(name), {"numbers": flow}, {"out": ROW}, id=name)["out"]
@@ -50,7 +50,7 @@ def failing(home: Path) -> hr.App:
 
 def test_what_went_wrong_first_is_told_and_everything_is_closed(tmp_path: Path) -> None:
     app = failing(tmp_path)
-    with hr.StreamWriter("numbers", home=tmp_path) as writer:
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         writer.write(pl.DataFrame({"n": [0]}))
     with DrivenApp(app) as driven:
         tasks = [task.name for stage in driven.plan.stages for task in stage.tasks]

@@ -54,7 +54,9 @@ def named(app: hr.App, flow: hr.Stream, id_: str, waits: bool) -> hr.Stream:
     if not waits:
         by_name = pl.when(pl.col("k") % 3 != 0).then(pl.col("k") * 10).otherwise(0)
         return flow.with_columns(v=pl.col("v") + by_name)
-    table = app.table(id_, key="k", schema={"k": pl.Int64, "name": pl.Int64}, remote=hr.remote(names_later, batch=2))
+    table = app.table(
+        id_, key="k", schema={"k": pl.Int64, "name": pl.Int64}, remote=hr.tables.remote(names_later, batch=2)
+    )
     found = flow.join(table, how="left").with_columns(v=pl.col("v") + pl.col("name").fill_null(0))
     return found.select(*ROW)
 
@@ -70,22 +72,22 @@ def dealt(app: hr.App, flow: hr.Stream, id_: str, waits: bool) -> hr.Stream:
 def windowed(app: hr.App, flow: hr.Stream, id_: str, waits: bool) -> hr.Stream:
     summed = {"v": hr.sum("v")}
     dealt = flow.partition_by("k", id=f"{id_}-dealt")
-    return dealt.window(hr.tumbling(f"{SPAN_MS}ms"), key="k", agg=summed, id=id_).select(*ROW)
+    return dealt.window(hr.tumbling(f"{SPAN_MS}ms"), key="k", id=id_).agg(**summed).select(*ROW)
 
 
-class Summing(hr.Task):
+class Summing(hr.tasks.Task):
     """What ``windowed`` does, by timers."""
 
-    sums = hr.Store(key={"k": pl.Int64, "end": pl.Int64}, value={"v": pl.Int64})
+    sums = hr.tasks.Store(key={"k": pl.Int64, "end": pl.Int64}, value={"v": pl.Int64})
 
-    def process(self, message: dict[str, Any], out: hr.Out) -> None:
+    def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
         end = (message["window_end"] // SPAN_MS + 1) * SPAN_MS
         key = (message["k"], end)
         known = self.sums.get(key)
         self.sums.put(key, {"v": message["v"] + (known["v"] if known else 0)})
         out.set_timer(key, end)
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         found = self.sums.get(timer.key)
         assert found is not None
         self.sums.delete(timer.key)

@@ -126,7 +126,7 @@ def test_a_reader_that_starts_upcoming_begins_in_mid_stream(tmp_path: Path, orde
 def test_what_plain_writers_add_to_a_committed_stream_counts_once(tmp_path: Path, orders: Orders) -> None:
     """The reader goes back to the first frame that it held, and comes by theirs a second time."""
     writer, reader = started(tmp_path)
-    with writer, reader, hr.StreamWriter("seen", home=tmp_path) as plain:
+    with writer, reader, hr.streams.StreamWriter("seen", home=tmp_path) as plain:
         writer.start()
         both(writer, reader, 4 * INTERVAL_MS + 40)
         added = 0

@@ -257,12 +257,15 @@ def test_a_table_that_was_kept_by_another_key_is_refused_at_the_start(tmp_path: 
         app.input("changes", {"article": pl.String, "shop": pl.String}).send_to(table)
         return app
 
-    hr.create_stream("changes", 1, {"article": pl.String, "shop": pl.String}, home=tmp_path)
-    with hr.StreamWriter("changes", home=tmp_path) as writer:
+    hr.streams.create_stream("changes", 1, {"article": pl.String, "shop": pl.String}, home=tmp_path)
+    with hr.streams.StreamWriter("changes", home=tmp_path) as writer:
         writer.write(pl.DataFrame({"article": ["lamp"], "shop": ["x"]}))
     with DrivenApp(app("article")) as driven:
         container = driven.start()
         driven.run(800)
         driven.drain(container)
-    with DrivenApp(app("shop")) as driven, pytest.raises(hr.DeclarationError, match="is kept by the key article"):
+    with (
+        DrivenApp(app("shop")) as driven,
+        pytest.raises(hr.errors.DeclarationError, match="is kept by the key article"),
+    ):
         driven.start()

@@ -37,7 +37,9 @@ def read(app: hr.App) -> pl.DataFrame:
 
 def app_of(folder: Path, columns: Any, **options: Any) -> hr.App:
     app = hr.App("sales")
-    app.input("bids", columns, system=hr.files(folder / "bids.*"), **options).send_to(app.output("kept"))
+    if options.get("on_error") == "dead_letter":
+        options["dead_letter"] = app.output("unreadable")
+    app.input("bids", columns, system=hr.io.files(folder / "bids.*"), **options).send_to(app.output("kept"))
     return app
 
 
@@ -57,7 +59,7 @@ def test_columns_that_are_not_declared_are_not_read(tmp_path: Path, format: str)
 
 def test_a_dead_letter_keeps_the_whole_row(tmp_path: Path) -> None:
     pl.DataFrame(BIDS).write_parquet(tmp_path / "bids.parquet")
-    app = app_of(tmp_path, {"price": pl.Int64}, on_error="dead_letter", dead_letter="unreadable")
+    app = app_of(tmp_path, {"price": pl.Int64}, on_error="dead_letter")
     assert read(app).columns == list(BIDS)
 
 

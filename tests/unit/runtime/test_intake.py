@@ -59,7 +59,7 @@ bad_input = pytest.mark.parametrize(("record", "refused", "stay", "says"), BAD)
 def test_fail_stops_at_the_message_and_says_where(record: bytes, refused: int, stay: int, says: str) -> None:
     with app("fail").test(2) as t:
         t.feed("views", GOOD, partition=1)
-        with pytest.raises(hr.DataError, match=r"views\[1\] at offset 1: .*" + re.escape(says)):
+        with pytest.raises(hr.errors.DataError, match=r"views\[1\] at offset 1: .*" + re.escape(says)):
             t.feed_bytes("views", record, partition=1)
 
 
@@ -98,7 +98,7 @@ def test_an_app_goes_on_behind_what_it_skipped() -> None:
 
 
 def test_the_remedy_is_named() -> None:
-    with app("fail").test() as t, pytest.raises(hr.DataError) as info:
+    with app("fail").test() as t, pytest.raises(hr.errors.DataError) as info:
         t.feed("views", [{"member": "a", "ts": None}])
     assert "give input 'views' on_error=\"skip\"" in str(info.value)
 
@@ -143,7 +143,7 @@ def test_what_an_intermediate_stream_holds_is_never_skipped() -> None:
     intake = Intake(spec, TaskMetrics(), _no_letters)
     ssp = SSP(spec.stream, 0)
     assert intake.decode(ssp, [5], [frame(GOOD)])[0].equals(GOOD)
-    with pytest.raises(hr.DataError, match=r"by-member\[0\] at offset 5: column 'ts' .* is missing") as info:
+    with pytest.raises(hr.errors.DataError, match=r"by-member\[0\] at offset 5: column 'ts' .* is missing") as info:
         intake.decode(ssp, [5], [frame(GOOD.drop("ts"))])
     assert "drain the app before" in str(info.value)
 

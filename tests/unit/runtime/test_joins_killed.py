@@ -16,14 +16,14 @@ def test_last_messages_survive(tmp_path: Path) -> None:
     """Views and carts of every member in turn: each pair is one of neighbours."""
     columns = {"member": pl.Int64, "n": pl.Int64}
     for name in ("views", "carts"):
-        hr.create_stream(name, 1, columns, home=tmp_path)
+        hr.streams.create_stream(name, 1, columns, home=tmp_path)
     declared = hr.App("carts-shown", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
     left, right = declared.input("views", columns), declared.input("carts", columns)
     left.join_latest(right, "member", ttl="1h", id="shown").send_to(declared.output("out"))
     members = range(20)
     with (
-        hr.StreamWriter("views", home=tmp_path) as views,
-        hr.StreamWriter("carts", home=tmp_path) as carts,
+        hr.streams.StreamWriter("views", home=tmp_path) as views,
+        hr.streams.StreamWriter("carts", home=tmp_path) as carts,
         DrivenApp(declared) as app,
     ):
         container = app.start()
@@ -65,11 +65,11 @@ LATENESS_MS = 2_000
 def test_each_order_finds_the_rate_of_its_time_however_often_tasks_are_killed(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     for name, columns in (("changes", RATES), ("orders", ORDERS)):
-        hr.create_stream(name, 2, columns, home=tmp_path)
+        hr.streams.create_stream(name, 2, columns, home=tmp_path)
     written: dict[str, list[pl.DataFrame]] = {"changes": [], "orders": []}
     with (
-        hr.StreamWriter("changes", home=tmp_path) as changes,
-        hr.StreamWriter("orders", home=tmp_path) as orders,
+        hr.streams.StreamWriter("changes", home=tmp_path) as changes,
+        hr.streams.StreamWriter("orders", home=tmp_path) as orders,
         DrivenApp(temporal(tmp_path)) as app,
     ):
         container = app.start()

@@ -12,11 +12,12 @@ from headrace.systems.base import StreamInfo
 def test_each_stage_that_reads_a_source_writes_a_letter_of_one_place() -> None:
     columns = {"member": pl.String, "ts": pl.Int64}
     app = hr.App("own-counts")
-    views = app.input("views", columns, event_time="ts", on_error="dead_letter", dead_letter="unreadable")
+    views = app.input("views", columns, event_time="ts", on_error="dead_letter", dead_letter=app.output("unreadable"))
     counts = app.table("counts", key="member")
     (
         views.partition_by("member", id="by-member")
-        .window(hr.tumbling("1m"), key="member", agg={"views": hr.count()}, id="per-minute")
+        .window(hr.tumbling("1m"), key="member", id="per-minute")
+        .agg(views=hr.count())
         .send_to(counts)
     )
     views.join(counts, how="left").send_to(app.output("found"))

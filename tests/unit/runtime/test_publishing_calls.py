@@ -16,7 +16,7 @@ from headrace.plan.render import render
 from headrace.testing.harness import TestApp
 
 ROW = {"member": pl.String, "n": pl.Int64}
-SOON = hr.retry(None, first=1, longest=1)
+SOON = hr.calls.retry(None, first=1, longest=1)
 
 
 class Place:
@@ -42,7 +42,7 @@ class Place:
         return [{"member": member, "n": self.rows[member]} for member in keys["member"] if member in self.rows]
 
 
-def writing(remote: hr.Remote, **settings: Any) -> hr.App:
+def writing(remote: hr.tables.Remote, **settings: Any) -> hr.App:
     app = hr.App("writing", **settings)
     table = app.table("places", key="member", schema=ROW, remote=remote)
     app.input("rows", ROW).send_to(table)
@@ -63,7 +63,7 @@ def turns(t: TestApp, until: Callable[[], bool]) -> None:
 
 def test_rows_are_written_when_they_are_committed_and_the_last_one_of_a_key_counts() -> None:
     place = Place()
-    with writing(hr.remote(write=place.write, batch=2)).test() as t:
+    with writing(hr.tables.remote(write=place.write, batch=2)).test() as t:
         t.feed("rows", rows("a", "b", "a", "c", "d"))
         assert place.pieces == []
         t.advance(1000)
@@ -76,7 +76,7 @@ def test_rows_are_written_when_they_are_committed_and_the_last_one_of_a_key_coun
 
 def test_what_was_not_committed_is_never_written() -> None:
     place = Place()
-    with writing(hr.remote(write=place.write)).test() as t:
+    with writing(hr.tables.remote(write=place.write)).test() as t:
         t.feed("rows", rows("a"))
         t.restart()
         assert place.pieces == []
@@ -90,7 +90,7 @@ def test_what_was_not_committed_is_never_written() -> None:
 def test_versions_are_written_in_order_and_reading_goes_on_while_the_place_is_away() -> None:
     place = Place()
     place.failures = [ConnectionError("refused")] * 10**6
-    with writing(hr.remote(write=place.write, retry=SOON)).test() as t:
+    with writing(hr.tables.remote(write=place.write, retry=SOON)).test() as t:
         host = t._container.hosts[0]
         for n in range(3):
             t.feed("rows", rows("a", start=n), settle=False)
@@ -112,7 +112,7 @@ def test_versions_are_written_in_order_and_reading_goes_on_while_the_place_is_aw
 def test_a_place_that_is_away_for_long_holds_the_reading_up_and_status_says_why() -> None:
     place = Place()
     place.failures = [ConnectionError("refused")] * 10**6
-    with writing(hr.remote(write=place.write, retry=SOON), ahead_bytes_max=100).test() as t:
+    with writing(hr.tables.remote(write=place.write, retry=SOON), ahead_bytes_max=100).test() as t:
         host = t._container.hosts[0]
         t.feed("rows", rows("a"), settle=False)
         t.clock.advance(1000)
@@ -131,7 +131,7 @@ def test_a_restart_in_the_middle_of_writing_writes_again() -> None:
         await gate({"n": batch["n"][0]})
         written.append(batch["n"].to_list())
 
-    with writing(hr.remote(write=write)).test() as t:
+    with writing(hr.tables.remote(write=write)).test() as t:
         t.feed("rows", rows("a", start=1))
         t.clock.advance(1000)
         turns(t, lambda: gate.asked == [1])
@@ -146,7 +146,7 @@ def test_a_restart_in_the_middle_of_writing_writes_again() -> None:
 
 def test_rows_that_are_null_but_for_their_key_are_deleted_where_there_is_a_function_for_it() -> None:
     place = Place()
-    with writing(hr.remote(write=place.write, delete=place.delete)).test() as t:
+    with writing(hr.tables.remote(write=place.write, delete=place.delete)).test() as t:
         t.feed("rows", rows("a", "b"))
         t.advance(1000)
         t.feed("rows", [{"member": "a", "n": None}, {"member": "c", "n": 1}])
@@ -159,7 +159,7 @@ def test_rows_are_deleted_where_there_is_a_function_for_it() -> None:
     place = Place()
     place.rows = {"a": 1, "b": 2}
     app = hr.App("writing")
-    remote = hr.remote(write=place.write, delete=place.delete)
+    remote = hr.tables.remote(write=place.write, delete=place.delete)
     app.input("gone", {"why": pl.String, "member": pl.String}).delete_from(
         app.table("places", key="member", schema={"n": pl.Int64, "member": pl.String}, remote=remote)
     )
@@ -167,14 +167,16 @@ def test_rows_are_deleted_where_there_is_a_function_for_it() -> None:
         t.feed("gone", [{"why": "left", "member": "a"}])
         t.end()
         assert (place.rows, place.pieces) == ({"b": 2}, [])
-    other = app.table("others", key="member", schema=ROW, remote=hr.remote(write=place.write))
-    with pytest.raises(hr.DeclarationError, match="nothing says how to delete rows of the remote table 'others'"):
+    other = app.table("others", key="member", schema=ROW, remote=hr.tables.remote(write=place.write))
+    with pytest.raises(
+        hr.errors.DeclarationError, match="nothing says how to delete rows of the remote table 'others'"
+    ):
         app.input("more", ROW).delete_from(other)
 
 
 def test_without_such_a_function_they_are_rows() -> None:
     place = Place()
-    with writing(hr.remote(write=place.write)).test() as t:
+    with writing(hr.tables.remote(write=place.write)).test() as t:
         t.feed("rows", [{"member": "a", "n": None}])
         t.end()
         assert place.rows == {"a": None}
@@ -191,7 +193,7 @@ def test_what_the_task_writes_goes_through_its_cache_or_around_it(write: Any, as
         return place.read(keys)
 
     app = hr.App("writing")
-    remote = hr.cached(hr.remote(read, place.write, delete=place.delete), ttl="1h", write=write)
+    remote = hr.tables.cached(hr.tables.remote(read, place.write, delete=place.delete), ttl="1h", write=write)
     table = app.table("places", key="member", schema=ROW, remote=remote)
     source = app.input("rows", ROW)
     source.join(table, how="left").send_to(app.output("out"))
@@ -209,8 +211,8 @@ def test_what_the_task_writes_goes_through_its_cache_or_around_it(write: Any, as
 def test_a_write_that_is_given_up_stops_the_app_and_names_table_and_line() -> None:
     place = Place()
     place.failures = [OSError("no route")] * 5
-    once = hr.remote(write=place.write, retry=hr.retry(2, first=1, longest=1))
-    with writing(once).test() as t, pytest.raises(hr.UserFunctionError) as info:
+    once = hr.tables.remote(write=place.write, retry=hr.calls.retry(2, first=1, longest=1))
+    with writing(once).test() as t, pytest.raises(hr.errors.UserFunctionError) as info:
         t.feed("rows", rows("a"))
         t.advance(1000)
     message = str(info.value)
@@ -222,8 +224,8 @@ def test_a_write_that_is_given_up_stops_the_app_and_names_table_and_line() -> No
 
 def test_a_row_without_a_key_is_an_error() -> None:
     with (
-        writing(hr.remote(write=Place().write)).test() as t,
-        pytest.raises(hr.DataError, match="sends rows without a key to table 'places'"),
+        writing(hr.tables.remote(write=Place().write)).test() as t,
+        pytest.raises(hr.errors.DataError, match="sends rows without a key to table 'places'"),
     ):
         t.feed("rows", [{"member": None, "n": 1}])
 
@@ -235,7 +237,7 @@ def test_the_run_loop_does_not_wait_for_a_write() -> None:
         begun.set()
         free.wait(TIME_MAX_S)
 
-    with writing(hr.remote(write=slow)).test() as t:
+    with writing(hr.tables.remote(write=slow)).test() as t:
         t.feed("rows", rows("a"))
         t.clock.advance(1000)
         turns(t, begun.is_set)
@@ -252,7 +254,7 @@ def test_the_run_loop_does_not_wait_for_a_write() -> None:
 def test_a_table_that_one_flow_writes_and_another_joins_ties_no_stages_and_is_at_least_once() -> None:
     place = Place()
     app = hr.App("writing")
-    table = app.table("places", key="member", schema=ROW, remote=hr.remote(place.read, place.write))
+    table = app.table("places", key="member", schema=ROW, remote=hr.tables.remote(place.read, place.write))
     app.input("rows", ROW).send_to(table)
     app.input("asked", ROW).join(table).send_to(app.output("out"))
     with app.test({"rows": 2, "asked": 3}) as t:
@@ -260,7 +262,7 @@ def test_a_table_that_one_flow_writes_and_another_joins_ties_no_stages_and_is_at
         shown = render(t.plan)
         assert (shown.streams["places"].delivery, shown.streams["out"].delivery) == ("at-least-once", "exactly-once")
         assert shown.tables["places"].writers == ("send_to-1",)
-        with pytest.raises(hr.UsageError, match="'places' is a remote table"):
+        with pytest.raises(hr.errors.UsageError, match="'places' is a remote table"):
             t.read("places")
         t.feed("rows", rows("a", start=5), partition=1)
         t.advance(1000)
@@ -269,7 +271,7 @@ def test_a_table_that_one_flow_writes_and_another_joins_ties_no_stages_and_is_at
 
 
 def test_the_rate_of_writes_is_that_of_the_app() -> None:
-    app = writing(hr.remote(write=Place().write, writes_per_s=40))
+    app = writing(hr.tables.remote(write=Place().write, writes_per_s=40))
     with app.test(4) as t:
         outputs: list[Any] = [host.publishing._outputs["places"] for host in t._container.hosts]
         lanes = [output._open["write"]() for output in outputs]
@@ -278,7 +280,7 @@ def test_the_rate_of_writes_is_that_of_the_app() -> None:
 
 def test_rows_that_are_written_and_rows_that_are_deleted_may_be_of_one_version() -> None:
     place = Place()
-    with writing(hr.remote(write=place.write, delete=place.delete)).test() as t:
+    with writing(hr.tables.remote(write=place.write, delete=place.delete)).test() as t:
         t.feed("rows", [*rows("a", "b"), {"member": "c", "n": None}])
         t.advance(1000)
         assert place.rows == {"a": 0, "b": 1}
@@ -302,7 +304,9 @@ def test_an_answer_that_was_asked_for_before_a_write_is_not_remembered_after_it(
         place.update(dict(batch.rows()))
 
     app = hr.App("both")
-    table = app.table("places", key="member", schema=ROW, remote=hr.cached(hr.remote(read, write), ttl="1h"))
+    table = app.table(
+        "places", key="member", schema=ROW, remote=hr.tables.cached(hr.tables.remote(read, write), ttl="1h")
+    )
     source = app.input("rows", ROW)
     source.filter(pl.col("n") >= 100).join(table).send_to(app.output("out"))
     source.filter(pl.col("n") < 100).send_to(table)
@@ -324,6 +328,6 @@ def test_an_answer_that_was_asked_for_before_a_write_is_not_remembered_after_it(
 
 def test_a_table_of_keys_alone_has_no_way_to_say_that_a_row_is_deleted() -> None:
     place = Place()
-    remote = hr.remote(write=place.write, delete=place.delete)
-    with pytest.raises(hr.DeclarationError, match="no columns but its key"):
+    remote = hr.tables.remote(write=place.write, delete=place.delete)
+    with pytest.raises(hr.errors.DeclarationError, match="no columns but its key"):
         hr.App("keys").table("members", key="member", schema={"member": pl.String}, remote=remote)

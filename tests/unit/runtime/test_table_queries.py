@@ -40,9 +40,9 @@ def storage(request: pytest.FixtureRequest) -> TableStorage:
 
 
 @pytest.fixture
-def changes(tmp_path: Path) -> Iterator[hr.StreamWriter]:
-    hr.create_stream("changes", 1, COLUMNS, home=tmp_path)
-    with hr.StreamWriter("changes", home=tmp_path) as writer:
+def changes(tmp_path: Path) -> Iterator[hr.streams.StreamWriter]:
+    hr.streams.create_stream("changes", 1, COLUMNS, home=tmp_path)
+    with hr.streams.StreamWriter("changes", home=tmp_path) as writer:
         yield writer
 
 
@@ -65,7 +65,7 @@ def scan(tables: CommittedTables, low: bytes = b"", high: bytes = b"", rows: int
 
 
 def test_rows_show_when_they_are_committed_and_not_before(
-    tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage
+    tmp_path: Path, changes: hr.streams.StreamWriter, storage: TableStorage
 ) -> None:
     with DrivenApp(prices_app(tmp_path, storage=storage)) as app:
         app.start()
@@ -90,7 +90,7 @@ def test_rows_show_when_they_are_committed_and_not_before(
         assert (found.version, found.more) == (host.machine.version, False)
 
 
-def test_bounds_and_pages(tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage) -> None:
+def test_bounds_and_pages(tmp_path: Path, changes: hr.streams.StreamWriter, storage: TableStorage) -> None:
     with DrivenApp(prices_app(tmp_path, storage=storage)) as app:
         app.start()
         rows = [(f"a{n:02}", n, "1.00") for n in range(10)]
@@ -115,7 +115,7 @@ def test_bounds_and_pages(tmp_path: Path, changes: hr.StreamWriter, storage: Tab
         assert (articles(one), one.more) == (["a05"], True)
 
 
-def test_only_keys_of_rows_can_be_asked_for(tmp_path: Path, changes: hr.StreamWriter) -> None:
+def test_only_keys_of_rows_can_be_asked_for(tmp_path: Path, changes: hr.streams.StreamWriter) -> None:
     with DrivenApp(prices_app(tmp_path)) as app:
         app.start()
         changes.write(priced(("lamp", 1, "2.50")))
@@ -130,7 +130,7 @@ def test_only_keys_of_rows_can_be_asked_for(tmp_path: Path, changes: hr.StreamWr
 
 
 def test_a_row_that_is_too_large_is_an_error(
-    tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, changes: hr.streams.StreamWriter, storage: TableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(committed_rows, "ROW_BYTES_MAX", 100)
     with DrivenApp(prices_app(tmp_path, storage=storage)) as app:
@@ -141,7 +141,7 @@ def test_a_row_that_is_too_large_is_an_error(
             scan(tables_of(app.hosts[0]))
 
 
-def test_what_has_expired_is_not_there(tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage) -> None:
+def test_what_has_expired_is_not_there(tmp_path: Path, changes: hr.streams.StreamWriter, storage: TableStorage) -> None:
     with DrivenApp(prices_app(tmp_path, "1m", storage)) as app:
         app.start()
         changes.write(priced(("lamp", 1, "2.50")))
@@ -154,7 +154,7 @@ def test_what_has_expired_is_not_there(tmp_path: Path, changes: hr.StreamWriter,
 
 
 def test_a_task_that_restores_or_has_gone_says_so(
-    tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage
+    tmp_path: Path, changes: hr.streams.StreamWriter, storage: TableStorage
 ) -> None:
     with DrivenApp(prices_app(tmp_path, storage=storage)) as app:
         container = app.start()
@@ -183,7 +183,7 @@ def test_state_in_memory_cant_be_read(tmp_path: Path) -> None:
 
 
 def test_a_reader_beside_the_run_loop_sees_whole_commits(
-    tmp_path: Path, changes: hr.StreamWriter, storage: TableStorage
+    tmp_path: Path, changes: hr.streams.StreamWriter, storage: TableStorage
 ) -> None:
     """Each batch changes all rows to one number: a mixture would be a commit seen in parts."""
     seen: list[tuple[int | None, tuple[Any, ...]]] = []
@@ -226,12 +226,12 @@ def test_a_reader_beside_the_run_loop_sees_whole_commits(
 
 def test_of_a_table_with_versions_the_newest_shows_unless_it_is_gone(tmp_path: Path) -> None:
     columns = {"article": pl.String, "euros": pl.Float64, "ts": pl.Int64, "gone": pl.Boolean}
-    hr.create_stream("changes", 1, columns, home=tmp_path)
+    hr.streams.create_stream("changes", 1, columns, home=tmp_path)
     declared = hr.App("prices", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
     changes = declared.input("changes", columns, event_time="ts")
     table = declared.table("prices", key="article", versions="1d", deleted="gone")
     changes.send_to(table)
-    with hr.StreamWriter("changes", home=tmp_path) as writer, DrivenApp(declared) as app:
+    with hr.streams.StreamWriter("changes", home=tmp_path) as writer, DrivenApp(declared) as app:
         app.start()
         rows = [("desk", 1.0, 10, False), ("lamp", 2.0, 10, False), ("lamp", 3.0, 20, False), ("desk", None, 20, True)]
         writer.write(pl.DataFrame(rows, schema=columns, orient="row"))
@@ -244,7 +244,7 @@ def test_of_a_table_with_versions_the_newest_shows_unless_it_is_gone(tmp_path: P
         assert scan(tables_of(app.hosts[0]), low=first.last + b"\x00").rows.height == 1
 
 
-def test_of_many_rows_in_memory_pages_are_everything_once(tmp_path: Path, changes: hr.StreamWriter) -> None:
+def test_of_many_rows_in_memory_pages_are_everything_once(tmp_path: Path, changes: hr.streams.StreamWriter) -> None:
     many = 70_000  # more than a piece has
     with DrivenApp(prices_app(tmp_path, storage="memory")) as app:
         app.start()

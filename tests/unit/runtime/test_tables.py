@@ -71,9 +71,7 @@ def test_event_time_and_the_end_are_those_of_the_other_inputs() -> None:
     app = hr.App("counted")
     table = app.table("countries", key="member", side_inputs=app.input("members", MEMBERS))
     views = app.input("views", VIEWS, event_time="ts").join(table, id="locate")
-    views.window(hr.tumbling("1s"), key="country", agg={"views": hr.count()}, id="per-second").send_to(
-        app.output("out")
-    )
+    views.window(hr.tumbling("1s"), key="country", id="per-second").agg(views=hr.count()).send_to(app.output("out"))
     with app.test() as t:
         t.feed("members", [member("ann", "AT")])
         t.feed("views", [view("ann", 100), view("ann", 1_000)])
@@ -143,7 +141,7 @@ def test_a_key_that_is_null_meets_the_policy_of_the_side_input() -> None:
         t.feed("members", [member(None, "??"), member("ann", "AT")])
         t.feed("views", [view("ann")])
         assert (countries(t), t.counter("skipped")) == ([("ann", "AT")], 1)
-    with enriched().test() as t, pytest.raises(hr.DataError, match=r"1 rows have no key; .* 'member' is null"):
+    with enriched().test() as t, pytest.raises(hr.errors.DataError, match=r"1 rows have no key; .* 'member' is null"):
         t.feed("members", [member("ann", "AT"), member(None, "??")])
 
 

@@ -37,8 +37,8 @@ class Inputs:
     def __init__(self, home: Path) -> None:
         streams = {"prices-in": PRICES, "changes": CHANGES, "orders": ORDERS}
         for name, columns in streams.items():
-            hr.create_stream(name, 2, columns, home=home)
-        self.prices, self.changes, self.orders = (hr.StreamWriter(name, home=home) for name in streams)
+            hr.streams.create_stream(name, 2, columns, home=home)
+        self.prices, self.changes, self.orders = (hr.streams.StreamWriter(name, home=home) for name in streams)
         self.price = 0
         self.written = 0
 
@@ -111,14 +111,14 @@ def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict
         app.input("changes", CHANGES).with_columns(level).send_to(app.table("levels", **declared))
         return app
 
-    hr.create_stream("changes", 1, CHANGES, home=tmp_path)
-    with hr.StreamWriter("changes", home=tmp_path) as writer:
+    hr.streams.create_stream("changes", 1, CHANGES, home=tmp_path)
+    with hr.streams.StreamWriter("changes", home=tmp_path) as writer:
         writer.write([{"member": 1, "level": 2}])
         with DrivenApp(app()) as driven:
             driven.start()
             driven.run(4 * INTERVAL_MS)
         writer.write([{"member": 2, "level": 3}])
-    with DrivenApp(app(**change)) as driven, pytest.raises(hr.DeclarationError, match=message):
+    with DrivenApp(app(**change)) as driven, pytest.raises(hr.errors.DeclarationError, match=message):
         driven.start()
         driven.run(INTERVAL_MS)
 
@@ -130,8 +130,8 @@ def test_tables_in_memory_and_of_versions_that_were_kept_otherwise_are_refused(t
         changes.send_to(app.table("levels", "member", CHANGES, **({"storage": "memory", "versions": "1h"} | changed)))
         return app
 
-    hr.create_stream("changes", 1, CHANGES, home=tmp_path)
-    with hr.StreamWriter("changes", home=tmp_path) as writer:
+    hr.streams.create_stream("changes", 1, CHANGES, home=tmp_path)
+    with hr.streams.StreamWriter("changes", home=tmp_path) as writer:
         writer.write([{"member": 1, "level": 2}])
     with DrivenApp(app()) as driven:
         driven.start()
@@ -140,6 +140,6 @@ def test_tables_in_memory_and_of_versions_that_were_kept_otherwise_are_refused(t
         ({"storage": "disk"}, "was kept in another form"),
         ({"versions": None}, "was kept with versions, and is now declared without"),
     ):
-        with DrivenApp(app(**change)) as driven, pytest.raises(hr.DeclarationError, match=message):
+        with DrivenApp(app(**change)) as driven, pytest.raises(hr.errors.DeclarationError, match=message):
             driven.start()
             driven.run(INTERVAL_MS)

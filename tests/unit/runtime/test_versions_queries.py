@@ -46,8 +46,8 @@ def keys(*currencies: str) -> list[bytes]:
 
 @pytest.mark.parametrize("storage", ["disk", "memory"])
 def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
-    hr.create_stream("rates-in", 1, RATES, home=tmp_path)
-    with hr.StreamWriter("rates-in", home=tmp_path) as writer, DrivenApp(rates_app(tmp_path, storage)) as app:
+    hr.streams.create_stream("rates-in", 1, RATES, home=tmp_path)
+    with hr.streams.StreamWriter("rates-in", home=tmp_path) as writer, DrivenApp(rates_app(tmp_path, storage)) as app:
 
         def write(*rows: tuple[str, float | None, int, bool]) -> None:
             writer.write(pl.DataFrame(rows, RATES, orient="row"))
@@ -91,25 +91,25 @@ def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
         assert "ask for 1970-01-01T00:00:02.500+00:00 or later" in (caught.value.hint or "")
 
 
-class Seen(hr.Task):
-    counts = hr.Store(key={"member": pl.String, "day": pl.Int64}, value={"n": pl.Int64}, ttl="1h")
+class Seen(hr.tasks.Task):
+    counts = hr.tasks.Store(key={"member": pl.String, "day": pl.Int64}, value={"n": pl.Int64}, ttl="1h")
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         key = message["currency"], message["ts"] // 1_000
         self.counts.put(key, {"n": (self.counts.get(key) or {"n": 0})["n"] + 1})
         out.set_timer(key, message["ts"] + 10)
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None: ...
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None: ...
 
 
 def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
-    hr.create_stream("rates-in", 1, RATES, home=tmp_path)
+    hr.streams.create_stream("rates-in", 1, RATES, home=tmp_path)
     declared = hr.App("seen", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
     rates = declared.input("rates-in", RATES, event_time="ts")
     rates.process(Seen(), id="seen")
     once = rates.deduplicate("currency", "1s", id="once")
-    once.window(hr.tumbling("1s"), key="currency", agg={"n": hr.count()}, id="per-s").sink(len)  # type: ignore[arg-type]
-    with hr.StreamWriter("rates-in", home=tmp_path) as writer, DrivenApp(declared) as app:
+    once.window(hr.tumbling("1s"), key="currency", id="per-s").agg(n=hr.count()).sink(len)  # type: ignore[arg-type]
+    with hr.streams.StreamWriter("rates-in", home=tmp_path) as writer, DrivenApp(declared) as app:
         app.start()
         rows = [("CHF", 1.0, 1_000, False), ("CHF", 1.1, 1_500, False), ("USD", 0.9, 2_000, False)]
         writer.write(pl.DataFrame(rows, RATES, orient="row"))

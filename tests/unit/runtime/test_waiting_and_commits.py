@@ -23,8 +23,8 @@ def test_results_that_come_when_a_task_has_to_roll_back_are_forgotten(tmp_path: 
     app = hr.App("two", home=str(tmp_path), intermediate_partitions=1, checkpoint_interval=INTERVAL_MS)
     asked = app.input("numbers", ROW).partition_by("n", id="by-n").map_async(gate, ROW)
     asked.send_to(app.output("out"))
-    hr.create_stream("numbers", 1, ROW, home=tmp_path)
-    with hr.StreamWriter("numbers", home=tmp_path) as writer, DrivenApp(app) as driven:
+    hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer, DrivenApp(app) as driven:
         first, second = (stage.name for stage in driven.plan.stages)
         above, below = driven.start(first), driven.start(second)
         (host,) = below.hosts
@@ -61,13 +61,13 @@ def turn_until(t: TestApp, true: Callable[[], bool]) -> None:
         t._container.turn()
 
 
-class Beat(hr.Task):
+class Beat(hr.tasks.Task):
     """Sends something ten times a second, whatever comes."""
 
-    def process(self, message: dict[str, int], out: hr.Out) -> None:
+    def process(self, message: dict[str, int], out: hr.tasks.Out) -> None:
         out.set_timer("beat", out.now_ms + 100, axis="processing")
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         out.send("beats", {"n": timer.time})
         out.set_timer("beat", timer.time + 100, axis="processing")
 
@@ -104,7 +104,7 @@ def test_messages_that_wait_while_a_step_is_full_are_not_silence() -> None:
     timed = {"n": pl.Int64, "ts": pl.Int64}
     left, right = (app.input(name, timed, event_time="ts", idle_timeout="500ms") for name in ("left", "right"))
     called = left.merge(right).map_async(gate, timed, concurrency=1)
-    called.window(hr.tumbling("20ms"), key=None, agg={"n": hr.sum("n")}, id="w").send_to(app.output("out"))
+    called.window(hr.tumbling("20ms"), key=None, id="w").agg(n=hr.sum("n")).send_to(app.output("out"))
     with app.test() as t:
         (host,) = t._container.hosts
         t.feed("left", [{"n": 1, "ts": 500}, {"n": 2, "ts": 600}], settle=False)
@@ -125,7 +125,7 @@ def test_messages_that_wait_while_a_step_is_full_are_not_silence() -> None:
 
 def test_the_time_that_restoring_takes_is_not_silence(tmp_path: Path) -> None:
     app = hr.App("slow", home=str(tmp_path))
-    hr.create_stream("numbers", 1, ROW, home=tmp_path)
+    hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
     app.input("numbers", ROW, event_time="n", idle_timeout="1s").send_to(app.output("out"))
     with DrivenApp(app) as driven:
         tasks = [task.name for stage in driven.plan.stages for task in stage.tasks]

@@ -62,7 +62,7 @@ class AppTask:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    hr.create_stream("numbers", 2, {"n": pl.Int64}, home=tmp_path)
+    hr.streams.create_stream("numbers", 2, {"n": pl.Int64}, home=tmp_path)
     return tmp_path
 
 
@@ -74,18 +74,18 @@ def test_only_what_is_committed_unless_told_otherwise(home: Path) -> None:
     task = AppTask(home)
     task.start()
     task.rows(1, 2)
-    assert hr.read_stream("numbers", home=home).schema == {"n": pl.Int64}
-    assert hr.read_stream("numbers", home=home).height == 0
+    assert hr.streams.read_stream("numbers", home=home).schema == {"n": pl.Int64}
+    assert hr.streams.read_stream("numbers", home=home).height == 0
     task.commit()
     task.rows(3)
     task.start()
     task.rows(4)
     task.commit()
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         writer.write([{"n": 100}])
     task.close()
-    assert sorted(hr.read_stream("numbers", home=home)["n"]) == [1, 2, 4, 100]
-    assert sorted(hr.read_stream("numbers", committed=False, home=home)["n"]) == [1, 2, 3, 4, 100]
+    assert sorted(hr.streams.read_stream("numbers", home=home)["n"]) == [1, 2, 4, 100]
+    assert sorted(hr.streams.read_stream("numbers", committed=False, home=home)["n"]) == [1, 2, 3, 4, 100]
 
 
 def test_rows_are_in_the_order_of_partitions_and_offsets(home: Path) -> None:
@@ -96,7 +96,7 @@ def test_rows_are_in_the_order_of_partitions_and_offsets(home: Path) -> None:
         task.rows(n * 10 + 1)
         task.commit()
         task.close()
-    assert hr.read_stream("numbers", home=home)["n"].to_list() == [10, 11, 0, 1]
+    assert hr.streams.read_stream("numbers", home=home)["n"].to_list() == [10, 11, 0, 1]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -118,7 +118,7 @@ def test_batches_and_positions_give_everything_once(home: Path, seed: int) -> No
             case _:
                 task.rows(step)
         if chance.random() < 0.4:
-            reader = hr.StreamReader("numbers", from_position=position, home=home)
+            reader = hr.streams.StreamReader("numbers", from_position=position, home=home)
             for batch in reader:
                 seen += batch["n"].to_list()
                 position = reader.position()
@@ -129,8 +129,8 @@ def test_batches_and_positions_give_everything_once(home: Path, seed: int) -> No
     for task in tasks:
         task.commit()
         task.close()
-    seen += numbers(hr.StreamReader("numbers", from_position=position, home=home))
-    assert sorted(seen) == sorted(hr.read_stream("numbers", home=home)["n"])
+    seen += numbers(hr.streams.StreamReader("numbers", from_position=position, home=home))
+    assert sorted(seen) == sorted(hr.streams.read_stream("numbers", home=home)["n"])
     assert len(seen) == len(set(seen))
 
 
@@ -138,7 +138,7 @@ def test_iterating_again_goes_on(home: Path) -> None:
     task = AppTask(home)
     task.start()
     task.rows(1)
-    reader = hr.StreamReader("numbers", home=home)
+    reader = hr.streams.StreamReader("numbers", home=home)
     assert numbers(reader) == []
     task.rows(2)
     task.commit()
@@ -151,22 +151,22 @@ def test_iterating_again_goes_on(home: Path) -> None:
 
 
 def test_upcoming_begins_behind_what_is_there(home: Path) -> None:
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         writer.write([{"n": 1}])
-        reader = hr.StreamReader("numbers", start="upcoming", home=home)
+        reader = hr.streams.StreamReader("numbers", start="upcoming", home=home)
         writer.write([{"n": 2}])
     assert numbers(reader) == [2]
 
 
 def test_following_sees_rows_as_they_come_and_ends_with_the_stream(home: Path) -> None:
     def write() -> None:
-        with hr.StreamWriter("numbers", home=home) as writer:
+        with hr.streams.StreamWriter("numbers", home=home) as writer:
             for n in range(5):
                 writer.write([{"n": n}])
             writer.seal()
 
     thread = threading.Thread(target=write)
-    reader = hr.StreamReader("numbers", home=home)
+    reader = hr.streams.StreamReader("numbers", home=home)
     thread.start()
     try:
         assert sorted(numbers(reader.follow(timeout=30))) == list(range(5))
@@ -180,46 +180,46 @@ def test_following_ends_when_nothing_comes(home: Path) -> None:
     task.start()
     task.rows(1)
     began = time.monotonic()
-    assert numbers(hr.StreamReader("numbers", home=home).follow(timeout=0.2)) == []
+    assert numbers(hr.streams.StreamReader("numbers", home=home).follow(timeout=0.2)) == []
     assert time.monotonic() - began >= 0.2
     task.commit()
-    assert numbers(hr.StreamReader("numbers", home=home).follow(timeout=0.2)) == [1]
+    assert numbers(hr.streams.StreamReader("numbers", home=home).follow(timeout=0.2)) == [1]
     task.close()
 
 
 def test_following_reads_what_is_there_however_short_its_patience(home: Path) -> None:
-    with hr.StreamWriter("numbers", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         for n in range(3):
             writer.write([{"n": n}])
-        assert sorted(numbers(hr.StreamReader("numbers", home=home).follow(timeout=0))) == [0, 1, 2]
+        assert sorted(numbers(hr.streams.StreamReader("numbers", home=home).follow(timeout=0))) == [0, 1, 2]
 
 
 def test_what_cannot_be_read_is_met_again(home: Path) -> None:
-    with hr.StreamWriter("numbers", key="n", home=home) as writer:
+    with hr.streams.StreamWriter("numbers", key="n", home=home) as writer:
         writer.write([{"n": 1}])
     producer = LogSystem(home / "streams").producer()
     producer.send("numbers", 0, encode(Header(Kind.USER), b"no rows"))
     producer.close()
-    reader = hr.StreamReader("numbers", home=home)
+    reader = hr.streams.StreamReader("numbers", home=home)
     for _ in range(2):
         with pytest.raises(FrameError, match=r"log\.numbers\[0\], offset"):
             list(reader)
 
 
 def test_columns_that_some_rows_lack_are_null(tmp_path: Path) -> None:
-    hr.create_stream("loose", 1, home=tmp_path)
-    with hr.StreamWriter("loose", home=tmp_path) as writer:
+    hr.streams.create_stream("loose", 1, home=tmp_path)
+    with hr.streams.StreamWriter("loose", home=tmp_path) as writer:
         writer.write([{"a": 1}])
         writer.write([{"a": 2, "b": "x"}])
-        assert hr.read_stream("loose", home=tmp_path).rows() == [(1, None), (2, "x")]
+        assert hr.streams.read_stream("loose", home=tmp_path).rows() == [(1, None), (2, "x")]
         writer.write([{"a": "one"}])
     with pytest.raises(DataError, match=r"log\.loose holds rows whose columns have different types"):
-        hr.read_stream("loose", home=tmp_path)
+        hr.streams.read_stream("loose", home=tmp_path)
 
 
 def test_a_position_is_of_one_stream_and_one_way_to_read(home: Path) -> None:
-    hr.create_stream("others", 2, home=home)
-    position = hr.StreamReader("numbers", home=home).position()
+    hr.streams.create_stream("others", 2, home=home)
+    position = hr.streams.StreamReader("numbers", home=home).position()
     for name, committed, text in (
         ("others", True, position),
         ("numbers", False, position),
@@ -227,32 +227,32 @@ def test_a_position_is_of_one_stream_and_one_way_to_read(home: Path) -> None:
         ("numbers", True, position.replace('"format":1,"stream"', '"format":9,"stream"')),
     ):
         with pytest.raises(UsageError, match="position"):
-            hr.StreamReader(name, committed=committed, from_position=text, home=home)
+            hr.streams.StreamReader(name, committed=committed, from_position=text, home=home)
 
 
 def test_a_position_that_was_trimmed_is_an_error(home: Path) -> None:
-    position = hr.StreamReader("numbers", home=home).position()
-    with hr.StreamWriter("numbers", home=home) as writer:
+    position = hr.streams.StreamReader("numbers", home=home).position()
+    with hr.streams.StreamWriter("numbers", home=home) as writer:
         ends = writer.write([{"n": 1}])
     ((partition, end),) = ends.items()
     LogSystem(home / "streams").admin().trim(SSP(NUMBERS.stream, partition), end)
     with pytest.raises(TrimmedOffsetError):
-        list(hr.StreamReader("numbers", from_position=position, home=home))
-    assert numbers(hr.StreamReader("numbers", home=home)) == []
+        list(hr.streams.StreamReader("numbers", from_position=position, home=home))
+    assert numbers(hr.streams.StreamReader("numbers", home=home)) == []
 
 
 def test_a_stream_that_is_not_there(home: Path) -> None:
-    with pytest.raises(hr.StreamNotFoundError) as caught:
-        hr.StreamReader("number", home=home)
+    with pytest.raises(hr.errors.StreamNotFoundError) as caught:
+        hr.streams.StreamReader("number", home=home)
     assert caught.value.hint == "did you mean numbers?"
-    with pytest.raises(hr.StreamNotFoundError) as caught:
-        hr.read_stream("numbers", home=home / "elsewhere")
-    assert "hr.create_stream" in (caught.value.hint or "")
+    with pytest.raises(hr.errors.StreamNotFoundError) as caught:
+        hr.streams.read_stream("numbers", home=home / "elsewhere")
+    assert "hr.streams.create_stream" in (caught.value.hint or "")
 
 
 def test_what_is_no_collection_of_rows_is_not_written(tmp_path: Path) -> None:
-    hr.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
-    with hr.StreamWriter("numbers", home=tmp_path) as writer:
+    hr.streams.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         for rows in (5, {"n": 5}, "n"):
             with pytest.raises(UsageError, match="rows are a DataFrame, or a list of dicts"):
                 writer.write(rows)  # type: ignore[arg-type]
@@ -260,23 +260,23 @@ def test_what_is_no_collection_of_rows_is_not_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("partitions", ["2", 2.5, True, None])
 def test_a_number_of_partitions_is_a_whole_number(tmp_path: Path, partitions: object) -> None:
-    with pytest.raises(hr.DeclarationError, match=f"{partitions!r} partitions; use 1 to"):
-        hr.create_stream("numbers", partitions, {"n": pl.Int64}, home=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(hr.errors.DeclarationError, match=f"{partitions!r} partitions; use 1 to"):
+        hr.streams.create_stream("numbers", partitions, {"n": pl.Int64}, home=tmp_path)  # type: ignore[arg-type]
     assert not (tmp_path / "streams").exists()
 
 
 def test_writers_and_readers_say_what_they_were_given(tmp_path: Path) -> None:
-    hr.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
+    hr.streams.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
     for key in ("m", ["n", "m"], 5):
         with pytest.raises(UsageError, match=r"there is no column ('m'|5) in log\.numbers"):
-            hr.StreamWriter("numbers", key=key, home=tmp_path)  # type: ignore[arg-type]
-    writer = hr.StreamWriter("numbers", key=("n",), home=tmp_path)
+            hr.streams.StreamWriter("numbers", key=key, home=tmp_path)  # type: ignore[arg-type]
+    writer = hr.streams.StreamWriter("numbers", key=("n",), home=tmp_path)
     writer.close()
     with pytest.raises(UsageError, match="this writer of 'numbers' is closed"):
         writer.write([{"n": 1}])
     with pytest.raises(UsageError, match="timeout='1s' is not a number of seconds"):
-        hr.StreamReader("numbers", home=tmp_path).follow(timeout="1s")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="no position of a StreamReader"):
-        hr.StreamReader("numbers", from_position=5, home=tmp_path)  # type: ignore[arg-type]
+        hr.streams.StreamReader("numbers", home=tmp_path).follow(timeout="1s")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="not a position of a StreamReader"):
+        hr.streams.StreamReader("numbers", from_position=5, home=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="a timeout of '5s' s"):
-        hr.open_table("shop", "prices", home=tmp_path, timeout="5s")  # type: ignore[arg-type]
+        hr.tables.open_table("shop", "prices", home=tmp_path, timeout="5s")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ def counting(name: str = "counting") -> hr.App:
     app = hr.App(name)
     views = app.input("views", VIEW, event_time="ts")
     by_member = views.partition_by("member", id="by-member", partitions=2)
-    by_member.window(hr.tumbling("10ms"), key="member", agg={"n": hr.count()}, id="w").send_to(app.output("out"))
+    by_member.window(hr.tumbling("10ms"), key="member", id="w").agg(n=hr.count()).send_to(app.output("out"))
     return app
 
 
@@ -52,27 +52,27 @@ def test_inputs_may_have_different_partition_counts() -> None:
     with app.test({"one": 3}) as t:
         t.feed("one", [{"member": "a", "ts": 1}], partition=2)
         t.feed("two", [{"member": "b", "ts": 1}], partition=0)
-        with pytest.raises(hr.StreamNotFoundError, match="'two' has partitions 0 to 0, not 1"):
+        with pytest.raises(hr.errors.StreamNotFoundError, match="'two' has partitions 0 to 0, not 1"):
             t.feed("two", [{"member": "b", "ts": 1}], partition=1)
 
 
 def test_partitions_of_what_is_no_input_are_refused() -> None:
-    with pytest.raises(hr.UsageError, match="names 'vews', which is no input of the app") as info:
+    with pytest.raises(hr.errors.UsageError, match="names 'vews', which is not an input of the app") as info:
         counting().test({"vews": 3})
     assert info.value.hint == "there are views"
 
 
 def test_a_stream_that_is_not_the_apps_is_refused_with_those_that_are() -> None:
     with counting().test() as t:
-        with pytest.raises(hr.UsageError, match="no such stream: 'view'") as info:
+        with pytest.raises(hr.errors.UsageError, match="no such stream: 'view'") as info:
             t.feed("view", [])
         assert "there are views" in str(info.value)
-        with pytest.raises(hr.UsageError, match="no such stream: 'out'"):
+        with pytest.raises(hr.errors.UsageError, match="no such stream: 'out'"):
             t.feed("out", [])
 
 
 def test_records_that_do_not_fit_the_input_are_the_tests_mistake() -> None:
-    with counting().test() as t, pytest.raises(hr.DataError, match="record 1 has no 'member'"):
+    with counting().test() as t, pytest.raises(hr.errors.DataError, match="record 1 has no 'member'"):
         t.feed("views", [{"member": "a", "ts": 1}, {"membre": "a", "ts": 1}])
 
 
@@ -116,7 +116,7 @@ def test_an_app_that_can_not_be_planned_leaves_nothing_behind_either() -> None:
     orders = app.input("orders", VIEW, event_time="ts")
     other.join(orders, on="member", within="1s", id="joined").send_to(app.output("joined-out"))
     before = set(MemorySystem._named)
-    with pytest.raises(hr.PlanError):
+    with pytest.raises(hr.errors.PlanError):
         app.test({"other": 2, "orders": 3})
     assert set(MemorySystem._named) == before
 
@@ -138,7 +138,7 @@ def test_committed_results_are_those_that_a_crash_can_no_longer_take_back() -> N
 
 @pytest.mark.parametrize("rows", [5, None, "text", b"bytes", {"member": "a", "ts": 1}])
 def test_what_is_no_collection_of_rows_is_refused(rows: object) -> None:
-    with counting().test() as t, pytest.raises(hr.UsageError, match="rows are a DataFrame, or a list of dicts"):
+    with counting().test() as t, pytest.raises(hr.errors.UsageError, match="rows are a DataFrame, or a list of dicts"):
         t.feed("views", rows)  # type: ignore[arg-type]
 
 
@@ -149,12 +149,15 @@ def test_time_passes_by_durations_and_never_back() -> None:
         t.advance(500)
         assert t.clock.now_ms() - before >= 1500
         for wrong in (-5, "soon"):
-            with pytest.raises(hr.DeclarationError, match="advance: "):
+            with pytest.raises(hr.errors.DeclarationError, match="advance: "):
                 t.advance(wrong)  # type: ignore[arg-type]
 
 
 def test_partitions_are_numbers() -> None:
-    with pytest.raises(hr.UsageError, match="partitions='x' is no number"):
+    with pytest.raises(hr.errors.UsageError, match="partitions='x' is not a number"):
         counting().test("x")  # type: ignore[arg-type]
-    with counting().test() as t, pytest.raises(hr.UsageError, match="partition='x' is not the number of a partition"):
+    with (
+        counting().test() as t,
+        pytest.raises(hr.errors.UsageError, match="partition='x' is not the number of a partition"),
+    ):
         t.feed("views", [], partition="x")  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def test_a_table_that_is_joined_and_then_written_is_written_backward(app):
 
 def test_side_inputs_and_dead_letters_have_lines_of_their_own(app):
     table = app.table("t", key="k", side_inputs=[app.input("side", COLUMNS)])
-    s = app.input("s", COLUMNS, on_error="dead_letter", dead_letter="bad")
+    s = app.input("s", COLUMNS, on_error="dead_letter", dead_letter=app.output("bad"))
     s.join(table).send_to(app.output("out"))
     figure = figures(app)["s"]
     assert ("side", "in side", "table t") in edges(figure)

@@ -59,15 +59,15 @@ class DropLate(OperatorSpec):
         return union(downstream, frozenset({self.event_time.column}))
 
 
-def deduplicate_step(schema: Schema, time: Time, by: str | Sequence[str], within: Duration) -> Deduplicate:
+def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], within: Duration) -> Deduplicate:
     """The checked spec of ``deduplicate``."""
-    if by is not None and not isinstance(by, str) and not list(by):
+    if key is not None and not isinstance(key, str) and not list(key):
         raise DeclarationError(
-            "by= names no column, so any two messages would be duplicates",
-            hint='write by="order" or by=["shop", "order"]',
+            "key= names no column, so any two messages would be duplicates",
+            hint='write key="order" or key=["shop", "order"]',
         )
-    keys = key_columns(by, schema, "deduplicate")
-    own = next((key for key in keys if key.startswith("__")), None)
+    keys = key_columns(key, schema, "deduplicate")
+    own = next((name for name in keys if name.startswith("__")), None)
     if own is not None:
         raise DeclarationError(
             f"the column {own!r} can't be a key here: names that begin with '__' are reserved",

@@ -19,7 +19,7 @@ from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
-JoinHow = Literal["inner", "left", "outer"]
+JoinHow = Literal["inner", "left", "full"]
 Within = Duration | tuple[Duration, Duration]
 
 
@@ -39,7 +39,7 @@ class StreamJoin(OperatorSpec):
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
         # A full join has rows without a left message: only the keys are never null.
-        return {key: (key,) for key in self.keys} if self.how == "outer" else all_carried(before)
+        return {key: (key,) for key in self.keys} if self.how == "full" else all_carried(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def stream_join(
     left_time = needed_time(left[1], left[0], "the left side of a join")
     right_time = needed_time(right[1], right[0], "the right side of a join")
     time: Time = left_time
-    if how == "outer":
+    if how == "full":
         time = LostTime(left_time.column, "became nullable", "join", here)
     return IntervalJoin(keys, how, before, after, left_time, right_time, suffix), Schema.of(columns), time
 
@@ -130,8 +130,8 @@ def latest_join(
 
 
 def _check_how(how: object) -> None:
-    if how not in ("inner", "left", "outer"):
-        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "outer"')
+    if how not in ("inner", "left", "full"):
+        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "full"')
 
 
 def join_bounds(within: Within | None) -> tuple[int, int]:

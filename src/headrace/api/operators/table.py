@@ -91,7 +91,7 @@ def table_join(
     suffix: str,
 ) -> tuple[TableJoin, Schema]:
     """The checked spec of a join with a table, and the schema of its results."""
-    if how == "outer" or how not in ("inner", "left"):
+    if how == "full" or how not in ("inner", "left"):
         raise DeclarationError(f"how={how!r} is no way to join a table", hint='"inner" or "left"')
     if within is not None:
         raise DeclarationError("within= has no meaning for a table", hint="leave it out: a table has one row a key")
@@ -104,7 +104,7 @@ def table_join(
     if table.spec.remote is not None and not table.spec.remote.readable:
         raise DeclarationError(
             f"the remote table {table.id!r} (at {table.spec.location}) can only be written",
-            hint="give it a function that reads: hr.remote(read=fetch, write=store)",
+            hint="give it a function that reads: hr.tables.remote(read=fetch, write=store)",
         )
     keys = lookup_keys(on, stream, table.schema, table.key)
     columns = joined_columns(stream, table.schema, table.key, suffix)

@@ -86,7 +86,7 @@ def add_task(
     id_: str | None,
     event_time: str | Mapping[str, str] | None,
     on_error: OnError,
-    dead_letter: Output | str | None,
+    dead_letter: Output | None,
     here: Location,
     example: str = 'app.task(..., id="alerts")',
 ) -> dict[str, F]:
@@ -127,8 +127,8 @@ def _checked_task(task: object) -> Task:
         )
     if not isinstance(task, Task):
         raise DeclarationError(
-            f"a task is an instance of a subclass of hr.Task, and this is {type(task).__name__} {task!s:.80}",
-            hint="write class Alerts(hr.Task): ..., and pass Alerts()",
+            f"a task is an instance of a subclass of hr.tasks.Task, and this is {type(task).__name__} {task!s:.80}",
+            hint="write class Alerts(hr.tasks.Task): ..., and pass Alerts()",
         )
     name = type(task).__name__
     by_message, by_batch = overrides(task, Task.process), overrides(task, Task.process_batch)
@@ -189,7 +189,7 @@ def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple
         if name in specs:
             raise DeclarationError(
                 f"{specs[name].attribute!r} and {attribute!r} of {type(task).__name__} are stores of one id, {name!r}",
-                hint="give each a hr.Store(...) and an id of its own",
+                hint="give each a hr.tasks.Store(...) and an id of its own",
             )
         _check_store(name, store)
         # A store's id is the step's and its own: a table of that name would share its state.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 from typing_extensions import override
@@ -127,17 +127,16 @@ def window_step(
     shape: WindowShape,
     *,
     key: str | Sequence[str] | None,
-    agg: Mapping[str, Aggregate],
     schema: Schema,
     time: Time,
     timing: Timing,
 ) -> Window:
-    """The checked spec of a window."""
+    """The checked spec of a window, without its aggregates."""
     if not isinstance(shape, WindowShape):
         raise DeclarationError(
             f"the shape of a window can't be {type(shape).__name__} {shape!r:.80}",
-            hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.sliding("10s"), hr.session("30m"), '
-            "hr.count_window(100) or hr.global_window()",
+            hint='write hr.tumbling("10s"), hr.hopping("1m", every="10s"), hr.session("30m"), '
+            'hr.windows.sliding("10s"), hr.windows.count(100) or hr.windows.global_()',
         )
     keys = () if key is None or (not isinstance(key, str) and not tuple(key)) else key_columns(key, schema, "window")
     axis: TimeAxis = "processing" if timing.time == PROCESSING else "event"
@@ -154,7 +153,7 @@ def window_step(
     step = Window(
         shape=shape,
         keys=keys,
-        aggregates=tuple(agg.items()) if isinstance(agg, Mapping) else (),
+        aggregates=(),
         event_time=_event_time(shape, axis, schema, time, timing.time),
         input=schema,
         axis=axis,
@@ -164,8 +163,26 @@ def window_step(
         panes=timing.panes,
         marked=marked,
     )
-    _check_names(step)
+    _check_columns(tuple(schema.columns))
+    for bound in _own_columns(step):
+        if bound in step.keys:
+            raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")
+    _check_deadlines(step)
     return step
+
+
+def with_aggregates(window: Window, aggregates: tuple[tuple[str, Aggregate], ...]) -> Window:
+    """The window's spec with its aggregates, or the error that says what is wrong with them."""
+    if not aggregates:
+        raise DeclarationError(
+            "it names no aggregate, so the window would yield nothing",
+            hint='write .agg(views=pl.len(), bytes=pl.col("bytes").sum())',
+        )
+    own = _own_columns(window)
+    for name, aggregate in aggregates:
+        _check_aggregate(name, aggregate, window, own)
+    _check_columns(tuple(name for name, _ in aggregates))
+    return replace(window, aggregates=aggregates)
 
 
 def window_columns(window: Window) -> dict[str, pl.DataType]:
@@ -177,7 +194,7 @@ def window_columns(window: Window) -> dict[str, pl.DataType]:
             values = [value_dtype(window.input, expr) for expr in (aggregate.expr, aggregate.by) if expr is not None]
             result[name] = aggregate_dtype(aggregate, *values)
         except DeclarationError as error:
-            raise DeclarationError(f"agg {name!r}: {error.message}", hint=error.hint) from None
+            raise DeclarationError(f"{name!r}: {error.message}", hint=error.hint) from None
     return result
 
 
@@ -255,42 +272,25 @@ def _event_time(shape: WindowShape, axis: TimeAxis, schema: Schema, time: Time, 
     return needed_time(time, schema, "window", named)
 
 
-def _check_names(window: Window) -> None:
-    if not window.aggregates:
-        raise DeclarationError(
-            "agg= names no aggregate, so the window would emit nothing",
-            hint='write agg={"views": hr.count(), "bytes": hr.sum("bytes")}',
-        )
-    own = _own_columns(window)
-    for name, aggregate in window.aggregates:
-        _check_aggregate(name, aggregate, window, own)
-    for column in (*window.input.columns, *(name for name, _ in window.aggregates)):
+def _check_columns(names: tuple[str, ...]) -> None:
+    for column in names:
         if column.startswith("__"):
             raise DeclarationError(
                 f"the column {column!r} can't enter a window: names that begin with '__' are reserved",
                 hint="rename it before the window",
             )
-    for bound in own:
-        if bound in window.keys:
-            raise DeclarationError(f"the key {bound!r} would collide with the window's own column", hint="rename it")
-    _check_deadlines(window)
 
 
-def _check_aggregate(name: str, aggregate: object, window: Window, own: Mapping[str, pl.DataType]) -> None:
-    if not isinstance(name, str) or not name:
-        raise DeclarationError(f"an aggregate's name is a column name, not {name!r}")
+def _check_aggregate(name: str, aggregate: Aggregate, window: Window, own: Mapping[str, pl.DataType]) -> None:
+    if not name:
+        raise DeclarationError("an aggregate's name is a column name, not ''")
     if name in window.keys or name in own:
         what = "key" if name in window.keys else "window's own column"
         raise DeclarationError(f"the aggregate {name!r} has the name of a {what}", hint="give it another name")
-    if not isinstance(aggregate, Aggregate):
-        raise DeclarationError(
-            f"agg {name!r} must be an aggregate, and is {type(aggregate).__name__} {aggregate!s:.80}",
-            hint="write hr.count(), hr.sum(...), hr.min(...), hr.max(...), hr.mean(...) or hr.collect(...)",
-        )
     if aggregate.kind == "fold" and aggregate.merge is None and isinstance(window.shape, Session):
         raise DeclarationError(
-            f"agg {name!r}: a late message may join two sessions, and the fold can't merge their values",
-            hint="give it merge=: hr.fold(initial, step, merge=lambda a, b: ..., dtype=...)",
+            f"{name!r}: a late message may join two sessions, and the fold can't merge their values",
+            hint="give it merge=: hr.aggregates.fold(initial, step, merge=lambda a, b: ..., dtype=...)",
         )
 
 

@@ -1,6 +1,6 @@
 """Tables of a running app read from Python, or by a command: found by the app's name, asked through its coordinator.
 
-Importing this is cheap, as everybody who imports ``headrace`` does: what it works with comes with the first reader.
+Importing this module is cheap, since ``headrace`` imports it: what it needs is imported by the first reader.
 """
 
 from __future__ import annotations
@@ -23,16 +23,37 @@ if TYPE_CHECKING:
     from headrace.runners.tables.routing import TableColumns, TableScan, TaskRows
 
 _SPARE_S = 5.0
-"""How much longer than the answer may take its asker waits for the coordinator itself."""
+"""How many seconds longer than the timeout a reader waits for the coordinator."""
 
 
 def open_table(app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> TableReader:
-    """A table of an app that runs on this home, to be read beside it: what is committed, never what isn't yet.
+    """Open a table of a running app for reading. Only committed rows are seen.
 
-    ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given; ``timeout`` is how many seconds a read may
-    take. Raises ``UsageError`` when the app has no such table and ``InfrastructureError`` when the app doesn't run.
+    Parameters
+    ----------
+    app
+        The app's name.
+    table
+        The table's name.
+    home
+        The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    timeout
+        How many seconds a read may take.
 
-    >>> prices = hr.open_table("shop", "prices")
+    Returns
+    -------
+    TableReader
+
+    Raises
+    ------
+    UsageError
+        If the app has no such table.
+    InfrastructureError
+        If the app doesn't run.
+
+    Examples
+    --------
+    >>> prices = hr.tables.open_table("shop", "prices")
     >>> prices.get("lamp")
     {'article': 'lamp', 'euros': 20.0}
     """
@@ -40,18 +61,30 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
 
 
 class TableReader:
-    """Reads a table of a running app. One thread at a time; close it, or use it in a ``with``.
+    """Reads a table of a running app. For one thread at a time; close it, or use it in a ``with``.
 
-    Each task's rows are of one commit, which ``versions`` tells; two tasks may have come to different ones. An
-    error that says so (``retry``) may have gone by the next call: the same reader finds an app that was started anew.
+    The rows of one task are of one commit, which ``versions`` names; those of two tasks may be of different ones. After
+    an error whose ``retry`` is true the next call may succeed: the reader finds an app that was restarted.
 
-    >>> with hr.open_table("shop", "prices") as prices:
+    Parameters
+    ----------
+    app
+        The app's name.
+    table
+        The table's name.
+    home
+        The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    timeout
+        How many seconds a read may take.
+
+    Examples
+    --------
+    >>> with hr.tables.open_table("shop", "prices") as prices:
     ...     prices.scan(limit=1).rows()
     [('desk', 90.0)]
     """
 
     def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> None:
-        """See ``open_table``."""
         most = LIMIT_MS_MAX // 1000
         if not isinstance(timeout, int | float) or not 0 < timeout <= most:
             raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and {most} s at most")
@@ -67,22 +100,22 @@ class TableReader:
 
     @property
     def key(self) -> Mapping[str, pl.DataType]:
-        """The columns of the key, in order, with their types."""
+        """The key's columns, in order, with their types."""
         return self._columns.key
 
     @property
     def columns(self) -> Mapping[str, pl.DataType]:
-        """All columns with their types, the key first."""
+        """All columns with their types, the key's first."""
         return self._columns.schema
 
     @property
     def partitions(self) -> int:
-        """How many tasks keep it."""
+        """How many tasks hold the table."""
         return len(self._facts.tasks)
 
     @property
     def versions(self) -> Mapping[str, int | None]:
-        """By task the checkpoint version that the last read was of; None: it had committed nothing yet."""
+        """For each task the checkpoint version that the last read saw; None: it had not committed yet."""
         return self._versions
 
     @property
@@ -91,11 +124,23 @@ class TableReader:
         return self._after
 
     def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
-        """The row of this key, one value for each of its columns; None when there is none.
+        """Return the row of a key, or None.
 
-        ``at`` (ms, or a datetime; naive ones are UTC) asks a table of versions for the row as it was at that time.
+        Parameters
+        ----------
+        *key
+            One value for each column of the key.
+        at
+            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
 
-        Raises ``DataError`` when tasks have different rows of it: then the table isn't partitioned by its key.
+        Returns
+        -------
+        dict or None
+
+        Raises
+        ------
+        DataError
+            If tasks have different rows of the key: then the table isn't partitioned by its key.
         """
         rows = self.get_rows([key], at=at)
         if rows.height > 1:
@@ -106,11 +151,22 @@ class TableReader:
         return rows.row(0, named=True) if rows.height else None
 
     def get_rows(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> pl.DataFrame:
-        """The rows of these keys, of those that are there; each key has one value for each column.
+        """Return the rows of several keys, without those that have none.
 
-        ``at`` is as for ``get``.
+        Parameters
+        ----------
+        keys
+            For each key one value for each of its columns.
+        at
+            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
 
-        >>> hr.open_table("shop", "prices").get_rows([("lamp",), ("sofa",)]).rows()
+        Returns
+        -------
+        polars.DataFrame
+
+        Examples
+        --------
+        >>> hr.tables.open_table("shop", "prices").get_rows([("lamp",), ("sofa",)]).rows()
         [('lamp', 20.0)]
         """
         parts = self.parts_of(keys, at=at)
@@ -128,13 +184,34 @@ class TableReader:
         after: str | None = None,
         at: int | datetime | None = None,
     ) -> pl.DataFrame:
-        """Rows task by task, in each in the order of keys; ``limit=None``: all, however many.
+        """Return rows task by task, in the order of keys within each task.
 
-        ``first`` are values that the first key columns have. Of the column behind them ``prefix`` is how it begins,
-        and ``start <= column < stop``. ``partition`` asks one task only. ``after`` goes on where an earlier scan
-        stopped: it is what ``after`` of this reader said. ``at`` is as for ``get``.
+        Parameters
+        ----------
+        *first
+            Values of the first columns of the key.
+        prefix
+            How the key's next column begins.
+        start
+            The least value of that column.
+        stop
+            The first value of that column that is too large.
+        limit
+            How many rows at most. None: all.
+        partition
+            Ask one task only.
+        after
+            Resume where an earlier scan stopped: the reader's ``after``.
+        at
+            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
 
-        >>> hr.open_table("shop", "prices").scan(prefix="l").rows()
+        Returns
+        -------
+        polars.DataFrame
+
+        Examples
+        --------
+        >>> hr.tables.open_table("shop", "prices").scan(prefix="l").rows()
         [('lamp', 20.0)]
         """
         bounds = self._columns.range(first, prefix=prefix, start=start, stop=stop)
@@ -148,7 +225,7 @@ class TableReader:
         return self._together(parts)
 
     def close(self) -> None:
-        """Hang up. Idempotent; a later read calls again."""
+        """Close the connection. A later read opens it again."""
         self._client = None
         if self._hang_up is not None:
             self._hang_up()
@@ -165,11 +242,23 @@ class TableReader:
 
     @property
     def described(self) -> TableColumns:
-        """The columns, for whoever has values to be made keys of."""
+        """The columns, for callers that build keys from values."""
         return self._columns
 
     def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[TaskRows]:
-        """The rows of these keys by the tasks that were asked."""
+        """Return the rows of several keys by the tasks that hold them.
+
+        Parameters
+        ----------
+        keys
+            For each key one value for each of its columns.
+        at
+            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
+
+        Returns
+        -------
+        list of TaskRows
+        """
         from headrace.runners.tables.routing import found, gets, time_ms
 
         if not 1 <= len(keys) <= KEYS_MAX:
@@ -192,7 +281,25 @@ class TableReader:
         after: str | None = None,
         at: int | datetime | None = None,
     ) -> TableScan:
-        """One page of rows within bounds."""
+        """Return one page of rows.
+
+        Parameters
+        ----------
+        bounds
+            The first key and the end of the range, as bytes.
+        limit
+            How many rows at most.
+        partition
+            Ask one task only.
+        after
+            Where the page begins.
+        at
+            For a table of versions: the time (ms, or a datetime; a naive one is UTC) whose version is asked for.
+
+        Returns
+        -------
+        TableScan
+        """
         from headrace.runners.tables.routing import TableScan, time_ms
 
         client = self._connected()
@@ -225,7 +332,7 @@ class TableReader:
         return pl.concat(rows) if rows else pl.DataFrame(schema=self._columns.schema)
 
     def _connected(self) -> CoordinatorClient:
-        """A client of the run that keeps the table; another one than the last time, if that has ended."""
+        """A client of the run that holds the table; a new one if the last run has ended."""
         if self._client is None:
             self._find()
         assert self._client is not None
@@ -241,4 +348,4 @@ class TableReader:
         self._client = CoordinatorClient(
             address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0
         )
-        self._hang_up = weakref.finalize(self, self._client.close)  # of a reader that nobody closed, too
+        self._hang_up = weakref.finalize(self, self._client.close)  # also for a reader that nobody closed

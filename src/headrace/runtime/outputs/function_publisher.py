@@ -134,5 +134,5 @@ class FunctionPublisher:
         raise UserFunctionError(
             f"the write function of table {self.spec.id!r} ({self._table.location}) raised "
             f"{type(error).__name__}{users_line(error)} in the last of {done.attempts} attempts: {error}",
-            hint="mend it, or let it be tried for ever: retry=hr.retry(attempts=None)",
+            hint="mend it, or let it be tried for ever: retry=hr.calls.retry(attempts=None)",
         ) from error

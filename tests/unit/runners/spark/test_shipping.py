@@ -50,10 +50,12 @@ def test_functions_in_expressions_arrive(tmp_path: Path) -> None:
 
 def test_a_remote_table_whose_function_can_not_be_sent_is_named() -> None:
     app = hr.App("shipping")
-    read = hr.remote(locked(0))
+    read = hr.tables.remote(locked(0))
     table = app.table("members", key="ms", schema={"ms": pl.Int64, "n": pl.Int64}, remote=read)
     viewed(app).join(table).send_to(app.output("out"))
-    with pytest.raises(hr.DeclarationError, match=r"the table 'members' can't be sent to containers: TypeError.*lock"):
+    with pytest.raises(
+        hr.errors.DeclarationError, match=r"the table 'members' can't be sent to containers: TypeError.*lock"
+    ):
         ship(payload(app))
 
 
@@ -70,7 +72,7 @@ def test_what_can_not_be_sent_is_named(kind: str) -> None:
         views.filter(pl.col("ms") > 1).map(locked(1), {"ms": pl.Int64}).send_to(app.output("out"))
     else:
         views.filter(pl.col("ms").map_elements(locked(1), return_dtype=pl.Boolean)).send_to(app.output("out"))
-    with pytest.raises(hr.DeclarationError) as info:
+    with pytest.raises(hr.errors.DeclarationError) as info:
         ship(payload(app))
     step = "map-1" if kind == "step" else "filter-1"
     what = f"the step '{step}' can't be sent to containers: TypeError: cannot pickle '_thread.lock' object\n"

@@ -13,7 +13,7 @@ COUNTS = {"counts": {"member": pl.String, "n": pl.Int64}}
 TOLD = {"told": {"text": pl.String}}
 
 
-def app_of(task: hr.Task, outputs: dict[str, Any] | None = None, lateness: str = "0s", **options: Any) -> hr.App:
+def app_of(task: hr.tasks.Task, outputs: dict[str, Any] | None = None, lateness: str = "0s", **options: Any) -> hr.App:
     """One input, ``views``; each output goes to a stream of its name."""
     app = hr.App("tasks", **options)
     views = app.input("views", VIEWS, event_time="ts", lateness=lateness)

@@ -41,30 +41,30 @@ def top(messages: Messages) -> list[str | None]:
     return [m.name for m in ranked[:2]]
 
 
-AGGREGATES: dict[str, tuple[hr.Aggregate, Callable[[Messages], Any]]] = {
+AGGREGATES: dict[str, tuple[hr.aggregates.Aggregate, Callable[[Messages], Any]]] = {
     "rows": (hr.count(), len),
     "sum": (hr.sum("value"), lambda ms: sum(known(ms))),
-    "least": (hr.min("name"), lambda ms: min((m.name for m in ms if m.name is not None), default=None)),
-    "mean": (hr.mean("value"), lambda ms: sum(known(ms)) / len(known(ms)) if known(ms) else None),
-    "first": (hr.first("name"), lambda ms: min(ms, key=lambda m: (m.at, m.place)).name),
-    "last": (hr.last("name"), lambda ms: max(ms, key=lambda m: (m.at, m.place)).name),
-    "top": (hr.top(2, "name", by="value"), top),
-    "best": (hr.top(1, "name", by="value"), lambda ms: top(ms)[:1]),
-    "different": (hr.distinct("name"), lambda ms: len({m.name for m in ms} - {None})),
-    "about": (hr.distinct("name", approximate=True), lambda ms: len({m.name for m in ms} - {None})),
-    "all": (hr.collect("name"), lambda ms: [m.name for m in ms]),
+    "least": (hr.aggregates.min("name"), lambda ms: min((m.name for m in ms if m.name is not None), default=None)),
+    "mean": (hr.aggregates.mean("value"), lambda ms: sum(known(ms)) / len(known(ms)) if known(ms) else None),
+    "first": (hr.aggregates.first("name"), lambda ms: min(ms, key=lambda m: (m.at, m.place)).name),
+    "last": (hr.aggregates.last("name"), lambda ms: max(ms, key=lambda m: (m.at, m.place)).name),
+    "top": (hr.aggregates.top_k("name", 2, by="value"), top),
+    "best": (hr.aggregates.top_k("name", 1, by="value"), lambda ms: top(ms)[:1]),
+    "different": (hr.aggregates.n_unique("name"), lambda ms: len({m.name for m in ms} - {None})),
+    "about": (hr.aggregates.approx_n_unique("name"), lambda ms: len({m.name for m in ms} - {None})),
+    "all": (hr.aggregates.implode("name"), lambda ms: [m.name for m in ms]),
     "doubled": (hr.sum(pl.col("value") * 2), lambda ms: 2 * sum(known(ms))),
     "joined": (
-        hr.fold("", lambda so_far, row: so_far + (row["name"] or "-"), lambda a, b: a + b, dtype=pl.String),
+        hr.aggregates.fold("", lambda so_far, row: so_far + (row["name"] or "-"), lambda a, b: a + b, dtype=pl.String),
         lambda ms: "".join(m.name or "-" for m in ms),
     ),
     "listed": (
-        hr.fold(
+        hr.aggregates.fold(
             list, lambda so_far, value: [*so_far, value], lambda a, b: a + b, dtype=pl.List(pl.Int64), column="value"
         ),
         lambda ms: [m.value for m in ms],
     ),
-    "largest": (hr.reduce(max, "value"), lambda ms: max(known(ms), default=None)),
+    "largest": (hr.aggregates.reduce(max, "value"), lambda ms: max(known(ms), default=None)),
 }
 
 Windows = Iterator[tuple[Any, Messages]]
@@ -109,12 +109,12 @@ def counts(messages: Messages) -> Windows:
 
 SHAPES: dict[str, tuple[Any, dict[str, Any], Callable[[Messages], Windows]]] = {
     "tumbling": (hr.tumbling(10), {}, tumbling),
-    "tumbling with panes": (hr.tumbling(10), {"early": hr.every(2), "allowed_lateness": 5}, tumbling),
+    "tumbling with panes": (hr.tumbling(10), {"early": hr.triggers.every(2), "allowed_lateness": 5}, tumbling),
     "hopping": (hr.hopping(10, every=4), {}, hopping),
-    "hopping with panes": (hr.hopping(10, every=4), {"early": hr.every("3ms")}, hopping),
-    "sliding": (hr.sliding(10), {}, sliding),
+    "hopping with panes": (hr.hopping(10, every=4), {"early": hr.triggers.every("3ms")}, hopping),
+    "sliding": (hr.windows.sliding(10), {}, sliding),
     "sessions": (hr.session(10), {}, sessions),
-    "counts": (hr.count_window(5, every=2), {}, counts),
+    "counts": (hr.windows.count(5, every=2), {}, counts),
 }
 
 names = st.sampled_from(["x", "yy", "", None, LONG + "1", LONG + "2"])
@@ -137,7 +137,7 @@ def test_every_aggregate(shape: str, built_in: bool, fed: list[list[Any]], resta
     app = hr.App("windows")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=1000)
     agg = {name: aggregate for name, (aggregate, _) in chosen.items()}
-    rows.window(window, key="key", agg=agg, id="w", **options).send_to(app.output("out"))
+    rows.window(window, key="key", id="w", **options).agg(**agg).send_to(app.output("out"))
     messages: Messages = []
     with app.test() as t:
         for batch in fed:

@@ -20,16 +20,16 @@ LATENESS = 15
 Value = int | None
 Row = tuple[str | None, int, Value]
 
-AGGREGATES: dict[str, tuple[hr.Aggregate, Callable[[Sequence[Value]], Any]]] = {
+AGGREGATES: dict[str, tuple[hr.aggregates.Aggregate, Callable[[Sequence[Value]], Any]]] = {
     "rows": (hr.count(), len),
     "values": (hr.count("value"), lambda vs: len(known(vs))),
     "sum": (hr.sum("value"), lambda vs: sum(known(vs))),
-    "min": (hr.min("value"), lambda vs: min(known(vs), default=None)),
-    "max": (hr.max(pl.col("value") * 2), lambda vs: max((2 * v for v in known(vs)), default=None)),
-    "mean": (hr.mean("value"), lambda vs: sum(known(vs)) / len(known(vs)) if known(vs) else None),
-    "all": (hr.collect("value"), list),
+    "min": (hr.aggregates.min("value"), lambda vs: min(known(vs), default=None)),
+    "max": (hr.aggregates.max(pl.col("value") * 2), lambda vs: max((2 * v for v in known(vs)), default=None)),
+    "mean": (hr.aggregates.mean("value"), lambda vs: sum(known(vs)) / len(known(vs)) if known(vs) else None),
+    "all": (hr.aggregates.implode("value"), list),
     "ones": (hr.sum(pl.lit(1)), len),
-    "twos": (hr.collect(pl.lit(2)), lambda vs: [2] * len(vs)),
+    "twos": (hr.aggregates.implode(pl.lit(2)), lambda vs: [2] * len(vs)),
 }
 
 
@@ -86,8 +86,10 @@ def counting(lateness: int = LATENESS, guarantee: Any = "exactly_once") -> hr.Ap
     app = hr.App("counting", intermediate_partitions=2, guarantee=guarantee)
     schema = {"member": pl.String, "ts": pl.Int64, "value": pl.Int64}
     views = app.input("views", schema, event_time="ts", lateness=lateness)
-    counts = views.partition_by("member", id="by-member").window(
-        hr.tumbling(SIZE), key="member", agg={name: agg for name, (agg, _) in AGGREGATES.items()}, id="counts"
+    counts = (
+        views.partition_by("member", id="by-member")
+        .window(hr.tumbling(SIZE), key="member", id="counts")
+        .agg(**({name: agg for name, (agg, _) in AGGREGATES.items()}))
     )
     counts.send_to(app.output("counts-out"))
     return app
@@ -158,7 +160,7 @@ def test_windows_on_a_source_count_per_partition(history: list[Feed]) -> None:
     views = app.input(
         "views", {"member": pl.String, "ts": pl.Int64, "value": pl.Int64}, event_time="ts", lateness=10**4
     )
-    views.window(hr.tumbling(SIZE), key="member", agg={"n": hr.count()}, id="counts").send_to(app.output("out"))
+    views.window(hr.tumbling(SIZE), key="member", id="counts").agg(n=hr.count()).send_to(app.output("out"))
     expected: dict[tuple[int, str | None, int], int] = {}
     with app.test(3) as t:
         for feed in history:

@@ -64,7 +64,7 @@ def test_what_goes_wrong_is_told_with_its_place(
     app: hr.App, views: hr.Stream, out: hr.Output, function: object, says: str
 ) -> None:
     views.map_batches(function).send_to(out)  # type: ignore[arg-type]
-    with app.test() as t, pytest.raises(hr.UserFunctionError, match=says) as info:
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match=says) as info:
         t.feed("views", ROWS)
     assert "views[0], offset 0" in str(info.value)
 
@@ -97,5 +97,5 @@ def test_a_sink_is_handed_again_what_no_checkpoint_covers(app: hr.App, views: hr
 
 def test_a_sink_that_raises_is_told_with_its_place(app: hr.App, views: hr.Stream) -> None:
     views.sink(lambda df: print(1 / 0))
-    with app.test() as t, pytest.raises(hr.UserFunctionError, match="the sink function of operator 'sink-1'"):
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match="the sink function of operator 'sink-1'"):
         t.feed("views", ROWS)

@@ -15,9 +15,9 @@ ALL = {
     "n": hr.count(),
     "some": hr.count("ms"),
     "sum": hr.sum("ms"),
-    "least": hr.min("ms"),
-    "most": hr.max("ms"),
-    "mean": hr.mean("ms"),
+    "least": hr.aggregates.min("ms"),
+    "most": hr.aggregates.max("ms"),
+    "mean": hr.aggregates.mean("ms"),
 }
 
 TUMBLING = hr.tumbling("3s")
@@ -25,11 +25,11 @@ HOPPING = hr.hopping("3s", every="2s")
 SESSION = hr.session("1500ms")
 
 
-def counted(shape: hr.Tumbling | hr.Hopping | hr.Session = TUMBLING) -> hr.App:
+def counted(shape: hr.windows.Tumbling | hr.windows.Hopping | hr.windows.Session = TUMBLING) -> hr.App:
     app = hr.App("counted")
     views = app.input("views", VIEWS, event_time="ts", lateness="2s")
     shuffled = views.partition_by("member", id="by-member")
-    shuffled.window(shape, key="member", agg=ALL, id="per-3s").send_to(app.output("counts"))
+    shuffled.window(shape, key="member", id="per-3s").agg(**ALL).send_to(app.output("counts"))
     return app
 
 
@@ -69,7 +69,9 @@ def test_sessions_cross_as_spans() -> None:
 
 def test_sessions_without_a_key_are_made_of_spans_too() -> None:
     app = hr.App("all")
-    app.input("views", VIEWS, event_time="ts").window(SESSION, key=None, agg=ALL, id="w").send_to(app.output("counts"))
+    app.input("views", VIEWS, event_time="ts").window(SESSION, key=None, id="w").agg(**ALL).send_to(
+        app.output("counts")
+    )
     with app.test() as t:
         t.feed("views", [{"member": "a", "ms": 1, "ts": ts} for ts in (0, 1_000, 4_000)])
         t.feed("views", [{"member": "b", "ms": 2, "ts": 5_000}])
@@ -88,7 +90,8 @@ MESSAGES = st.tuples(
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from([TUMBLING, HOPPING, SESSION]), st.lists(st.lists(MESSAGES, min_size=1, max_size=8), max_size=8))
 def test_results_and_late_counts_are_those_of_whole_messages(
-    shape: hr.Tumbling | hr.Hopping | hr.Session, batches: list[list[tuple[str | None, int | None, int]]]
+    shape: hr.windows.Tumbling | hr.windows.Hopping | hr.windows.Session,
+    batches: list[list[tuple[str | None, int | None, int]]],
 ) -> None:
     assert results(counted(shape), batches, combine=True)[:2] == results(counted(shape), batches, combine=False)[:2]
 
@@ -97,22 +100,22 @@ def test_results_and_late_counts_are_those_of_whole_messages(
 @pytest.mark.parametrize(
     "aggregate",
     [
-        hr.collect("ms"),
-        hr.distinct("ms"),
-        hr.distinct("ms", approximate=True),
-        hr.first("ms"),
-        hr.last("ms"),
-        hr.top(2, "ms"),
-        hr.top(2, pl.struct("ms", "ts"), by=pl.col("ms") * 2),
+        hr.aggregates.implode("ms"),
+        hr.aggregates.n_unique("ms"),
+        hr.aggregates.approx_n_unique("ms"),
+        hr.aggregates.first("ms"),
+        hr.aggregates.last("ms"),
+        hr.aggregates.top_k("ms", 2),
+        hr.aggregates.top_k(pl.struct("ms", "ts"), 2, by=pl.col("ms") * 2),
     ],
     ids=lambda aggregate: f"{aggregate.kind}-{aggregate.by is not None}",
 )
 def test_every_aggregate_crosses_the_shuffle_in_parts(
-    shape: hr.Tumbling | hr.Hopping | hr.Session, aggregate: hr.Aggregate
+    shape: hr.windows.Tumbling | hr.windows.Hopping | hr.windows.Session, aggregate: hr.aggregates.Aggregate
 ) -> None:
     app = hr.App("parts")
     views = app.input("views", VIEWS, event_time="ts", lateness="2s").partition_by("member", id="by-member")
-    views.window(shape, key="member", agg={"result": aggregate}, id="w").send_to(app.output("counts"))
+    views.window(shape, key="member", id="w").agg(result=aggregate).send_to(app.output("counts"))
     # One partition's messages alone: then even values in the order of arrival are the same.
     batches: list[list[tuple[str | None, int | None, int]]] = [
         [("a", 4, 100), ("a", 2, 200), ("b", 3, 300)],

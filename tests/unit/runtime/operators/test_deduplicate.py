@@ -107,7 +107,7 @@ def test_a_null_event_time_is_an_error(step: Callable[[hr.Stream], hr.Stream], n
     step(orders.map(lambda row: row | {"ts": None}, schema=ORDERS)).send_to(app.output("out"))
     with (
         app.test() as t,
-        pytest.raises(hr.DataError, match=rf"'{name}' got messages whose event time \('ts'\) is null"),
+        pytest.raises(hr.errors.DataError, match=rf"'{name}' got messages whose event time \('ts'\) is null"),
     ):
         t.feed("orders", messages((1, 1)))
 
@@ -116,7 +116,7 @@ def test_streams_that_meet_there_need_like_partitions() -> None:
     app = hr.App("orders")
     left, right = (app.input(name, ORDERS, event_time="ts") for name in ("left", "right"))
     left.merge(right).deduplicate("order", "1s", id="once").send_to(app.output("out"))
-    with pytest.raises(hr.PlanError, match=r"deduplicate 'once' .*test_deduplicate.py"):
+    with pytest.raises(hr.errors.PlanError, match=r"deduplicate 'once' .*test_deduplicate.py"):
         app.test(partitions={"left": 2, "right": 3})
 
 

@@ -89,7 +89,7 @@ def test_of_a_row_that_fails_no_result_is_taken(app: hr.App, views: hr.Stream, o
 
 
 def test_a_filter_that_fails(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    views.filter(lambda row: 1 // row["ms"], on_error="dead_letter", dead_letter="failed").send_to(out)
+    views.filter(lambda row: 1 // row["ms"], on_error="dead_letter", dead_letter=app.output("failed")).send_to(out)
     with app.test() as t:
         t.feed("views", [row(0, "a"), row(1, "b"), row(2, "c"), row(0, "d"), row(1, "e")])
         assert t.read("out")["member"].to_list() == ["b", "e"]
@@ -102,7 +102,7 @@ def test_results_that_do_not_fit_fail_too(app: hr.App, views: hr.Stream, out: hr
         found = {1: {"part": 1}, 2: {"part": "two"}, 3: None, 4: {"part": 4}, 5: {"other": 5}}[row["ms"]]
         return found if mode == "map" else [{"part": 0}, found]
 
-    getattr(views, mode)(result, PARTS, on_error="dead_letter", dead_letter="failed").send_to(out)
+    getattr(views, mode)(result, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).send_to(out)
     with app.test() as t:
         t.feed("views", [row(n) for n in (1, 2, 6, 3, 4, 5, 1)])
         expected = [1, 4, 1]
@@ -126,7 +126,10 @@ def test_a_function_that_ends_iteration_loses_nothing(app: hr.App, views: hr.Str
 
 def test_a_function_that_ends_iteration_stops_the_app(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     views.map(lambda row: next(iter([])), PARTS).send_to(out)
-    with app.test() as t, pytest.raises(hr.UserFunctionError, match=r"raised StopIteration(.|\n)*offset 0, row 0"):
+    with (
+        app.test() as t,
+        pytest.raises(hr.errors.UserFunctionError, match=r"raised StopIteration(.|\n)*offset 0, row 0"),
+    ):
         t.feed("views", [row(1)])
 
 
@@ -149,7 +152,9 @@ def test_every_row_has_all_of_its_effects_or_a_letter(frames: list[list[str]], m
     app = hr.App("any")
     rows = app.input("rows", {"n": pl.Int64, "what": pl.String, "keep": pl.Boolean})
     kept = rows.filter("keep").select("n", "what").filter(lambda row: True)
-    getattr(kept, mode)(act, {"n": pl.Int64}, on_error="dead_letter", dead_letter="failed").send_to(app.output("out"))
+    getattr(kept, mode)(act, {"n": pl.Int64}, on_error="dead_letter", dead_letter=app.output("failed")).send_to(
+        app.output("out")
+    )
     numbered = [[(i * 10 + j, what) for j, what in enumerate(frame)] for i, frame in enumerate(frames)]
     with app.test() as t:
         for frame in numbered:
@@ -177,7 +182,7 @@ def test_a_batch_function_fails_for_its_whole_batch(app: hr.App, views: hr.Strea
             raise ValueError("a null among them")
         return df.with_columns(ms="ts") if (df["ms"] == 1).any() else df.drop("ts")
 
-    views.map_batches(some, on_error="dead_letter", dead_letter="failed").send_to(out)
+    views.map_batches(some, on_error="dead_letter", dead_letter=app.output("failed")).send_to(out)
     with app.test() as t:
         t.feed("views", [row(1), row(1)])
         t.feed("views", [row(1), row(0)])
@@ -195,7 +200,7 @@ def test_a_batch_function_fails_for_its_whole_batch(app: hr.App, views: hr.Strea
 
 
 def test_a_sink_that_fails(app: hr.App, views: hr.Stream) -> None:
-    views.sink(lambda df: print(1 // df["ms"][0]), on_error="dead_letter", dead_letter="failed")
+    views.sink(lambda df: print(1 // df["ms"][0]), on_error="dead_letter", dead_letter=app.output("failed"))
     views.sink(lambda df: print(1 // df["ms"][0]), on_error="skip")
     with app.test() as t:
         t.feed("views", [row(0), row(5)])
@@ -208,8 +213,10 @@ def test_a_sink_that_fails(app: hr.App, views: hr.Stream) -> None:
 
 
 def test_behind_a_window_a_row_comes_of_messages_not_of_one(app: hr.App, views: hr.Stream) -> None:
-    counts = views.window(hr.count_window(2), key="member", agg={"n": hr.count()}, id="pairs")
-    counts.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter="failed").sink(print)
+    counts = views.window(hr.windows.count(2), key="member", id="pairs").agg(n=hr.count())
+    counts.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).sink(
+        print
+    )
     with app.test() as t:
         t.feed("views", [row(0)], settle=False)
         t.feed("views", [row(0)], settle=False)
@@ -219,8 +226,10 @@ def test_behind_a_window_a_row_comes_of_messages_not_of_one(app: hr.App, views: 
 
 
 def test_what_time_lets_go_comes_of_no_message(app: hr.App, views: hr.Stream) -> None:
-    counts = views.window(hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="seconds")
-    counts.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter="failed").sink(print)
+    counts = views.window(hr.tumbling("1s"), key="member", id="seconds").agg(n=hr.count())
+    counts.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).sink(
+        print
+    )
     with app.test() as t:
         t.feed("views", [row(0)])
         t.end()
@@ -233,7 +242,9 @@ def test_what_time_lets_go_comes_of_no_message(app: hr.App, views: hr.Stream) ->
 def test_a_join_passes_on_no_place_but_that_of_the_batch(app: hr.App, views: hr.Stream) -> None:
     others = app.input("others", {"member": pl.String, "at": pl.Int64}, event_time="at")
     joined = views.join(others, on="member", within="10s", id="both")
-    joined.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter="failed").sink(print)
+    joined.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).sink(
+        print
+    )
     with app.test() as t:
         t.feed("views", [row(0, "x"), row(0, "a")])
         t.feed("others", [{"member": "b", "at": 1}], settle=False)
@@ -247,10 +258,10 @@ def test_a_join_passes_on_no_place_but_that_of_the_batch(app: hr.App, views: hr.
 def test_rows_of_files_have_offsets_of_their_own(tmp_path: Path) -> None:
     pl.DataFrame({"ms": [1, 2, 0, 4]}).write_parquet(tmp_path / "a.parquet")
     app = hr.App("files", home=str(tmp_path / "home"))
-    rows = app.input("rows", {"ms": pl.Int64}, system=hr.files(str(tmp_path / "*.parquet")))
-    rows.map(part, PARTS, on_error="dead_letter", dead_letter="failed").send_to(app.output("out"))
+    rows = app.input("rows", {"ms": pl.Int64}, system=hr.io.files(str(tmp_path / "*.parquet")))
+    rows.map(part, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).send_to(app.output("out"))
     app.run(local=True, progress=False)
-    (letter,) = hr.read_stream("failed", home=str(tmp_path / "home")).to_dicts()
+    (letter,) = hr.streams.read_stream("failed", home=str(tmp_path / "home")).to_dicts()
     assert (letter["offset"], letter["last_offset"], letter["index"]) == (2, 2, None)
 
 
@@ -265,7 +276,7 @@ def test_any_column_can_be_told_of(app: hr.App, out: hr.Output) -> None:
         "l": [{"x": b"\n"}], "e": "u", "u": dt.timedelta(seconds=1), "f": float("nan"),
     }  # fmt: skip
     rows = app.input("rows", columns)
-    rows.map(lambda row: 1 // 0, PARTS, on_error="dead_letter", dead_letter="failed").send_to(out)
+    rows.map(lambda row: 1 // 0, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).send_to(out)
     with app.test() as t:
         t.feed("rows", [value, dict.fromkeys(value)])
         first, second = letters(t)
@@ -279,7 +290,7 @@ def test_any_column_can_be_told_of(app: hr.App, out: hr.Output) -> None:
 
 
 def test_letters_are_taken_back_with_what_no_checkpoint_covers(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    views.map(part, PARTS, on_error="dead_letter", dead_letter="failed").send_to(out)
+    views.map(part, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).send_to(out)
     with app.test() as t:
         t.feed("views", [row(0)])
         t.restart(checkpoint=True)
@@ -295,7 +306,7 @@ def test_what_stops_the_app_shows_the_row_and_the_remedy(app: hr.App, views: hr.
     with app.test() as t:
         t.feed("views", [row(1)], settle=False)
         t.feed("views", [row(3, "x"), row(1), row(0, "y" * 1000)], settle=False)
-        with pytest.raises(hr.UserFunctionError) as info:
+        with pytest.raises(hr.errors.UserFunctionError) as info:
             t.settle()
     assert "views[0], offset 1, row 2 of it" in info.value.message
     assert '{"member":"yyyy' in info.value.message

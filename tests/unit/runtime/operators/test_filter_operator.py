@@ -35,7 +35,7 @@ def test_what_is_wholly_filtered_out_still_moves_time(app: hr.App, views: hr.Str
 
 def test_a_predicate_that_fails_says_where(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     views.filter(pl.col("member").cast(pl.Int64) > 0).send_to(out)
-    with app.test() as t, pytest.raises(hr.UserFunctionError) as info:
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError) as info:
         t.feed("views", ROWS)
     text = str(info.value)
     assert "the predicate of operator 'filter-1'" in text

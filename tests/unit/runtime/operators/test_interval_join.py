@@ -16,7 +16,7 @@ import headrace as hr
 ORDERS = {"key": pl.String, "ts": pl.Int64, "order": pl.Int64}
 PAYS = {"key": pl.String, "ts": pl.Int64, "amount": pl.Int64}
 
-How = Literal["inner", "left", "outer"]
+How = Literal["inner", "left", "full"]
 
 
 def joined(how: How = "inner", within: Any = ("-2s", "+1s"), lateness: str = "0s") -> hr.App:
@@ -69,7 +69,7 @@ def test_a_left_join_emits_an_unmatched_message_when_the_watermark_passes_its_la
 
 
 def test_an_outer_join_emits_the_rights_too() -> None:
-    with joined("outer").test() as t:
+    with joined("full").test() as t:
         t.feed("orders", [order("a", 1_000, 1), order("b", 1_000, 2)])
         t.feed("pays", [pay("b", 1_500, 5), pay("c", 1_500, 6)])
         t.end()
@@ -77,7 +77,7 @@ def test_an_outer_join_emits_the_rights_too() -> None:
 
 
 def test_a_null_key_has_no_partner() -> None:
-    with joined("outer").test() as t:
+    with joined("full").test() as t:
         t.feed("orders", [order(None, 1_000, 1)])
         t.feed("pays", [pay(None, 1_000, 2)])
         t.end()
@@ -97,7 +97,7 @@ def test_what_a_join_emits_is_not_late_in_a_window_behind_it() -> None:
     orders = app.input("orders", ORDERS, event_time="ts")
     pays = app.input("pays", PAYS, event_time="ts")
     joined_ = orders.join(pays, on="key", within=("-1s", "+9s"), id="pairs")
-    counts = joined_.window(hr.tumbling("5s"), key="key", agg={"n": hr.count()}, id="per-5s")
+    counts = joined_.window(hr.tumbling("5s"), key="key", id="per-5s").agg(n=hr.count())
     counts.send_to(app.output("counts"))
     with app.test() as t:
         t.feed("orders", [order("a", 1_000)])
@@ -121,7 +121,7 @@ def oracle(
     if how != "inner":
         had = {number for number, _ in pairs}
         pairs += [(left["order"], None) for left in lefts if left["order"] not in had]
-    if how == "outer":
+    if how == "full":
         had = {number for _, number in pairs}
         pairs += [(None, right["amount"]) for right in rights if right["amount"] not in had]
     return sorted(pairs, key=repr)
@@ -138,7 +138,7 @@ def batches(messages: Iterable[dict[str, Any]], sizes: Sequence[int]) -> list[li
 MESSAGES = st.lists(st.tuples(st.sampled_from(["a", "a", "b", None]), st.integers(0, 8_000)), max_size=25)
 
 
-@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+@pytest.mark.parametrize("how", ["inner", "left", "full"])
 @settings(max_examples=40, deadline=None)
 @given(lefts=MESSAGES, rights=MESSAGES, data=st.data())
 def test_any_order_and_any_restart_give_what_the_oracle_says(
@@ -171,10 +171,10 @@ def test_in_the_order_of_time_nothing_is_forgotten_too_early(
     orders = [order(key, ts, number) for number, (key, ts) in enumerate(lefts)]
     pays = [pay(key, ts, number) for number, (key, ts) in enumerate(rights)]
     both = [(m["ts"], "orders", m) for m in orders] + [(m["ts"], "pays", m) for m in pays]
-    with small_pieces(), joined("outer").test() as t:
+    with small_pieces(), joined("full").test() as t:
         for _, name, message in sorted(both, key=lambda each: each[0]):
             t.feed(name, [message])
         t.end()
         found = t.read("paid").select("order", "amount").rows()
-        assert sorted(found, key=repr) == oracle("outer", orders, pays)
+        assert sorted(found, key=repr) == oracle("full", orders, pays)
         assert t.counter("late") == 0

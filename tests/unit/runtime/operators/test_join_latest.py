@@ -14,7 +14,7 @@ import headrace as hr
 VIEWS = {"member": pl.String, "n": pl.Int64}
 CARTS = {"member": pl.String, "n": pl.Int64, "items": pl.Int64}
 
-How = Literal["inner", "left", "outer"]
+How = Literal["inner", "left", "full"]
 
 
 def paired(how: How = "inner", ttl: Any = "1h", **app_settings: Any) -> hr.App:
@@ -48,7 +48,7 @@ def test_each_message_joins_with_the_other_sides_last_one() -> None:
 
 
 def test_the_columns_are_the_lefts_then_the_rights() -> None:
-    with paired("outer").test() as t:
+    with paired("full").test() as t:
         t.feed("carts", [cart("ann", 1, 7)])
         t.feed("views", [view("bob", 2)])
         assert t.read("out").to_dicts() == [
@@ -65,7 +65,7 @@ def test_one_that_finds_nothing_leaves_alone_and_joins_later_nevertheless() -> N
 
 
 def test_null_keys_have_no_partners_and_are_not_kept() -> None:
-    with paired("outer").test() as t:
+    with paired("full").test() as t:
         t.feed("views", [view(None, 1)])
         t.feed("carts", [cart(None, 2)])
         assert pairs(t) == [(None, 1, None), (None, None, 2)]
@@ -115,27 +115,27 @@ def test_what_comes_of_it_has_no_event_time_and_says_so() -> None:
     right = app.input("right", {"k": pl.Int64, "at": pl.Int64}, event_time="at")
     joined = left.join_latest(right, "k", ttl="1h", id="pairs")
     assert joined.event_time is None
-    with pytest.raises(hr.DeclarationError, match=r"'ts' may be that of an older message at .* by join_latest"):
-        joined.window(hr.tumbling("1s"), key="k", agg={"n": hr.count()}, id="per-second")
+    with pytest.raises(hr.errors.DeclarationError, match=r"'ts' may be that of an older message at .* by join_latest"):
+        joined.window(hr.tumbling("1s"), key="k", id="per-second").agg(n=hr.count())
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"on": "member", "ttl": "0s", "id": "j"}, "ttl: '0s' is below 1 ms"),
-        ({"on": "member", "ttl": "1h"}, "join_latest owns something durable, so it needs an id"),
+        ({"on": "member", "ttl": "1h", "id": None}, "join_latest owns something durable, so it needs an id"),
         ({"on": "items", "ttl": "1h", "id": "j"}, "there is no column 'items'"),
         ({"on": "member", "ttl": "1h", "how": "right", "id": "j"}, "how='right' is no way to join two streams"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
     app = hr.App("wrong")
-    with pytest.raises(hr.DeclarationError, match=message):
+    with pytest.raises(hr.errors.DeclarationError, match=message):
         app.input("views", VIEWS).join_latest(app.input("carts", CARTS), **arguments)
 
 
 def test_both_sides_need_like_partitions() -> None:
-    with pytest.raises(hr.PlanError, match=r"join_latest 'shown' \(.*test_join_latest.py"):
+    with pytest.raises(hr.errors.PlanError, match=r"join_latest 'shown' \(.*test_join_latest.py"):
         paired().test(partitions={"views": 2, "carts": 3})
 
 
@@ -151,7 +151,7 @@ class Oracle:
     """Two dicts."""
 
     def __init__(self, how: How) -> None:
-        self.alone = {"views": how != "inner", "carts": how == "outer"}
+        self.alone = {"views": how != "inner", "carts": how == "full"}
         self.last: dict[str, dict[str, tuple[int, int]]] = {"views": {}, "carts": {}}
         self.pairs: list[tuple[Any, ...]] = []
 
@@ -169,7 +169,7 @@ class Oracle:
 
 
 @settings(deadline=None, max_examples=50)
-@given(history=st.lists(MESSAGES | PASSING | RESTARTS, max_size=25), how=st.sampled_from(["inner", "left", "outer"]))
+@given(history=st.lists(MESSAGES | PASSING | RESTARTS, max_size=25), how=st.sampled_from(["inner", "left", "full"]))
 def test_any_history_gives_what_two_dicts_give(history: list[tuple[str, Any]], how: How) -> None:
     oracle = Oracle(how)
     number = 0

@@ -27,6 +27,8 @@ def numbers(*wanted: int) -> list[dict[str, Any]]:
 
 def asking(function: Callable[[Any], Any], **options: Any) -> hr.App:
     app = hr.App("asking")
+    if options.get("on_error") == "dead_letter":
+        options["dead_letter"] = app.output("failed")
     app.input("numbers", ROW, event_time="ts").map_async(function, ROW, **options).send_to(app.output("out"))
     return app
 
@@ -98,8 +100,10 @@ def test_a_window_behind_it_gets_its_watermark_when_the_results_are_there() -> N
     gate = Gate()
     app = hr.App("asking")
     asked = app.input("numbers", ROW, event_time="ts").map_async(gate, ROW)
-    counts = asked.partition_by("n", id="by-n", partitions=2).window(
-        hr.tumbling("20ms"), key=None, agg={"n": hr.sum("n")}, id="w"
+    counts = (
+        asked.partition_by("n", id="by-n", partitions=2)
+        .window(hr.tumbling("20ms"), key=None, id="w")
+        .agg(n=hr.sum("n"))
     )
     counts.send_to(app.output("out"))
     with app.test() as t:
@@ -119,8 +123,8 @@ def test_a_task_that_waits_for_calls_is_not_idle_to_those_downstream() -> None:
     gate = Gate()
     app = hr.App("asking")
     asked = app.input("numbers", ROW, event_time="ts", idle_timeout="1s").map_async(gate, ROW)
-    counts = asked.partition_by("n", id="by-n", partitions=1).window(
-        hr.tumbling("20ms"), key=None, agg={"n": hr.count()}, id="w"
+    counts = (
+        asked.partition_by("n", id="by-n", partitions=1).window(hr.tumbling("20ms"), key=None, id="w").agg(n=hr.count())
     )
     counts.send_to(app.output("out"))
     with app.test(2) as t:
@@ -167,7 +171,7 @@ def test_the_end_waits_for_the_calls_under_way() -> None:
     gate = Gate()
     app = hr.App("asking")
     asked = app.input("numbers", ROW, event_time="ts").map_async(gate, ROW)
-    asked.window(hr.tumbling("1s"), key=None, agg={"n": hr.sum("n")}, id="w").map_async(gate, {"n": pl.Int64}).send_to(
+    asked.window(hr.tumbling("1s"), key=None, id="w").agg(n=hr.sum("n")).map_async(gate, {"n": pl.Int64}).send_to(
         app.output("out")
     )
     with app.test() as t:
@@ -236,7 +240,7 @@ def test_no_more_calls_at_once_than_may_be_and_no_batch_is_taken_while_it_is_ful
 
 def test_a_full_step_stops_the_reading_and_says_why() -> None:
     gate = Gate()
-    with asking(gate, concurrency=1, retry=hr.retry(attempts=None, first=1, longest=1)).test() as t:
+    with asking(gate, concurrency=1, retry=hr.calls.retry(attempts=None, first=1, longest=1)).test() as t:
         t.feed("numbers", numbers(1, 2), settle=False)
         turns(t)
         t.feed("numbers", numbers(3), settle=False)
@@ -261,8 +265,8 @@ def test_what_fails_for_good_says_step_line_row_and_attempts() -> None:
         raise ValueError("no such number")
 
     with (
-        asking(failing, retry=hr.retry(attempts=2, first=1, longest=1)).test() as t,
-        pytest.raises(hr.UserFunctionError) as info,
+        asking(failing, retry=hr.calls.retry(attempts=2, first=1, longest=1)).test() as t,
+        pytest.raises(hr.errors.UserFunctionError) as info,
     ):
         t.feed("numbers", numbers(7))
     message = str(info.value)
@@ -282,7 +286,7 @@ def test_what_fails_for_good_is_left_out_in_its_turn(ordered: bool) -> None:
             raise ValueError("no such number")
         return {"n": "x", "ts": 1} if row["n"] % 3 == 1 else row
 
-    policy: dict[str, Any] = {"on_error": "dead_letter", "dead_letter": "failed", "retry": hr.retry(attempts=1)}
+    policy: dict[str, Any] = {"on_error": "dead_letter", "dead_letter": "failed", "retry": hr.calls.retry(attempts=1)}
     with asking(answer, ordered=ordered, **policy).test() as t:
         t.feed("numbers", numbers(1, 2, 3), settle=False)
         t.feed("numbers", numbers(4, 5, 6), settle=False)
@@ -301,7 +305,7 @@ def test_what_fails_for_good_is_left_out_in_its_turn(ordered: bool) -> None:
     [(None, "record 0 is a NoneType, not a dict"), ({"n": 1}, "has no 'ts'"), ({"n": "x", "ts": 1}, "is no Int64")],
 )
 def test_a_result_that_does_not_fit_is_an_error(result: Any, message: str) -> None:
-    with asking(lambda row: result).test() as t, pytest.raises(hr.UserFunctionError, match=message):
+    with asking(lambda row: result).test() as t, pytest.raises(hr.errors.UserFunctionError, match=message):
         t.feed("numbers", numbers(1))
 
 
@@ -312,7 +316,7 @@ async def picky(row: dict[str, Any]) -> Any:
 
 
 def test_rows_whose_calls_fail_are_skipped_and_counted_if_the_step_says_so() -> None:
-    with asking(picky, on_error="skip", retry=hr.retry(1)).test() as t:
+    with asking(picky, on_error="skip", retry=hr.calls.retry(1)).test() as t:
         t.feed("numbers", numbers(*range(16)))
         t.end()
         assert out(t, committed=True) == [1, 2, 4, 7, 8, 11, 13, 14]
@@ -320,7 +324,7 @@ def test_rows_whose_calls_fail_are_skipped_and_counted_if_the_step_says_so() -> 
 
 
 def test_rows_whose_calls_fail_become_letters_that_say_where_they_stood() -> None:
-    with asking(picky, on_error="dead_letter", dead_letter="failed", retry=hr.retry(1)).test() as t:
+    with asking(picky, on_error="dead_letter", retry=hr.calls.retry(1)).test() as t:
         for n in range(8):
             t.feed("numbers", numbers(n), settle=False)
         t.end()
@@ -354,7 +358,10 @@ def test_dataclasses_go_in_and_out_also_by_threads() -> None:
 
 def test_a_test_that_waits_for_a_call_that_never_ends_says_for_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.testing.harness.CALLS_MS_MAX", 20)
-    with asking(Gate()).test() as t, pytest.raises(hr.UsageError, match=r"aren't done after .* s: step map_async-1"):
+    with (
+        asking(Gate()).test() as t,
+        pytest.raises(hr.errors.UsageError, match=r"aren't done after .* s: step map_async-1"),
+    ):
         t.feed("numbers", numbers(1))
 
 
@@ -402,7 +409,7 @@ def test_any_order_of_answers_gives_the_same_rows_and_watermarks(ordered: bool, 
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
     function = options.pop("function", len)
-    with pytest.raises(hr.DeclarationError, match=message):
+    with pytest.raises(hr.errors.DeclarationError, match=message):
         asking(function, **options)
 
 

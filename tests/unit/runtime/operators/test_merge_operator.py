@@ -33,7 +33,7 @@ def test_columns_in_another_order_are_aligned(app: hr.App, views: hr.Stream, out
 def test_a_window_waits_for_the_slower_flow(app: hr.App, out: hr.Output) -> None:
     web, phone = app.input("web", COLUMNS, event_time="ts"), app.input("phone", COLUMNS, event_time="ts")
     both = web.merge(phone)
-    both.window(hr.tumbling("10ms"), key="member", agg={"n": hr.count()}, id="per-10ms").send_to(out)
+    both.window(hr.tumbling("10ms"), key="member", id="per-10ms").agg(n=hr.count()).send_to(out)
     with app.test() as t:
         t.feed("web", [{"member": "a", "ts": 1}, {"member": "a", "ts": 50}])
         t.feed("phone", [{"member": "a", "ts": 2}])

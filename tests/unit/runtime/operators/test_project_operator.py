@@ -29,7 +29,7 @@ def test_an_expression_that_fails_says_where(app: hr.App, views: hr.Stream, out:
     views.with_columns(number=pl.col("member").cast(pl.Int64)).send_to(out)
     with (
         app.test(2) as t,
-        pytest.raises(hr.UserFunctionError, match="an expression of operator 'with_columns-1'") as info,
+        pytest.raises(hr.errors.UserFunctionError, match="an expression of operator 'with_columns-1'") as info,
     ):
         t.feed("views", ROWS, partition=1)
     assert "views[1], offset 0" in str(info.value)

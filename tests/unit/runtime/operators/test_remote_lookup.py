@@ -33,7 +33,7 @@ class Members:
         return [{"member": member, "country": self.countries[member], "n": len(member)} for member in found]
 
 
-def joining(remote: hr.Remote, how: Any = "inner", **options: Any) -> hr.App:
+def joining(remote: hr.tables.Remote, how: Any = "inner", **options: Any) -> hr.App:
     app = hr.App("joining")
     table = app.table("members", key="member", schema=MEMBER, remote=remote)
     views = app.input("views", VIEW, event_time="ts")
@@ -62,7 +62,7 @@ def turns(t: TestApp, until: Callable[[], bool]) -> None:
 )
 def test_a_message_gets_the_columns_of_its_row(how: str, rows: list[Any]) -> None:
     members = Members(ann="AT")
-    with joining(hr.remote(members), how).test() as t:
+    with joining(hr.tables.remote(members), how).test() as t:
         t.feed("views", views("ann", "eve", None, "ann"))
         assert t.read("out").rows() == rows
         assert sorted(members.asked[0]) == ["ann", "eve"]
@@ -71,7 +71,7 @@ def test_a_message_gets_the_columns_of_its_row(how: str, rows: list[Any]) -> Non
 
 def test_keys_are_asked_in_pieces_of_the_batch_size() -> None:
     members = Members(**{f"m{n}": "AT" for n in range(7)})
-    with joining(hr.remote(members, batch=3)).test() as t:
+    with joining(hr.tables.remote(members, batch=3)).test() as t:
         t.feed("views", views(*[f"m{n}" for n in range(7)] * 2))
         assert sorted(map(len, members.asked)) == [1, 3, 3]
         assert t.read("out")["member"].to_list() == [f"m{n}" for n in range(7)] * 2
@@ -83,14 +83,14 @@ def test_an_async_function_may_return_a_frame_with_more_than_was_asked_for() -> 
             {"country": ["AT", "CH", "DE", None], "member": ["ann", "bob", "ann", None], "n": [1, 2, 3, 4], "x": 1}
         )
 
-    with joining(hr.remote(everybody, batch=1), "left").test() as t:
+    with joining(hr.tables.remote(everybody, batch=1), "left").test() as t:
         t.feed("views", views("ann", "bob", None))
         assert t.read("out").rows() == [("ann", "DE", 0, 3), ("bob", "CH", 1, 2), (None, None, 2, None)]
 
 
 def test_keys_of_several_columns_by_other_names() -> None:
     app = hr.App("joining")
-    read = hr.remote(lambda keys: keys.with_columns(sum=pl.col("a") + pl.col("b")))
+    read = hr.tables.remote(lambda keys: keys.with_columns(sum=pl.col("a") + pl.col("b")))
     table = app.table("sums", key=["a", "b"], schema={"a": pl.Int64, "b": pl.Int64, "sum": pl.Int64}, remote=read)
     app.input("pairs", {"x": pl.Int64, "y": pl.Int64}).join(table, on=["x", "y"]).send_to(app.output("out"))
     with app.test() as t:
@@ -105,7 +105,7 @@ def test_batches_leave_in_order_and_watermarks_behind_them() -> None:
     async def read(keys: pl.DataFrame) -> Any:
         return await gate({"n": int(keys["member"][0])})
 
-    table = app.table("members", key="member", schema=MEMBER, remote=hr.remote(read))
+    table = app.table("members", key="member", schema=MEMBER, remote=hr.tables.remote(read))
     joined = app.input("views", VIEW, event_time="ts").join(table)
     joined.drop_late(late_to=app.output("late")).send_to(app.output("out"))
     with app.test() as t:
@@ -125,7 +125,7 @@ def test_batches_leave_in_order_and_watermarks_behind_them() -> None:
 def test_a_table_that_is_away_stops_the_reading_and_loses_nothing() -> None:
     members = Members(ann="AT", bob="CH")
     members.failures = [ConnectionError("refused")] * 3
-    with joining(hr.remote(members, retry=hr.retry(None, first=1, longest=1))).test() as t:
+    with joining(hr.tables.remote(members, retry=hr.calls.retry(None, first=1, longest=1))).test() as t:
         t.feed("views", views("ann"), settle=False)
         turns(t, lambda: t.read("out").height == 1)
         assert t.counter("call_retries") == 3
@@ -148,7 +148,7 @@ def test_a_restart_in_the_middle_of_reading_reads_again_and_counts_once() -> Non
     async def read(keys: pl.DataFrame) -> Any:
         return await gate({"n": 1})
 
-    with joining(hr.remote(read)).test() as t:
+    with joining(hr.tables.remote(read)).test() as t:
         t.feed("views", views("ann"), settle=False)
         turns(t, lambda: gate.asked == [1])
         t._stop()
@@ -165,7 +165,7 @@ def test_a_restart_in_the_middle_of_reading_reads_again_and_counts_once() -> Non
 
 def test_what_is_cached_is_not_asked_again_until_its_time_is_over() -> None:
     members = Members(ann="AT")
-    with joining(hr.cached(hr.remote(members), ttl="1s"), "left").test() as t:
+    with joining(hr.tables.cached(hr.tables.remote(members), ttl="1s"), "left").test() as t:
         t.feed("views", views("ann", "eve"))
         members.countries = {"ann": "DE", "eve": "CH"}
         t.feed("views", views("ann", "eve", "bob"))
@@ -178,7 +178,7 @@ def test_what_is_cached_is_not_asked_again_until_its_time_is_over() -> None:
 
 def test_of_too_many_keys_those_asked_for_longest_ago_are_forgotten() -> None:
     members = Members(ann="AT")
-    with joining(hr.cached(hr.remote(members), rows=2)).test() as t:
+    with joining(hr.tables.cached(hr.tables.remote(members), rows=2)).test() as t:
         for member in ("a", "b", "a", "c", "a", "b"):
             t.feed("views", views(member))
         assert members.asked == [["a"], ["b"], ["c"], ["b"]]
@@ -207,7 +207,7 @@ def test_what_is_not_rows_of_the_table_is_an_error_that_is_not_tried_again(answe
         asked.append(keys)
         return answer
 
-    with joining(hr.remote(read)).test() as t, pytest.raises(hr.UserFunctionError) as info:
+    with joining(hr.tables.remote(read)).test() as t, pytest.raises(hr.errors.UserFunctionError) as info:
         t.feed("views", views("ann"))
     assert message in str(info.value)
     assert "what the read function of table 'members' returned" in str(info.value)
@@ -217,8 +217,8 @@ def test_what_is_not_rows_of_the_table_is_an_error_that_is_not_tried_again(answe
 def test_a_read_that_is_given_up_names_table_line_and_attempts() -> None:
     members = Members()
     members.failures = [OSError("no route")] * 9
-    once = hr.remote(members, retry=hr.retry(2, first=1, longest=1))
-    with joining(once).test() as t, pytest.raises(hr.UserFunctionError) as info:
+    once = hr.tables.remote(members, retry=hr.calls.retry(2, first=1, longest=1))
+    with joining(once).test() as t, pytest.raises(hr.errors.UserFunctionError) as info:
         t.feed("views", views("ann"))
     assert "the read function of table 'members' of operator 'join-1'" in str(info.value)
     assert "raised OSError" in str(info.value)
@@ -233,55 +233,55 @@ def fetch(keys: pl.DataFrame) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (hr.remote, "needs a function that reads, or one that writes"),
-        (lambda: hr.remote(read=7), "read= must be a function"),  # type: ignore[arg-type]
-        (lambda: hr.remote(write="store"), "write= must be a function"),  # type: ignore[arg-type]
-        (lambda: hr.remote(fetch, delete=fetch), "delete= is given, but no write="),
-        (lambda: hr.remote(fetch, reads_per_s=-1), "reads_per_s=-1 is not a rate"),
-        (lambda: hr.remote(fetch, writes_per_s=0), "writes_per_s=0 is not a rate"),
-        (lambda: hr.remote(fetch, reads_per_s=float("nan")), "reads_per_s=nan is not a rate"),
-        (lambda: hr.remote(fetch, batch=0), "batch=0 is not a whole number from 1 on"),
-        (lambda: hr.remote(fetch, concurrency=0), "concurrency=0"),
-        (lambda: hr.sql_table("mysql://host/db", "t"), "of no known database"),
-        (lambda: hr.sql_table("sqlite:///a.db", "t", batch=20_000), "batch=20000 is not a whole number"),
-        (lambda: hr.cached(fetch), "what is cached is a remote table, not function"),  # type: ignore[arg-type]
-        (lambda: hr.cached(hr.remote(write=fetch)), "only written has nothing to cache"),
-        (lambda: hr.cached(hr.remote(fetch), rows=0), "rows=0"),
-        (lambda: hr.cached(hr.remote(fetch), ttl=0), "ttl: 0 is below 1 ms"),
-        (lambda: hr.cached(hr.remote(fetch), write="behind"), "write='behind' is no choice"),  # type: ignore[arg-type]
+        (hr.tables.remote, "needs a function that reads, or one that writes"),
+        (lambda: hr.tables.remote(read=7), "read= must be a function"),  # type: ignore[arg-type]
+        (lambda: hr.tables.remote(write="store"), "write= must be a function"),  # type: ignore[arg-type]
+        (lambda: hr.tables.remote(fetch, delete=fetch), "delete= is given, but no write="),
+        (lambda: hr.tables.remote(fetch, reads_per_s=-1), "reads_per_s=-1 is not a rate"),
+        (lambda: hr.tables.remote(fetch, writes_per_s=0), "writes_per_s=0 is not a rate"),
+        (lambda: hr.tables.remote(fetch, reads_per_s=float("nan")), "reads_per_s=nan is not a rate"),
+        (lambda: hr.tables.remote(fetch, batch=0), "batch=0 is not a whole number from 1 on"),
+        (lambda: hr.tables.remote(fetch, concurrency=0), "concurrency=0"),
+        (lambda: hr.tables.sql_table("mysql://host/db", "t"), "of no known database"),
+        (lambda: hr.tables.sql_table("sqlite:///a.db", "t", batch=20_000), "batch=20000 is not a whole number"),
+        (lambda: hr.tables.cached(fetch), "what is cached is a remote table, not function"),  # type: ignore[arg-type]
+        (lambda: hr.tables.cached(hr.tables.remote(write=fetch)), "only written has nothing to cache"),
+        (lambda: hr.tables.cached(hr.tables.remote(fetch), rows=0), "rows=0"),
+        (lambda: hr.tables.cached(hr.tables.remote(fetch), ttl=0), "ttl: 0 is below 1 ms"),
+        (lambda: hr.tables.cached(hr.tables.remote(fetch), write="behind"), "write='behind' is no choice"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message):
+    with pytest.raises(hr.errors.DeclarationError, match=message):
         make()
 
 
 def test_a_table_is_remote_or_kept_here() -> None:
     app = hr.App("joining")
     members = app.input("members", MEMBER)
-    both = {"key": "member", "schema": MEMBER, "remote": hr.remote(fetch)}
-    with pytest.raises(hr.DeclarationError, match="can't be remote and kept by side inputs"):
+    both = {"key": "member", "schema": MEMBER, "remote": hr.tables.remote(fetch)}
+    with pytest.raises(hr.errors.DeclarationError, match="can't be remote and kept by side inputs"):
         app.table("t", side_inputs=members, **both)  # type: ignore[arg-type]
-    with pytest.raises(hr.DeclarationError, match='kind="global" has no meaning'):
+    with pytest.raises(hr.errors.DeclarationError, match='kind="global" has no meaning'):
         app.table("t", kind="global", **both)  # type: ignore[arg-type]
-    with pytest.raises(hr.DeclarationError, match="ttl= has no meaning"):
+    with pytest.raises(hr.errors.DeclarationError, match="ttl= has no meaning"):
         app.table("t", ttl="1m", **both)  # type: ignore[arg-type]
-    with pytest.raises(hr.DeclarationError, match="needs a schema="):
-        app.table("t", key="member", remote=hr.remote(fetch))
-    with pytest.raises(hr.DeclarationError, match="remote= takes a remote table, not function"):
+    with pytest.raises(hr.errors.DeclarationError, match="needs a schema="):
+        app.table("t", key="member", remote=hr.tables.remote(fetch))
+    with pytest.raises(hr.errors.DeclarationError, match="remote= takes a remote table, not function"):
         app.table("t", key="member", schema=MEMBER, remote=fetch)  # type: ignore[arg-type]
-    with pytest.raises(hr.DeclarationError, match='kind="remote" says not where'):
+    with pytest.raises(hr.errors.DeclarationError, match='kind="remote" says not where'):
         app.table("t", key="member", schema=MEMBER, kind="remote")
 
 
 def test_a_table_without_the_function_can_not_be_joined_or_sent_to() -> None:
     app = hr.App("joining")
     flow = app.input("views", MEMBER)
-    written = app.table("written", key="member", schema=MEMBER, remote=hr.remote(write=fetch))
-    with pytest.raises(hr.DeclarationError, match=r"remote table 'written' .* can only be written"):
+    written = app.table("written", key="member", schema=MEMBER, remote=hr.tables.remote(write=fetch))
+    with pytest.raises(hr.errors.DeclarationError, match=r"remote table 'written' .* can only be written"):
         flow.join(written)
-    read = app.table("read", key="member", schema=MEMBER, remote=hr.remote(fetch))
-    with pytest.raises(hr.DeclarationError, match=r"remote table 'read' .* can only be read"):
+    read = app.table("read", key="member", schema=MEMBER, remote=hr.tables.remote(fetch))
+    with pytest.raises(hr.errors.DeclarationError, match=r"remote table 'read' .* can only be read"):
         flow.send_to(read)
 
 
@@ -290,7 +290,7 @@ def test_a_table_without_the_function_can_not_be_joined_or_sent_to() -> None:
 
 def test_a_remote_table_asks_for_no_equal_partition_counts_and_has_no_state() -> None:
     app = hr.App("joining")
-    table = app.table("members", key="member", schema=MEMBER, remote=hr.remote(fetch))
+    table = app.table("members", key="member", schema=MEMBER, remote=hr.tables.remote(fetch))
     one, two = app.input("one", VIEW), app.input("two", VIEW)
     one.join(table).send_to(app.output("a"))
     two.join(table).send_to(app.output("b"))
@@ -300,7 +300,7 @@ def test_a_remote_table_asks_for_no_equal_partition_counts_and_has_no_state() ->
 
 
 def test_the_rate_is_that_of_the_app_and_each_task_has_an_equal_part() -> None:
-    app = joining(hr.remote(fetch, reads_per_s=40))
+    app = joining(hr.tables.remote(fetch, reads_per_s=40))
     with app.test(4) as t:
         limits = [host.task.chain.tables.remote["members"]._limit for host in t._container.hosts]
         assert [limit and limit._per_ms * 1000 for limit in limits] == [10, 10, 10, 10]

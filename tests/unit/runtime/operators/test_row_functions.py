@@ -84,10 +84,10 @@ def line_of(text: str) -> int:
     return 1 + next(number for number, line in enumerate(lines) if text in line)
 
 
-def error_of(app: hr.App, rows: list[dict[str, Any]]) -> hr.HeadraceError:
+def error_of(app: hr.App, rows: list[dict[str, Any]]) -> hr.errors.HeadraceError:
     with app.test() as t:
         t.feed("views", ROWS[:1])
-        with pytest.raises(hr.HeadraceError) as info:
+        with pytest.raises(hr.errors.HeadraceError) as info:
             t.feed("views", rows)
     return info.value
 
@@ -95,7 +95,7 @@ def error_of(app: hr.App, rows: list[dict[str, Any]]) -> hr.HeadraceError:
 def test_the_error_says_which_step_which_line_and_which_messages(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     views.map(broken, schema={"member": pl.Int64}).send_to(out)
     error = error_of(app, [{"member": "a", "ms": 0, "ts": 1}])
-    assert isinstance(error, hr.UserFunctionError)
+    assert isinstance(error, hr.errors.UserFunctionError)
     text = str(error)
     assert "the function of operator 'map-1' (declared at" in text
     assert "views.map(broken, schema=" in text
@@ -108,7 +108,7 @@ def test_the_error_says_which_step_which_line_and_which_messages(app: hr.App, vi
 
 def test_a_builtin_that_raises_has_no_line_of_its_own(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     views.map(ord, schema={"member": pl.Int64}).send_to(out)
-    with app.test() as t, pytest.raises(hr.UserFunctionError, match=r"raised TypeError: ord\(\) expected"):
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match=r"raised TypeError: ord\(\) expected"):
         t.feed("views", ROWS)
 
 
@@ -130,13 +130,16 @@ def test_a_wrong_result_is_shown(app: hr.App, views: hr.Stream, out: hr.Output, 
 
 def test_flat_map_of_no_iterable(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     views.flat_map(lambda row: None, schema={"member": pl.Int64}).send_to(out)
-    with app.test() as t, pytest.raises(hr.UserFunctionError, match=r"TypeError.*'NoneType' object is not iterable"):
+    with (
+        app.test() as t,
+        pytest.raises(hr.errors.UserFunctionError, match=r"TypeError.*'NoneType' object is not iterable"),
+    ):
         t.feed("views", ROWS)
 
 
 def test_a_later_steps_error_is_not_the_filters(app: hr.App, views: hr.Stream) -> None:
     """What follows a function filter runs behind it, not within it."""
     timeless = views.filter(lambda row: True).with_columns(at=pl.lit(None, dtype=pl.Int64))
-    timeless.window(hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="w", time="at").sink(print)
-    with app.test() as t, pytest.raises(hr.DataError, match="operator 'w' got messages whose event time"):
+    timeless.window(hr.tumbling("1s"), key="member", id="w", time="at").agg(n=hr.count()).sink(print)
+    with app.test() as t, pytest.raises(hr.errors.DataError, match="operator 'w' got messages whose event time"):
         t.feed("views", ROWS)

@@ -20,8 +20,10 @@ def test_messages_of_one_key_meet_in_one_task(messages: list[tuple[int, str | No
     """Each task counts for itself; a key that had been split would be counted in pieces."""
     app = hr.App("page-views", intermediate_partitions=3)
     views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
-    counts = views.partition_by("member", id="by-member").window(
-        hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="per-1s"
+    counts = (
+        views.partition_by("member", id="by-member")
+        .window(hr.tumbling("1s"), key="member", id="per-1s")
+        .agg(n=hr.count())
     )
     counts.send_to(app.output("out"))
     with app.test(3) as t:
@@ -36,7 +38,7 @@ def test_messages_of_one_key_meet_in_one_task(messages: list[tuple[int, str | No
 
 def test_a_null_key_is_a_key(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     by_member = views.partition_by("member", id="by-member", partitions=4)
-    by_member.window(hr.tumbling("1s"), key="member", agg={"n": hr.count()}, id="per-1s").send_to(out)
+    by_member.window(hr.tumbling("1s"), key="member", id="per-1s").agg(n=hr.count()).send_to(out)
     with app.test(2) as t:
         for partition in (0, 1):
             t.feed("views", [view(None), view("a"), view(None)], partition=partition)

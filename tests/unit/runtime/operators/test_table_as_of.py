@@ -79,7 +79,7 @@ def test_the_columns_are_those_of_the_message_then_the_version() -> None:
     joined = app.input("sales", SALES, event_time="ts").join(rates, id="then")
     assert list(joined.schema.columns) == ["n", "currency", "ts", "rate", "ts_right"]
     assert joined.event_time is not None
-    joined.window(hr.tumbling("1s"), key="currency", agg={"n": hr.count()}, id="per-second").send_to(app.output("out"))
+    joined.window(hr.tumbling("1s"), key="currency", id="per-second").agg(n=hr.count()).send_to(app.output("out"))
     with app.test() as t:
         t.feed("rates-in", [rate("CHF", 1, 0), rate("CHF", 2, 5_000)])
         t.feed("sales", [sale(1, "CHF", 10), sale(2, "CHF", 1_500), sale(3, "CHF", 5_000)])
@@ -129,7 +129,7 @@ def test_versions_behind_a_window_come_before_the_messages_that_need_them() -> N
     columns = {"k": pl.String, "ts": pl.Int64}
     counts = app.table("counts", key="k", schema={"k": pl.String, "n": pl.Int64, "window_end": pl.Int64}, versions="0s")
     events = app.input("events", columns, event_time="ts")
-    windows = events.window(hr.tumbling("1s"), key="k", agg={"n": hr.count()}, id="per-second")
+    windows = events.window(hr.tumbling("1s"), key="k", id="per-second").agg(n=hr.count())
     windows.select("k", "n", "window_end").send_to(counts)
     asked = app.input("a-question", columns, event_time="ts")
     asked.join(counts, how="left", id="then").select("ts", "n").send_to(app.output("out"))
@@ -194,7 +194,7 @@ def test_a_null_event_time_is_an_error(input_: str) -> None:
     sales = app.input("sales", SALES, event_time="ts").map_batches(lambda df: df.with_columns(ts=nothing))
     sales.join(rates, id="then").send_to(app.output("out"))
     message = sale(1, "CHF", -1) if input_ == "sales" else rate("CHF", 1, -1)
-    with app.test() as t, pytest.raises(hr.DataError, match=r"event time.*'ts'.* is null"):
+    with app.test() as t, pytest.raises(hr.errors.DataError, match=r"event time.*'ts'.* is null"):
         t.feed(input_, [message])
 
 

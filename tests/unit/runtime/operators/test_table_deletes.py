@@ -84,7 +84,9 @@ def test_a_flow_deletes_the_rows_of_its_keys() -> None:
         t.feed("leavers", [{"left": 1, "member": "bob"}, {"left": 2, "member": "bob"}, {"left": 3, "member": "eve"}])
         t.restart(checkpoint=True)
         assert now(t, "ann", "bob", "eve") == [("ann", "AT"), ("bob", None), ("eve", None)]
-        with pytest.raises(hr.DataError, match=r"'delete_from-1' .* table 'countries': 'member' is null in 1 of 1"):
+        with pytest.raises(
+            hr.errors.DataError, match=r"'delete_from-1' .* table 'countries': 'member' is null in 1 of 1"
+        ):
             t.feed("leavers", [{"left": 4, "member": None}])
 
 
@@ -140,7 +142,7 @@ def test_the_plan_says_who_deletes() -> None:
     ],
 )
 def test_wrong_declarations(declare: Any, message: str) -> None:
-    with pytest.raises(hr.DeclarationError, match=message):
+    with pytest.raises(hr.errors.DeclarationError, match=message):
         declare(hr.App("wrong"))
 
 
@@ -148,10 +150,10 @@ def test_a_table_that_only_loses_rows_is_never_filled() -> None:
     app = hr.App("emptied")
     table = app.table("t", key="member", schema=MEMBERS)
     app.input("i", MEMBERS).delete_from(table)
-    with pytest.raises(hr.PlanError, match="nothing ever fills table 't'"):
+    with pytest.raises(hr.errors.PlanError, match="nothing ever fills table 't'"):
         app.test()
     app.input("asked", {"member": pl.String}).join(table).send_to(app.output("out"))
-    with pytest.raises(hr.DeclarationError, match="the table 't' is joined, but nothing fills it"):
+    with pytest.raises(hr.errors.DeclarationError, match="the table 't' is joined, but nothing fills it"):
         app.test()
 
 

@@ -17,12 +17,12 @@ SENT = {"key": pl.String, "n": pl.Int64}
 Policy = Literal["fail", "skip", "dead_letter"]
 
 
-class Summing(hr.Task):
+class Summing(hr.tasks.Task):
     """Keeps sums, moves timers and sends, and raises for some messages after all of that, or in the midst of it."""
 
-    sums = hr.Store(key={"key": pl.String}, value={"n": pl.Int64})
+    sums = hr.tasks.Store(key={"key": pl.String}, value={"n": pl.Int64})
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         key, n = message["key"], message["n"]
         out.send("sent", {"key": key, "n": n})
         if n == -1:
@@ -39,15 +39,15 @@ class Summing(hr.Task):
             out.commit()
             raise ValueError(f"{n} can be divided by five")
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         kept = self.sums.get(timer.key)
         out.send("sent", {"key": timer.key, "n": None if kept is None else kept["n"]})
 
 
-def app_of(task: hr.Task, on_error: Policy, **options: Any) -> hr.App:
+def app_of(task: hr.tasks.Task, on_error: Policy, **options: Any) -> hr.App:
     app = hr.App("failing", **options)
     source = app.input("in", COLUMNS, event_time="ts")
-    letters = "letters" if on_error == "dead_letter" else None
+    letters = app.output("letters") if on_error == "dead_letter" else None
     flows = app.task(task, {"in": source}, {"sent": SENT}, on_error=on_error, dead_letter=letters, id="summing")
     flows["sent"].send_to(app.output("sent"))
     return app
@@ -104,15 +104,18 @@ def test_a_commit_that_a_failing_message_asked_for_is_not_made() -> None:
 
 
 def test_without_a_policy_the_first_failure_ends_the_app() -> None:
-    with app_of(Summing(), "fail").test() as t, pytest.raises(hr.UserFunctionError, match="10 can be divided by five"):
+    with (
+        app_of(Summing(), "fail").test() as t,
+        pytest.raises(hr.errors.UserFunctionError, match="10 can be divided by five"),
+    ):
         t.feed("in", rows(("a", 1), ("b", 10)))
 
 
 def test_a_batch_fails_as_a_whole() -> None:
-    class Batches(hr.Task):
-        sums = hr.Store(key={"key": pl.String}, value={"n": pl.Int64})
+    class Batches(hr.tasks.Task):
+        sums = hr.tasks.Store(key={"key": pl.String}, value={"n": pl.Int64})
 
-        def process_batch(self, rows: pl.DataFrame, out: hr.Out) -> None:
+        def process_batch(self, rows: pl.DataFrame, out: hr.tasks.Out) -> None:
             out.send("sent", rows.select("key", "n"))
             self.sums.put_rows(rows.unique("key").select("key", "n"))
             out.send("sent", rows.select("key", n=pl.col("key").cast(pl.Int64)))
@@ -125,14 +128,17 @@ def test_a_batch_fails_as_a_whole() -> None:
 
 
 def test_timers_that_fail_end_the_app_whatever_the_policy() -> None:
-    class Late(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Late(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer(message["key"], 0)
 
-        def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
             raise ValueError("no")
 
-    with app_of(Late(), "skip").test() as t, pytest.raises(hr.UserFunctionError, match="on_timer of the task Late"):
+    with (
+        app_of(Late(), "skip").test() as t,
+        pytest.raises(hr.errors.UserFunctionError, match="on_timer of the task Late"),
+    ):
         t.feed("in", rows(("a", 1)))
 
 

@@ -18,33 +18,33 @@ import headrace as hr
 # -- calls and their order
 
 
-class Telling(hr.Task):
+class Telling(hr.tasks.Task):
     """Sends a line for each call."""
 
     def __init__(self) -> None:
         self.early: list[str] = []
 
-    def init(self, context: hr.TaskContext) -> None:
+    def init(self, context: hr.tasks.TaskContext) -> None:
         self.early.append(f"init {context.task} {context.partition} {context.watermark}")
 
-    def tell(self, text: str, out: hr.Out) -> None:
+    def tell(self, text: str, out: hr.tasks.Out) -> None:
         for line in [*self.early, text]:
             out.send("told", {"text": line})
         self.early.clear()
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         self.tell(f"{out.input} {message['member']} {message['ts']}", out)
         if message["member"] != "-":
             out.set_timer(message["member"], message["ts"] + 10)
             out.set_timer(message["member"], 60_000, axis="processing", name="later")
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         self.tell(f"{timer.axis} {timer.name} {timer.key} {timer.time} at {out.watermark}", out)
 
-    def on_watermark(self, watermark: int, out: hr.Out) -> None:
+    def on_watermark(self, watermark: int, out: hr.tasks.Out) -> None:
         self.tell(f"watermark {watermark}", out)
 
-    def on_end_of_stream(self, out: hr.Out) -> None:
+    def on_end_of_stream(self, out: hr.tasks.Out) -> None:
         self.tell("end", out)
         out.set_timer("never", 1_000_000)
 
@@ -79,11 +79,11 @@ def test_calls_come_in_the_order_of_the_contract() -> None:
 
 
 def test_processing_time_timers_fire_by_the_clock_and_after_a_restart() -> None:
-    class Reminder(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Reminder(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer(message["member"], out.now_ms + 5_000, axis="processing")
 
-        def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
             out.send("told", {"text": f"{timer.key} at {out.now_ms - timer.time}"})
 
     with app_of(Reminder(), TOLD).test() as t:
@@ -98,16 +98,16 @@ def test_processing_time_timers_fire_by_the_clock_and_after_a_restart() -> None:
         assert [text.split()[0] for text in t.read("told")["text"].to_list()] == ["a", "b"]
 
 
-class Timing(hr.Task):
+class Timing(hr.tasks.Task):
     """Sets, moves and deletes timers as messages say; tells which fire."""
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         if message["at"] is None:
             out.delete_timer(message["key"])
         else:
             out.set_timer(message["key"], message["at"])
 
-    def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
         out.send("fired", {"key": timer.key, "ts": timer.time})
 
 
@@ -187,11 +187,11 @@ def test_event_time_timers_against_plain_python_with_disorder_and_kills(steps: l
 
 
 def test_a_timer_that_on_timer_sets_fires_in_its_turn() -> None:
-    class Ticking(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Ticking(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer(message["member"], message["ts"] + 10)
 
-        def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
             out.send("told", {"text": f"{timer.key} {timer.time}"})
             if timer.time < 60:
                 out.set_timer(timer.key, timer.time + 20)
@@ -207,17 +207,17 @@ def test_a_timer_that_on_timer_sets_fires_in_its_turn() -> None:
 
 
 def test_a_result_with_the_time_of_its_timer_is_not_late_behind() -> None:
-    class Closing(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Closing(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer(message["member"], message["ts"] + 10)
 
-        def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
             out.send("closed", {"member": timer.key, "ts": timer.time})
 
     app = hr.App("tasks")
     source = app.input("views", VIEWS, event_time="ts")
     flows = app.task(Closing(), {"views": source}, {"closed": VIEWS}, id="step")
-    counted = flows["closed"].window(hr.tumbling("10ms"), key=None, agg={"n": hr.count()}, id="counted")
+    counted = flows["closed"].window(hr.tumbling("10ms"), key=None, id="counted").agg(n=hr.count())
     counted.send_to(app.output("counts"))
     with app.test() as t:
         for ts in range(0, 100, 7):
@@ -228,13 +228,13 @@ def test_a_result_with_the_time_of_its_timer_is_not_late_behind() -> None:
 
 
 def test_datetimes_are_times_of_timers() -> None:
-    class Dated(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Dated(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer("naive", datetime(1970, 1, 1) + timedelta(milliseconds=7))
             out.set_timer("aware", datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=8))
             out.send("told", {"text": f"{out.timer_at('naive')} {out.timer_at('aware')} {out.timer_at('none')}"})
 
-        def on_timer(self, timer: hr.Timer, out: hr.Out) -> None: ...
+        def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None: ...
 
     with app_of(Dated(), TOLD).test() as t:
         t.feed("views", views(("a", 1)))
@@ -244,10 +244,10 @@ def test_datetimes_are_times_of_timers() -> None:
 # -- inputs and outputs
 
 
-class Both(hr.Task):
-    orders = hr.Store(key={"member": pl.String}, value={"n": pl.Int64})
+class Both(hr.tasks.Task):
+    orders = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         if out.input == "orders":
             self.orders.put(message["member"], {"n": message["n"]})
             out.send("orders", message)
@@ -276,10 +276,10 @@ def test_a_task_has_any_number_of_inputs_and_outputs() -> None:
         assert t.read("orders-out").height == 6
 
 
-class InBatches(hr.Task):
-    totals = hr.Store(key={"member": pl.String}, value={"n": pl.Int64})
+class InBatches(hr.tasks.Task):
+    totals = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
-    def process_batch(self, rows: pl.DataFrame, out: hr.Out) -> None:
+    def process_batch(self, rows: pl.DataFrame, out: hr.tasks.Out) -> None:
         counts = rows.group_by("member").agg(n=pl.len().cast(pl.Int64))
         before = self.totals.get_rows(counts.select("member")).get_column("n").fill_null(0)
         totals = counts.with_columns(n=pl.col("n") + before)
@@ -296,8 +296,8 @@ def test_a_task_may_work_on_columns() -> None:
 
 
 def test_rows_and_frames_leave_in_the_order_in_which_they_were_sent() -> None:
-    class Mixing(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Mixing(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             row = {"member": "first", "n": 1}
             out.send("counts", row)
             row["n"] = 2
@@ -313,8 +313,8 @@ def test_rows_and_frames_leave_in_the_order_in_which_they_were_sent() -> None:
 
 
 def test_a_commit_that_is_asked_for_comes_at_once() -> None:
-    class Committing(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Committing(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.send("told", {"text": message["member"]})
             if message["member"] == "now":
                 out.commit()
@@ -332,8 +332,8 @@ def test_a_commit_that_is_asked_for_comes_at_once() -> None:
 
 
 def test_shutdown_is_asked_for_from_the_message_on_that_says_so() -> None:
-    class Stopping(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Stopping(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             if message["member"] == "stop":
                 out.shutdown()
 
@@ -347,11 +347,11 @@ def test_shutdown_is_asked_for_from_the_message_on_that_says_so() -> None:
 def test_init_and_close_are_called_once_for_each_life() -> None:
     calls: list[str] = []
 
-    class Opening(hr.Task):
-        def init(self, context: hr.TaskContext) -> None:
+    class Opening(hr.tasks.Task):
+        def init(self, context: hr.tasks.TaskContext) -> None:
             calls.append("init")
 
-        def process(self, message: Any, out: hr.Out) -> None: ...
+        def process(self, message: Any, out: hr.tasks.Out) -> None: ...
 
         def close(self) -> None:
             calls.append("close")
@@ -368,18 +368,18 @@ def test_init_and_close_are_called_once_for_each_life() -> None:
 # -- what goes wrong
 
 
-def failing(act: Callable[[hr.Out], Any], timed: bool = True) -> str:
-    class Failing(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+def failing(act: Callable[[hr.tasks.Out], Any], timed: bool = True) -> str:
+    class Failing(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             act(out)
 
-        def on_timer(self, timer: hr.Timer, out: hr.Out) -> None:
+        def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
             out.set_timer(timer.key, timer.time)
 
     app = hr.App("tasks")
     source = app.input("views", VIEWS, event_time="ts" if timed else None)
     app.task(Failing(), {"views": source}, {"o": {"n": pl.Int64}}, id="step")["o"].send_to(app.output("o"))
-    with app.test() as t, pytest.raises(hr.UserFunctionError) as caught:
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError) as caught:
         t.feed("views", views(("a", 100)))
     assert "operator 'step' (declared at" in caught.value.message
     assert "test_task_operator.py:" in caught.value.message
@@ -413,20 +413,20 @@ def test_an_event_time_timer_needs_event_time() -> None:
 
 
 def test_a_timer_needs_somebody_who_hears_it() -> None:
-    class Deaf(hr.Task):
-        def process(self, message: Any, out: hr.Out) -> None:
+    class Deaf(hr.tasks.Task):
+        def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer("a", 5)
 
-    with app_of(Deaf()).test() as t, pytest.raises(hr.UserFunctionError, match="has no on_timer"):
+    with app_of(Deaf()).test() as t, pytest.raises(hr.errors.UserFunctionError, match="has no on_timer"):
         t.feed("views", views(("a", 1)))
 
 
 def test_nothing_is_sent_from_init_or_between_calls() -> None:
-    class Early(hr.Task):
+    class Early(hr.tasks.Task):
         def init(self, context: Any) -> None:
             context.send("told", {"text": "too early"})
 
-        def process(self, message: Any, out: hr.Out) -> None: ...
+        def process(self, message: Any, out: hr.tasks.Out) -> None: ...
 
-    with pytest.raises(hr.UserFunctionError, match=r"init of the task Early .* outside of a call that may send"):
+    with pytest.raises(hr.errors.UserFunctionError, match=r"init of the task Early .* outside of a call that may send"):
         app_of(Early(), TOLD).test()

@@ -13,10 +13,10 @@ from task_scene import COUNTS, app_of, views
 import headrace as hr
 
 
-class Counting(hr.Task):
-    seen = hr.Store(key={"member": pl.String}, value={"n": pl.Int64})
+class Counting(hr.tasks.Task):
+    seen = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64})
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         n = (self.seen.get(message["member"]) or {"n": 0})["n"] + 1
         self.seen.put(message["member"], {"n": n})
         out.send("counts", {"member": message["member"], "n": n})
@@ -43,15 +43,17 @@ def test_both_guarantees_run_tasks(guarantee: Any) -> None:
         assert t.read("counts")["n"].to_list() == [1, 2, 3]
 
 
-class Stores(hr.Task):
+class Stores(hr.tasks.Task):
     """Does to its store what a script says, and sends what it finds."""
 
-    kept = hr.Store(key={"shop": pl.String, "item": pl.Int64}, value={"price": pl.Float64, "tags": pl.List(pl.String)})
+    kept = hr.tasks.Store(
+        key={"shop": pl.String, "item": pl.Int64}, value={"price": pl.Float64, "tags": pl.List(pl.String)}
+    )
 
     def __init__(self, script: Callable[[Any], Any]) -> None:
         self.script = script
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         out.send("found", {"found": repr(self.script(self.kept))})
 
 
@@ -123,7 +125,7 @@ def test_a_store_takes_whole_frames() -> None:
     ],
 )
 def test_what_does_not_fit_a_store_is_refused_at_the_users_line(script: Any, message: str) -> None:
-    with pytest.raises(hr.UserFunctionError, match=message) as caught:
+    with pytest.raises(hr.errors.UserFunctionError, match=message) as caught:
         found(script)
     assert "process of the task Stores of operator 'step'" in caught.value.message
     assert "test_task_stores.py" in caught.value.message.split("failed")[1]
@@ -135,10 +137,10 @@ class Last:
     url: str | None
 
 
-class Remembering(hr.Task):
-    last = hr.Store(key={"member": pl.String}, value=Last, ttl="10s")
+class Remembering(hr.tasks.Task):
+    last = hr.tasks.Store(key={"member": pl.String}, value=Last, ttl="10s")
 
-    def process(self, message: Any, out: hr.Out) -> None:
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
         before = self.last.get(message["member"])
         out.send("before", {"at": None if before is None else before.at})
         self.last.put(message["member"], Last(message["ts"], None))

@@ -12,7 +12,7 @@ from window_oracle import FOREVER, Key, Oracle, Result
 import headrace as hr
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
-AGG = {"n": hr.count(), "values": hr.collect("value")}
+AGG = {"n": hr.count(), "values": hr.aggregates.implode("value")}
 
 
 def rows(*values: tuple[Key, int, int]) -> pl.DataFrame:
@@ -23,7 +23,7 @@ def windowed(shape: Any, **options: Any) -> hr.App:
     app = hr.App("clocked")
     timed: dict[str, Any] = {"event_time": "at", "lateness": 1000} if options.pop("event_time", False) else {}
     source = app.input("rows", COLUMNS, **timed)
-    source.window(shape, key="key", agg=AGG, id="w", **options).send_to(app.output("out"))
+    source.window(shape, key="key", id="w", **options).agg(**AGG).send_to(app.output("out"))
     return app
 
 
@@ -39,11 +39,11 @@ def test_a_window_ends_when_the_clock_says_so() -> None:
 
 def test_no_event_time_is_needed_and_none_is_left() -> None:
     app = hr.App("clocked")
-    counts = app.input("rows", COLUMNS).window(hr.tumbling("10s"), key="key", agg=AGG, id="w", time="processing")
+    counts = app.input("rows", COLUMNS).window(hr.tumbling("10s"), key="key", id="w", time="processing").agg(**AGG)
     assert (counts.event_time, counts.schema.columns["window_start"]) == (None, pl.Int64)
     says = "'window_end' was taken from the clock at .*test_window_clock.py"
-    with pytest.raises(hr.DeclarationError, match=says):
-        counts.window(hr.tumbling("1m"), key="key", agg={"m": hr.sum("n")}, id="again")
+    with pytest.raises(hr.errors.DeclarationError, match=says):
+        counts.window(hr.tumbling("1m"), key="key", id="again").agg(m=hr.sum("n"))
 
 
 def test_a_session_of_the_clock_ends_when_nothing_has_come_for_the_gap() -> None:
@@ -71,7 +71,7 @@ def test_windows_that_ended_while_the_app_was_down_leave_when_it_is_back() -> No
 
 
 def test_a_trigger_of_the_clock_in_a_window_of_event_time() -> None:
-    every_second = hr.every("1s", time="processing")
+    every_second = hr.triggers.every("1s", time="processing")
     with windowed(hr.tumbling("1h"), event_time="at", early=every_second).test() as t:
         t.clock.advance(500)
         t.feed("rows", rows(("a", 1, 1)))
@@ -144,23 +144,25 @@ def test_windows_of_the_clock_are_those_of_plain_python(shape: Any, fed: list[An
 
 
 leaves = st.one_of(
-    st.builds(hr.every, ms, st.just("processing")),
-    st.builds(hr.since_first, ms, st.just("processing")),
-    st.builds(hr.since_last, ms, st.just("processing")),
+    st.builds(hr.triggers.every, ms, st.just("processing")),
+    st.builds(hr.triggers.since_first, ms, st.just("processing")),
+    st.builds(hr.triggers.since_last, ms, st.just("processing")),
 )
 triggers = st.one_of(
     leaves,
-    st.builds(hr.repeated, leaves),
-    st.builds(hr.any_of, leaves, leaves),
-    st.builds(hr.any_of, leaves, st.builds(hr.every, st.integers(1, 4))),
-    st.builds(lambda n, leaf: hr.repeated(hr.all_of(hr.after(n), leaf)), st.integers(1, 4), leaves),
+    st.builds(hr.triggers.repeated, leaves),
+    st.builds(hr.triggers.any_of, leaves, leaves),
+    st.builds(hr.triggers.any_of, leaves, st.builds(hr.triggers.every, st.integers(1, 4))),
+    st.builds(
+        lambda n, leaf: hr.triggers.repeated(hr.triggers.all_of(hr.triggers.after(n), leaf)), st.integers(1, 4), leaves
+    ),
 )
 
 
 @settings(max_examples=150, deadline=None)
 @given(shapes, triggers, steps, st.booleans())
 def test_triggers_of_the_clock_are_those_of_plain_python(
-    shape: Any, early: hr.Trigger, fed: list[Any], accumulating: bool
+    shape: Any, early: hr.triggers.Trigger, fed: list[Any], accumulating: bool
 ) -> None:
     panes = "accumulating" if accumulating else "discarding"
     oracle = Oracle(shape, early, accumulating=accumulating)
@@ -173,7 +175,7 @@ SHAPES_OF_THE_CLOCK = [
     (hr.hopping("10s", every="5s"), {}),
     (hr.tumbling("10s"), {"early": 100}),
     (hr.session("3s"), {}),
-    (hr.sliding("10s"), {}),
+    (hr.windows.sliding("10s"), {}),
 ]
 
 

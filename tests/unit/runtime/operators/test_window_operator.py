@@ -17,7 +17,7 @@ def view(member: str | None, ts: int | None) -> dict[str, Any]:
 
 
 def per_10ms(views: hr.Stream, out: hr.Output, **options: Any) -> None:
-    views.window(hr.tumbling("10ms"), key="member", agg=COUNT, id="per-10ms", **options).send_to(out)
+    views.window(hr.tumbling("10ms"), key="member", id="per-10ms", **options).agg(**COUNT).send_to(out)
 
 
 def starts(t: Any, output: str = "out") -> list[tuple[Any, ...]]:
@@ -50,7 +50,7 @@ def test_a_null_key_is_a_key_of_its_own(app: hr.App, views: hr.Stream, out: hr.O
 
 
 def test_several_keys(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    views.window(hr.tumbling("10ms"), key=["member", "ms"], agg=COUNT, id="w").send_to(out)
+    views.window(hr.tumbling("10ms"), key=["member", "ms"], id="w").agg(**COUNT).send_to(out)
     with app.test() as t:
         t.feed("views", [view("a", 1), view("a", 2), {"member": "a", "ms": None, "ts": 3}])
         t.end()
@@ -59,7 +59,7 @@ def test_several_keys(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
 
 def test_windows_are_aligned_to_the_epoch_and_the_offset(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     shape = hr.tumbling("10ms", offset="3ms")
-    views.window(shape, key="member", agg=COUNT, id="w").send_to(out)
+    views.window(shape, key="member", id="w").agg(**COUNT).send_to(out)
     with app.test() as t:
         t.feed("views", [view("a", 2), view("a", 3), view("a", 12), view("a", 13), view("a", -8)])
         t.end()
@@ -180,7 +180,7 @@ def test_an_input_that_is_idle_when_another_ends_waits_quietly(app: hr.App, out:
 def test_datetimes(unit: Any, zone: str | None, app: hr.App, out: hr.Output) -> None:
     at = pl.Datetime(unit, zone)
     views = app.input("views", {"member": pl.String, "at": at}, event_time="at")
-    views.window(hr.tumbling("1h"), key="member", agg=COUNT, id="hourly").send_to(out)
+    views.window(hr.tumbling("1h"), key="member", id="hourly").agg(**COUNT).send_to(out)
     noon = datetime(2024, 3, 31, 12, tzinfo=ZoneInfo(zone) if zone else None)
     times = [noon, noon + timedelta(minutes=59, milliseconds=999), noon + timedelta(hours=1)]
     with app.test() as t:
@@ -195,7 +195,7 @@ def test_datetimes(unit: Any, zone: str | None, app: hr.App, out: hr.Output) -> 
 
 def test_a_moment_just_before_the_epoch_is_in_the_window_before_it(app: hr.App, out: hr.Output) -> None:
     views = app.input("views", {"member": pl.String, "at": pl.Datetime("us")}, event_time="at")
-    views.window(hr.tumbling("1s"), key="member", agg=COUNT, id="w").send_to(out)
+    views.window(hr.tumbling("1s"), key="member", id="w").agg(**COUNT).send_to(out)
     epoch = datetime(1970, 1, 1)
     with app.test() as t:
         t.feed("views", [{"member": "a", "at": epoch - timedelta(microseconds=1)}])
@@ -220,7 +220,7 @@ def test_a_null_time_is_an_error_not_a_loss(
     with app.test() as t:
         t.feed("views", pl.DataFrame(first, {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}))
         says = r"operator 'per-10ms' got messages whose event time \('at'\) is null \(in .*views\[0\], offsets 1 to 1\)"
-        with pytest.raises(hr.DataError, match=says):
+        with pytest.raises(hr.errors.DataError, match=says):
             t.feed("views", [view("a", 101), view("b", 102)])
 
 
@@ -228,11 +228,9 @@ def test_a_null_time_is_an_error_not_a_loss(
 
 
 def test_a_window_over_a_window(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    small = views.window(hr.tumbling("10ms"), key="member", agg=COUNT, id="small")
+    small = views.window(hr.tumbling("10ms"), key="member", id="small").agg(**COUNT)
     small.send_to(app.output("small-out"))
-    small.window(hr.tumbling("30ms"), key="member", agg={"n": hr.sum("n"), "windows": hr.count()}, id="large").send_to(
-        out
-    )
+    small.window(hr.tumbling("30ms"), key="member", id="large").agg(n=hr.sum("n"), windows=hr.count()).send_to(out)
     with app.test() as t:
         t.feed("views", [view("a", 1), view("a", 2), view("a", 29)])
         t.feed("views", [view("a", 30)])
@@ -244,9 +242,9 @@ def test_a_window_over_a_window(app: hr.App, views: hr.Stream, out: hr.Output) -
 
 
 def test_a_window_over_a_window_behind_another_stage(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    small = views.window(hr.tumbling("10ms"), key=["member", "ms"], agg=COUNT, id="small")
+    small = views.window(hr.tumbling("10ms"), key=["member", "ms"], id="small").agg(**COUNT)
     by_member = small.partition_by("member", id="by-member", partitions=2)
-    by_member.window(hr.tumbling("20ms"), key="member", agg={"n": hr.sum("n")}, id="large").send_to(out)
+    by_member.window(hr.tumbling("20ms"), key="member", id="large").agg(n=hr.sum("n")).send_to(out)
     with app.test(2) as t:
         t.feed("views", [view("a", 1), view("a", 12), view("b", 19)], partition=0)
         t.feed("views", [view("a", 5), view("a", 41)], partition=1)

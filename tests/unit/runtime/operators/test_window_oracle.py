@@ -12,7 +12,7 @@ from window_oracle import FOREVER, Key, Message, Oracle, Result
 import headrace as hr
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
-AGG = {"n": hr.count(), "values": hr.collect("value")}
+AGG = {"n": hr.count(), "values": hr.aggregates.implode("value")}
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ hoppings = st.builds(
     lambda every, more, offset: hr.hopping(every + more, every, offset), sizes, sizes, st.integers(-9, 9)
 )
 sessions = st.builds(hr.session, st.integers(1, 15))
-shapes = st.one_of(tumblings, hoppings, sessions, st.just(hr.global_window()))
+shapes = st.one_of(tumblings, hoppings, sessions, st.just(hr.windows.global_()))
 
 ms = st.integers(1, 20).map("{}ms".format)
 leaves = st.one_of(
-    st.builds(hr.every, st.integers(1, 4)),
-    st.builds(hr.after, st.integers(1, 4)),
-    st.builds(hr.every, ms),
-    st.builds(hr.since_first, ms),
-    st.builds(hr.since_last, ms),
+    st.builds(hr.triggers.every, st.integers(1, 4)),
+    st.builds(hr.triggers.after, st.integers(1, 4)),
+    st.builds(hr.triggers.every, ms),
+    st.builds(hr.triggers.since_first, ms),
+    st.builds(hr.triggers.since_last, ms),
 )
 triggers = st.one_of(
     leaves,
-    st.builds(hr.repeated, leaves),
-    st.builds(hr.any_of, leaves, leaves),
-    st.builds(hr.all_of, leaves, leaves),
-    st.builds(lambda a, b: hr.repeated(hr.all_of(a, b)), leaves, leaves),
+    st.builds(hr.triggers.repeated, leaves),
+    st.builds(hr.triggers.any_of, leaves, leaves),
+    st.builds(hr.triggers.all_of, leaves, leaves),
+    st.builds(lambda a, b: hr.triggers.repeated(hr.triggers.all_of(a, b)), leaves, leaves),
 )
 
 
@@ -60,10 +60,10 @@ def options(draw: st.DrawFn, shape: Any) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if draw(st.booleans()):
         chosen["early"] = draw(triggers)
-    if not isinstance(shape, hr.GlobalWindow) and draw(st.booleans()):
+    if not isinstance(shape, hr.windows.GlobalWindow) and draw(st.booleans()):
         chosen["allowed_lateness"] = draw(st.integers(1, 40))
         if draw(st.booleans()):
-            chosen["late"] = draw(st.one_of(triggers, st.just(hr.at_close())))
+            chosen["late"] = draw(st.one_of(triggers, st.just(hr.triggers.at_close())))
     if chosen and draw(st.booleans()):
         chosen["panes"] = "discarding"
     return chosen
@@ -79,9 +79,9 @@ def found(case: Case) -> tuple[Counter[Result], Counter[Message], int]:
     """What the app says: results, messages that were too late, and how many of those it counted."""
     app = hr.App("windows")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=case.lateness)
-    late = None if isinstance(case.shape, hr.GlobalWindow) else app.output("late")
+    late = None if isinstance(case.shape, hr.windows.GlobalWindow) else app.output("late")
     key = "key" if case.keyed else None
-    result = rows.window(case.shape, key=key, agg=AGG, id="w", late_to=late, **case.options)
+    result = rows.window(case.shape, key=key, id="w", late_to=late, **case.options).agg(**AGG)
     result.send_to(app.output("out"))
     with app.test() as t:
         for step in case.steps:
@@ -111,7 +111,7 @@ def as_result(row: dict[str, Any]) -> Result:
 def expected(case: Case) -> Oracle:
     chosen = case.options
     allowed = chosen.get("allowed_lateness", 0)
-    late = chosen.get("late", hr.every(1)) if allowed else None
+    late = chosen.get("late", hr.triggers.every(1)) if allowed else None
     accumulating = chosen.get("panes") != "discarding"
     oracle = Oracle(case.shape, chosen.get("early"), late, allowed, accumulating=accumulating)
     highest = None
@@ -132,7 +132,7 @@ def test_windows_are_those_of_plain_python(case: Case) -> None:
     oracle = expected(case)
     assert out == Counter(oracle.results)
     too_late = sum(1 for _ in oracle.too_late)
-    if not isinstance(case.shape, hr.GlobalWindow):
+    if not isinstance(case.shape, hr.windows.GlobalWindow):
         told = late if case.keyed else Counter((None, at, value) for _, at, value in late.elements())
         assert told == Counter(oracle.too_late)
     if True not in case.steps:  # counters begin anew with a process
@@ -147,8 +147,8 @@ def orderly(draw: st.DrawFn) -> Case:
     """Nothing is late, and no trigger goes by time: then the cut of batches doesn't matter."""
     shape = draw(shapes)
     chosen: dict[str, Any] = {}
-    if not isinstance(shape, hr.Session) and draw(st.booleans()):
-        chosen = {"early": draw(st.builds(hr.every, st.integers(1, 4)))}
+    if not isinstance(shape, hr.windows.Session) and draw(st.booleans()):
+        chosen = {"early": draw(st.builds(hr.triggers.every, st.integers(1, 4)))}
         chosen |= {"panes": "discarding"} if draw(st.booleans()) else {}
     fed = draw(st.lists(st.one_of(batches, st.sampled_from([True, False])), max_size=8))
     return Case(shape, chosen, 200, draw(st.booleans()), fed)
@@ -160,7 +160,7 @@ def test_any_restart_leaves_results_as_they_are(case: Case) -> None:
     app = hr.App("windows")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=case.lateness)
     key = "key" if case.keyed else None
-    rows.window(case.shape, key=key, agg=AGG, id="w", **case.options).send_to(app.output("out"))
+    rows.window(case.shape, key=key, id="w", **case.options).agg(**AGG).send_to(app.output("out"))
     with app.test() as t:
         for step in case.steps:
             if isinstance(step, list):
@@ -180,7 +180,7 @@ def test_any_restart_leaves_results_as_they_are(case: Case) -> None:
 def test_sliding_windows_are_those_of_plain_python(
     size: int, lateness: int, keyed: bool, fed: list[list[Message] | bool]
 ) -> None:
-    out, late, _ = found(Case(hr.sliding(size), {}, lateness, keyed, fed))
+    out, late, _ = found(Case(hr.windows.sliding(size), {}, lateness, keyed, fed))
     results: Counter[Result] = Counter()
     seen: list[Message] = []
     dropped: Counter[Message] = Counter()
@@ -222,7 +222,7 @@ def test_count_windows_are_those_of_plain_python(
     size = every + more
     app = hr.App("windows")
     rows = app.input("rows", COLUMNS)
-    window = rows.window(hr.count_window(size, every), key="key" if keyed else (), agg=AGG, id="w")
+    window = rows.window(hr.windows.count(size, every), key="key" if keyed else (), id="w").agg(**AGG)
     window.send_to(app.output("out"))
     with app.test() as t:
         for step in fed:

@@ -21,14 +21,14 @@ def panes(t: Any) -> Panes:
 
 def windowed(views: hr.Stream, out: hr.Output, shape: Any = None, **options: Any) -> None:
     agg = options.pop("agg", {"n": hr.count()})
-    views.window(shape or hr.tumbling("10ms"), key="member", agg=agg, id="w", **options).send_to(out)
+    views.window(shape or hr.tumbling("10ms"), key="member", id="w", **options).agg(**agg).send_to(out)
 
 
 # -- early
 
 
 def test_every_so_many_messages_however_they_come(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    windowed(views, out, early=hr.every(2))
+    windowed(views, out, early=hr.triggers.every(2))
     with app.test() as t:
         t.feed("views", [view("a", 1) for _ in range(5)])
         assert panes(t) == [("early", 0, 2), ("early", 1, 4)]
@@ -39,7 +39,7 @@ def test_every_so_many_messages_however_they_come(app: hr.App, views: hr.Stream,
 
 
 def test_a_discarding_window_says_what_is_new(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    windowed(views, out, early=hr.every(2), panes="discarding")
+    windowed(views, out, early=hr.triggers.every(2), panes="discarding")
     with app.test() as t:
         t.feed("views", [view("a", 1) for _ in range(5)])
         t.end()
@@ -49,7 +49,7 @@ def test_a_discarding_window_says_what_is_new(app: hr.App, views: hr.Stream, out
 def test_a_discarding_window_without_news_says_nothing_at_its_end(
     app: hr.App, views: hr.Stream, out: hr.Output
 ) -> None:
-    windowed(views, out, early=hr.every(2), panes="discarding")
+    windowed(views, out, early=hr.triggers.every(2), panes="discarding")
     with app.test() as t:
         t.feed("views", [view("a", 1), view("a", 2)])
         t.end()
@@ -57,7 +57,7 @@ def test_a_discarding_window_without_news_says_nothing_at_its_end(
 
 
 def test_a_trigger_that_isnt_repeated_fires_once(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    windowed(views, out, early=hr.after(2))
+    windowed(views, out, early=hr.triggers.after(2))
     with app.test() as t:
         t.feed("views", [view("a", 1) for _ in range(7)])
         t.end()
@@ -99,7 +99,7 @@ def test_each_late_message_makes_a_pane(app: hr.App, views: hr.Stream, out: hr.O
 
 
 def test_late_messages_in_one_pane_when_the_window_is_over(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    windowed(views, out, allowed_lateness="20ms", late=hr.at_close(), panes="discarding")
+    windowed(views, out, allowed_lateness="20ms", late=hr.triggers.at_close(), panes="discarding")
     with app.test() as t:
         t.feed("views", [view("a", 1), view("b", 15)])
         t.feed("views", [view("a", 2), view("a", 3)])
@@ -145,7 +145,7 @@ def test_state_goes_when_a_window_is_over(app: hr.App, views: hr.Stream, out: hr
 
 def test_a_message_between_two_sessions_makes_them_one(app: hr.App, out: hr.Output) -> None:
     views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts", lateness="1s")
-    views.window(hr.session("10ms"), key="member", agg={"n": hr.count()}, id="w").send_to(out)
+    views.window(hr.session("10ms"), key="member", id="w").agg(n=hr.count()).send_to(out)
     with app.test() as t:
         t.feed("views", [{"member": "a", "ts": 5}, {"member": "a", "ts": 20}])
         t.restart(checkpoint=True)
@@ -180,14 +180,9 @@ def test_a_late_message_can_reopen_a_session(app: hr.App, views: hr.Stream, out:
 
 def test_a_window_behind_late_panes_has_them_in_time(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     small = views.window(
-        hr.tumbling("10ms"),
-        key="member",
-        agg={"n": hr.count()},
-        id="small",
-        allowed_lateness="20ms",
-        panes="discarding",
-    )
-    small.window(hr.tumbling("20ms"), key="member", agg={"n": hr.sum("n")}, id="large").send_to(out)
+        hr.tumbling("10ms"), key="member", id="small", allowed_lateness="20ms", panes="discarding"
+    ).agg(n=hr.count())
+    small.window(hr.tumbling("20ms"), key="member", id="large").agg(n=hr.sum("n")).send_to(out)
     with app.test() as t:
         t.feed("views", [view("a", 1), view("b", 25)])
         t.feed("views", [view("a", 2)])
@@ -200,18 +195,18 @@ def test_a_window_behind_late_panes_has_them_in_time(app: hr.App, views: hr.Stre
 
 
 def test_a_fold_that_raises_says_which_and_where(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    total = hr.fold(0, lambda so_far, row: so_far + row["ms"], dtype=pl.Int64)
+    total = hr.aggregates.fold(0, lambda so_far, row: so_far + row["ms"], dtype=pl.Int64)
     windowed(views, out, agg={"n": total})
     with app.test() as t:
         says = r"the fold 'n' of operator 'w' .*raised TypeError at .*test_window_panes.py:\d+"
-        with pytest.raises(hr.UserFunctionError, match=says) as caught:
+        with pytest.raises(hr.errors.UserFunctionError, match=says) as caught:
             t.feed("views", [view("a", 1), view("a", 2, ms=None)])
         assert "views[0], offset 0" in str(caught.value)
 
 
 def test_a_fold_that_returns_something_else_than_it_said(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    windowed(views, out, agg={"n": hr.fold(0, lambda so_far, row: "much", dtype=pl.Int64)})
-    with app.test() as t, pytest.raises(hr.UserFunctionError, match="what it returned doesn't fit dtype=Int64"):
+    windowed(views, out, agg={"n": hr.aggregates.fold(0, lambda so_far, row: "much", dtype=pl.Int64)})
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match="what it returned doesn't fit dtype=Int64"):
         t.feed("views", [view("a", 1)])
 
 
@@ -220,7 +215,7 @@ def test_a_fold_begins_with_its_own_copy(app: hr.App, views: hr.Stream, out: hr.
         so_far.append(row["ts"])
         return so_far
 
-    windowed(views, out, agg={"seen": hr.fold([], add, dtype=pl.List(pl.Int64))})
+    windowed(views, out, agg={"seen": hr.aggregates.fold([], add, dtype=pl.List(pl.Int64))})
     with app.test() as t:
         t.feed("views", [view("a", 1), view("b", 2), view("a", 3)])
         t.end()

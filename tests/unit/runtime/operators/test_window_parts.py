@@ -48,7 +48,7 @@ def messages(at: int) -> pl.DataFrame:
     [
         (hr.tumbling(100), {}),
         (hr.hopping(100, every=50), {}),
-        (hr.sliding(50), {}),
+        (hr.windows.sliding(50), {}),
         (hr.session(20), {}),
         (hr.tumbling(100), {"allowed_lateness": 30}),
     ],
@@ -59,8 +59,8 @@ def test_no_part_is_overtaken_by_the_watermark(
     """A window behind it would count what comes after the watermark as late."""
     app = hr.App("parts")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
-    first = rows.window(shape, key="key", agg={"value": hr.sum("value")}, id="w", **options)
-    outputs = {"first": first, "second": first.window(hr.tumbling(25), key=None, agg={"n": hr.count()}, id="then")}
+    first = rows.window(shape, key="key", id="w", **options).agg(value=hr.sum("value"))
+    outputs = {"first": first, "second": first.window(hr.tumbling(25), key=None, id="then").agg(n=hr.count())}
     for name, stream in outputs.items():
         stream.send_to(app.output(name))
     with app.test() as t:
@@ -80,7 +80,7 @@ def test_sums_in_parts_are_those_of_all_messages() -> None:
     app = hr.App("parts")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
     agg = {"value": hr.sum("value"), "n": hr.count()}
-    rows.window(hr.tumbling(1000), key="key", agg=agg, id="w").send_to(app.output("out"))
+    rows.window(hr.tumbling(1000), key="key", id="w").agg(**agg).send_to(app.output("out"))
     with app.test() as t:
         for at in (0, 40, 80):
             t.feed("rows", messages(at))
@@ -95,7 +95,7 @@ def test_count_windows_that_are_not_full_leave_in_parts_at_the_end(heights: list
     app = hr.App("parts")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
     agg = {"value": hr.sum("value")}
-    rows.window(hr.count_window(4, every=2), key="key", agg=agg, id="w").send_to(app.output("out"))
+    rows.window(hr.windows.count(4, every=2), key="key", id="w").agg(**agg).send_to(app.output("out"))
     with app.test() as t:
         t.feed("rows", messages(0))
         t.restart(checkpoint=True)

@@ -145,7 +145,7 @@ def test_an_app_reads_and_writes_it_exactly_once(database: Database) -> None:
     database.run(f"INSERT INTO {database.prefix}members VALUES ('ann', 1), ('bob', 2)")
     app = hr.App("sql")
     table = app.table(
-        "members", key="member", schema=ROW, remote=hr.sql_table(database.url, f"{database.prefix}members")
+        "members", key="member", schema=ROW, remote=hr.tables.sql_table(database.url, f"{database.prefix}members")
     )
     app.input("asked", ROW).join(table, how="left").send_to(app.output("out"))
     app.input("rows", ROW).send_to(table)
@@ -166,9 +166,9 @@ def test_an_app_reads_and_writes_it_exactly_once(database: Database) -> None:
 
 def test_the_plan_calls_it_exactly_once_and_shows_no_password() -> None:
     app = hr.App("sql")
-    remote = hr.cached(hr.sql_table("postgresql://me:secret@host/db", "members"))
+    remote = hr.tables.cached(hr.tables.sql_table("postgresql://me:secret@host/db", "members"))
     table = app.table("members", key="member", schema=ROW, remote=remote)
-    rows = app.input("rows", ROW, system=hr.memory())
+    rows = app.input("rows", ROW, system=hr.io.memory())
     rows.join(table).send_to(app.output("out"))
     rows.send_to(table)
     text = to_text(render(plan(app.graph(), {"rows": StreamInfo("rows", 1)})))
@@ -179,7 +179,7 @@ def test_the_plan_calls_it_exactly_once_and_shows_no_password() -> None:
 
 def test_a_table_that_goes_wrong_while_it_is_read_says_so(database: Database) -> None:
     app = hr.App("sql")
-    remote = hr.sql_table(database.url, f"{database.prefix}nowhere")
+    remote = hr.tables.sql_table(database.url, f"{database.prefix}nowhere")
     table = app.table("members", key="member", schema=ROW, remote=remote)
     app.input("asked", ROW).join(table).send_to(app.output("out"))
     database.run(f"CREATE TABLE {database.prefix}elsewhere (n INTEGER)")

@@ -56,7 +56,7 @@ class IntervalJoinOperator(Operator):
         self._right_only = [pl.lit(None, dtype=t).alias(n) for n, t in left.columns.items() if n not in spec.keys]
         self._left_only = [pl.lit(None, dtype=right.columns[old]).alias(new) for old, new in self._right_names.items()]
         self.left = JoinSide(self, "left", left, spec.left_time, spec.after_ms, alone=spec.how != "inner")
-        self.right = JoinSide(self, "right", right, spec.right_time, spec.before_ms, alone=spec.how == "outer")
+        self.right = JoinSide(self, "right", right, spec.right_time, spec.before_ms, alone=spec.how == "full")
 
     @override
     def side(self, number: int) -> Operator:

@@ -38,7 +38,7 @@ class LatestJoinOperator(Operator):
         names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in right.columns}
         names |= {key: key for key in keys}
         self._left = LatestSide(self, "left", left, spec, {}, alone=spec.how != "inner")
-        self._right = LatestSide(self, "right", right, spec, names, alone=spec.how == "outer")
+        self._right = LatestSide(self, "right", right, spec, names, alone=spec.how == "full")
         self._sweeper = Sweeper(side.table.store for side in (self._left, self._right))
 
     @override

@@ -134,11 +134,11 @@ _RULES: dict[str, tuple[int, _Rule]] = {
     "min": (1, _smallest),
     "max": (1, _largest),
     "mean": (2, _averaged),
-    "collect": (1, _collected),
-    "distinct": (1, _different),
-    "approx_distinct": (1, _different_about),
+    "implode": (1, _collected),
+    "n_unique": (1, _different),
+    "approx_n_unique": (1, _different_about),
 }
-_ORDERED = {"first", "last", "top", "collect", "fold", "reduce"}
+_ORDERED = {"first", "last", "top_k", "implode", "fold", "reduce"}
 _BY_TIME: dict[str, _Rule] = {"first": _earliest, "last": _latest}
 _BY_ARRIVAL: dict[str, _Rule] = {"first": _first_arrived, "last": _last_arrived}
 
@@ -233,14 +233,14 @@ class Aggregation:
             return _Parts((pl.len().cast(pl.Int64),), parts.merge, parts.final), both[:1]
         if aggregate.by is not None:
             by = self._value(f"{column}_by", aggregate.by)
-            alone = aggregate.most == 1 and not rows.empty().select(aggregate.by).dtypes[0].is_float()
-            return _top(self._value(column, aggregate.expr), by, both, aggregate.most, alone=alone), both
+            alone = aggregate.k == 1 and not rows.empty().select(aggregate.by).dtypes[0].is_float()
+            return _top(self._value(column, aggregate.expr), by, both, aggregate.k, alone=alone), both
         value = self._value(column, aggregate.expr)
         if kind in _BY_TIME:
             return (_BY_TIME if self._timed else _BY_ARRIVAL)[kind](value, both), both
         if kind == "sum":
             value = value.cast(self._wide[name])
-        if kind == "approx_distinct":
+        if kind == "approx_n_unique":
             self._prepared.append(aggregate.expr.map_batches(hyperloglog.codes, return_dtype=pl.UInt32).alias(column))
             value = pl.col(column)
         number, rule = _RULES[kind]

@@ -1,0 +1,9 @@
+"""How calls that fail are tried again: for ``map_async(retry=)`` and remote tables."""
+
+from headrace.api.call_settings import retry
+from headrace.core.retry import Retry
+
+__all__ = [
+    "Retry",
+    "retry",
+]

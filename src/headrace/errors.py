@@ -1,0 +1,43 @@
+"""Everything that Headrace raises."""
+
+from headrace.core.errors import (
+    CorruptLogError,
+    DataError,
+    DeclarationError,
+    FencedError,
+    FrameError,
+    HeadraceError,
+    IndeterminateWriteError,
+    InfrastructureError,
+    PlanError,
+    ProtocolError,
+    StorageError,
+    StreamExistsError,
+    StreamNotFoundError,
+    StreamSealedError,
+    TrimmedOffsetError,
+    UnavailableError,
+    UsageError,
+    UserFunctionError,
+)
+
+__all__ = [
+    "CorruptLogError",
+    "DataError",
+    "DeclarationError",
+    "FencedError",
+    "FrameError",
+    "HeadraceError",
+    "IndeterminateWriteError",
+    "InfrastructureError",
+    "PlanError",
+    "ProtocolError",
+    "StorageError",
+    "StreamExistsError",
+    "StreamNotFoundError",
+    "StreamSealedError",
+    "TrimmedOffsetError",
+    "UnavailableError",
+    "UsageError",
+    "UserFunctionError",
+]

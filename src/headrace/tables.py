@@ -1,0 +1,13 @@
+"""Tables of a running app read from Python, and remote tables for ``app.table(remote=)``."""
+
+from headrace.api.remote import Remote, cached, remote, sql_table
+from headrace.runners.tables.reader import TableReader, open_table
+
+__all__ = [
+    "Remote",
+    "TableReader",
+    "cached",
+    "open_table",
+    "remote",
+    "sql_table",
+]

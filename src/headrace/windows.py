@@ -1,0 +1,18 @@
+"""More shapes of windows, and the types of all shapes. ``tumbling``, ``hopping`` and ``session`` are at the top."""
+
+from headrace.api.shapes import CountWindow, GlobalWindow, Hopping, Session, Sliding, Tumbling
+from headrace.api.windowed import WindowedStream
+from headrace.api.windows import count, global_, sliding
+
+__all__ = [
+    "CountWindow",
+    "GlobalWindow",
+    "Hopping",
+    "Session",
+    "Sliding",
+    "Tumbling",
+    "WindowedStream",
+    "count",
+    "global_",
+    "sliding",
+]
