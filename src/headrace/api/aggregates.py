@@ -208,12 +208,14 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
 
     Examples
     --------
-    >>> hr.top_k("url", 3, by="ms").kind
+    >>> hr.aggregates.top_k("url", 3, by="ms").kind
     'top_k'
     """
     with Declaring("top_k"):
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise DeclarationError(f"{k!r} is not a number of values", hint='write hr.top_k("url", 3, by="ms")')
+            raise DeclarationError(
+                f"{k!r} is not a number of values", hint='write hr.aggregates.top_k("url", 3, by="ms")'
+            )
     value = _expression("top_k", column)
     return Aggregate("top_k", value, by=value if by is None else _expression("top_k", by), k=k)
 
@@ -236,7 +238,7 @@ def n_unique(column: str | pl.Expr) -> Aggregate:
 
     Examples
     --------
-    >>> hr.n_unique("member").kind
+    >>> hr.aggregates.n_unique("member").kind
     'n_unique'
     """
     return Aggregate("n_unique", _expression("n_unique", column))
@@ -260,7 +262,7 @@ def approx_n_unique(column: str | pl.Expr) -> Aggregate:
 
     Examples
     --------
-    >>> hr.approx_n_unique("member").kind
+    >>> hr.aggregates.approx_n_unique("member").kind
     'approx_n_unique'
     """
     return Aggregate("approx_n_unique", _expression("approx_n_unique", column))
@@ -285,7 +287,7 @@ def implode(column: str | pl.Expr) -> Aggregate:
 
     Examples
     --------
-    >>> hr.implode("url").kind
+    >>> hr.aggregates.implode("url").kind
     'implode'
     """
     return Aggregate("implode", _expression("implode", column))
@@ -375,9 +377,7 @@ def named_aggregates(
     found: dict[str, Aggregate] = {}
     for given in aggregates:
         if isinstance(given, Aggregate):
-            raise DeclarationError(
-                f"the {given.kind} has no name", hint=f"pass it as a keyword: .agg(total=hr.{given.kind}(...))"
-            )
+            raise DeclarationError(f"the {given.kind} has no name", hint="pass it as a keyword: .agg(total=...)")
         aggregate = _aggregate("an argument", given)
         name = name_of(given)
         if name in found:

@@ -105,7 +105,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: hr.triggers.any_of(hr.triggers.after(1), 2.5), "any_of: float 2.5 is no trigger"),  # type: ignore[arg-type]
     (
         lambda app: hr.triggers.all_of(hr.triggers.since_first("1s"), hr.triggers.since_first("1s", time="processing")),
-        "all_of: event time and processing time can't be waited for together",
+        "all_of: event time and processing time can't be combined",
     ),
     (lambda app: plain(app, early="soon"), "the duration: 'soon' is not a duration"),
     (lambda app: plain(app, late=1), "late= has no meaning without allowed_lateness="),

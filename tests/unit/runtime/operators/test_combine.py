@@ -25,7 +25,7 @@ HOPPING = hr.hopping("3s", every="2s")
 SESSION = hr.session("1500ms")
 
 
-def counted(shape: hr.windows.Tumbling | hr.windows.Hopping | hr.Session = TUMBLING) -> hr.App:
+def counted(shape: hr.windows.Tumbling | hr.windows.Hopping | hr.windows.Session = TUMBLING) -> hr.App:
     app = hr.App("counted")
     views = app.input("views", VIEWS, event_time="ts", lateness="2s")
     shuffled = views.partition_by("member", id="by-member")

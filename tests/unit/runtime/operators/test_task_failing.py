@@ -47,7 +47,7 @@ class Summing(hr.tasks.Task):
 def app_of(task: hr.tasks.Task, on_error: Policy, **options: Any) -> hr.App:
     app = hr.App("failing", **options)
     source = app.input("in", COLUMNS, event_time="ts")
-    letters = "letters" if on_error == "dead_letter" else None
+    letters = app.output("letters") if on_error == "dead_letter" else None
     flows = app.task(task, {"in": source}, {"sent": SENT}, on_error=on_error, dead_letter=letters, id="summing")
     flows["sent"].send_to(app.output("sent"))
     return app
