@@ -16,8 +16,6 @@ def test_mypy_strict_takes_the_public_usage(tmp_path: Path) -> None:
     command += [
         "--config-file",
         str(ROOT / "pyproject.toml"),
-        "--disable-error-code",
-        "explicit-override",
         "--cache-dir",
         str(tmp_path),
     ]
