@@ -72,7 +72,7 @@ def given() -> dict[str, Any]:
     app = hr.App("examples")
     views = app.input(
         "page-views",
-        {"member": pl.String, "url": pl.String, "ms": pl.Int64, "ts": pl.Int64},
+        {"member": pl.String, "url": pl.String, "ms": pl.Int64, "ts": pl.Datetime("ms")},
         event_time="ts",
     )
     return {"hr": hr, "pl": pl, "app": app, "views": views}

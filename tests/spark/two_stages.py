@@ -31,9 +31,9 @@ def checked(row):
 
 by_member = orders.filter(checked).partition_by("member", id="by-member", partitions=2)
 by_member.select("order", "member").send_to(app.output({app!r} + "-seen", partitions=2))
-by_member.window(
-    hr.tumbling("1s"), key="member", agg={{"orders": hr.count(), "amount": hr.sum("amount")}}, id="per-second"
-).send_to(app.output({app!r} + "-totals", partitions=2))
+per_second = by_member.window(hr.tumbling("1s"), key="member", id="per-second")
+totals = per_second.agg(orders=pl.len(), amount=pl.col("amount").sum())
+totals.send_to(app.output({app!r} + "-totals", partitions=2))
 
 if __name__ == "__main__":
     app.run(master=sys.argv[1] if len(sys.argv) > 1 else None, progress=False)

@@ -6,11 +6,12 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from tidy_repository import SOURCE, documents, package, texts
+from tidy_repository import documents, package, texts
 
 import headrace
 from headrace.api.app import Declarations
@@ -30,8 +31,15 @@ ELSEWHERE = {
 }
 
 
-def public() -> list[str]:
-    return [name for name in headrace.__all__ if not name.startswith("__")]
+NAMESPACES = {name: one for name, one in vars(headrace).items() if name in headrace.__all__ and inspect.ismodule(one)}
+
+
+def public() -> dict[str, Any]:
+    """Every public name with its one home, ``App`` or ``windows.sliding``, and what it is."""
+    top = {name: getattr(headrace, name) for name in headrace.__all__ if name not in NAMESPACES}
+    del top["__version__"]
+    spaces = {f"{space}.{name}": getattr(one, name) for space, one in NAMESPACES.items() for name in one.__all__}
+    return top | spaces
 
 
 def mentioned(word: str, text: str) -> bool:
@@ -41,33 +49,49 @@ def mentioned(word: str, text: str) -> bool:
 # -- names
 
 
-def test_exports_are_sorted_and_written_by_hand() -> None:
-    tree = ast.parse((SOURCE / "headrace" / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("space", [headrace, *NAMESPACES.values()], ids=lambda space: space.__name__)
+def test_exports_are_sorted_and_written_by_hand(space: Any) -> None:
+    tree = ast.parse(Path(space.__file__).read_text(encoding="utf-8"))
     imported = {a.asname or a.name for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names}
-    assert headrace.__all__ == sorted(headrace.__all__)
-    assert set(headrace.__all__) == imported | {"__version__"}
+    assert space.__all__ == sorted(space.__all__)
+    assert set(space.__all__) - {"__version__"} == imported
     assert not [node for node in tree.body if not isinstance(node, ast.ImportFrom | ast.Assign | ast.Expr)]
+    assert space.__doc__
 
 
-@pytest.mark.parametrize("name", public())
-def test_public_names_have_a_docstring_of_their_own(name: str) -> None:
-    one = getattr(headrace, name)
-    assert one.__dict__.get("__doc__") if isinstance(one, type) else one.__doc__, name
+def test_every_name_has_one_home() -> None:
+    homes: dict[int, list[str]] = {}
+    for path, one in public().items():
+        homes.setdefault(id(one), []).append(path)
+    assert [paths for paths in homes.values() if len(paths) > 1] == []
+
+
+def test_what_is_at_the_top_is_what_first_programs_use() -> None:
+    assert len([path for path in public() if "." not in path]) <= 10
+
+
+@pytest.mark.parametrize("path", public())
+def test_public_names_have_a_docstring_of_their_own(path: str) -> None:
+    one = public()[path]
+    assert one.__dict__.get("__doc__") if isinstance(one, type) else one.__doc__, path
     if isinstance(one, type):
         bare = [
             member
-            for member, value in vars(one).items()
+            for member in dir(one)
             if not member.startswith("_")
-            and (inspect.isfunction(value) or isinstance(value, property | classmethod | staticmethod))
+            and (inspect.isfunction(value := inspect.getattr_static(one, member)) or isinstance(value, property))
             and not inspect.getdoc(getattr(one, member))
         ]
         assert bare == []
 
 
-@pytest.mark.parametrize("name", public())
-def test_public_names_are_in_the_documents(name: str) -> None:
-    examples = "\n".join(text for file, text in texts().items() if file.startswith("examples/"))
-    assert mentioned(name, documents()) or mentioned(f"hr.{name}", examples)
+@pytest.mark.parametrize("path", public())
+def test_public_names_are_on_the_page_of_names(path: str) -> None:
+    """In the row of their home."""
+    space, _, name = path.rpartition(".")
+    home = f"`hr.{space}`" if space else "`hr`"
+    rows = [line for line in texts()["docs/api.md"].splitlines() if line.startswith(f"| {home} |")]
+    assert any(mentioned(name, row) for row in rows)
 
 
 # -- settings
@@ -82,7 +106,7 @@ def test_settings_of_an_app_are_in_the_documents(setting: str) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [n for n, m in vars(headrace.Stream).items() if inspect.isfunction(m) and not n.startswith("_")],
+    [n for n, m in inspect.getmembers(headrace.Stream, inspect.isfunction) if not n.startswith("_")],
 )
 def test_operators_are_in_the_changelog(method: str) -> None:
     assert f"`{method}`" in texts()["CHANGELOG.md"]

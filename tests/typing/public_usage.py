@@ -1,5 +1,7 @@
 """The public API as users write it. Type-checked, never run; a wrong use carries the error it must cause."""
 
+# mypy: disable-error-code="explicit-override"
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -55,7 +57,9 @@ assert_type(shaped.with_columns(two=2).rename({"two": "zwei"}).map_batches(first
 
 by_member = views.merge(views.broadcast(id="all")).partition_by(["member", pl.col("ts").alias("t")], id="by-member")
 counts = by_member.window(hr.tumbling("10s", offset="1s"), key=["member"], id="per-10s").agg(
+    pl.col("ts").n_unique(),
     views=hr.count(),
+    total=pl.col("ts").sum(),
     first=hr.aggregates.min("ts"),
     last=hr.aggregates.max(pl.col("ts")),
     mean=hr.aggregates.mean("ts"),
@@ -75,14 +79,21 @@ joined.sink(keep)
 
 views.filter(3)  # type: ignore[arg-type]
 views.window("10s", key="member", id="w").agg()  # type: ignore[arg-type]
-views.join(table, how="sideways")  # type: ignore[arg-type]
+views.window(hr.tumbling("10s"), key="member").agg(n=pl.len())  # type: ignore[call-arg]
+views.window(hr.tumbling("10s"), key="member", id="w").agg(n=3)  # type: ignore[arg-type]
+views.partition_by("member")  # type: ignore[call-arg]
+views.map(first_rows, dead_letter="x")  # type: ignore[arg-type]
+views.join(table, how="sideways")  # type: ignore[call-overload]
+views.join(table, how="full")  # type: ignore[call-overload]
+views.join(slow, on="member", within="1m")  # type: ignore[call-overload]
 views.send_to("results")  # type: ignore[arg-type]
 views.sink(first_rows)  # type: ignore[arg-type]
 app.input("x", on_error="ignore")  # type: ignore[arg-type]
 hr.sum(3)  # type: ignore[arg-type]
 
 assert_type(views.join_latest(slow, "member", ttl="1h", how="full", id="latest"), hr.Stream)
-views.join_latest(table, "member", ttl="1h")  # type: ignore[arg-type]
+views.join_latest(table, "member", ttl="1h", id="latest")  # type: ignore[arg-type]
+views.join_latest(slow, "member", ttl="1h")  # type: ignore[call-arg]
 
 
 class Alerts(hr.tasks.Task):

@@ -13,7 +13,12 @@ ROOT = HERE.parents[1]
 @pytest.mark.slow
 def test_mypy_strict_takes_the_public_usage(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "--no-error-summary"]
-    command += ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path)]
+    command += [
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        "--cache-dir",
+        str(tmp_path),
+    ]
     command += [str(HERE / "public_usage.py")]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     about_usage = [line for line in result.stdout.splitlines() if "public_usage.py" in line]

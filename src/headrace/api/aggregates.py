@@ -213,7 +213,9 @@ def top_k(column: str | pl.Expr, k: int, by: str | pl.Expr | None = None) -> Agg
     """
     with Declaring("top_k"):
         if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise DeclarationError(f"{k!r} is not a number of values", hint='write hr.aggregates.top_k("url", 3, by="ms")')
+            raise DeclarationError(
+                f"{k!r} is not a number of values", hint='write hr.aggregates.top_k("url", 3, by="ms")'
+            )
     value = _expression("top_k", column)
     return Aggregate("top_k", value, by=value if by is None else _expression("top_k", by), k=k)
 
@@ -375,9 +377,7 @@ def named_aggregates(
     found: dict[str, Aggregate] = {}
     for given in aggregates:
         if isinstance(given, Aggregate):
-            raise DeclarationError(
-                f"the {given.kind} has no name", hint=f"pass it as a keyword: .agg(total=hr.{given.kind}(...))"
-            )
+            raise DeclarationError(f"the {given.kind} has no name", hint="pass it as a keyword: .agg(total=...)")
         aggregate = _aggregate("an argument", given)
         name = name_of(given)
         if name in found:

@@ -124,7 +124,7 @@ def check_row_wise(expr: pl.Expr) -> None:
         if not _is_row_wise(part):
             raise DeclarationError(
                 f"{_short(part)} looks at more than one row, and a stream's batches are cut anywhere",
-                hint="aggregate in a window: window(shape, key=, agg={...}, id=); "
+                hint="aggregate in a window: window(shape, key=, id=).agg(...); "
                 "drop or multiply rows by filter() or flat_map()",
             )
 

@@ -44,8 +44,8 @@ class Stream(MappedFlow):
 
     Examples
     --------
-    >>> views
-    Stream('input-page-views': member String, url String, ms Int64, ts Datetime; event time ts)
+    >>> views.select("member", "ms")
+    Stream('select-1': member String, ms Int64)
     """
 
     __slots__ = ()

@@ -4,26 +4,26 @@ The contract
 ============
 
 A task is declared once, with its parameters, and copied: each task of the stage, in whatever container, has an instance
-of its own, and a new one whenever it begins anew. What has to survive goes into ``Store``s and timers; attributes
-of the instance don't. So does exactly-once: what a call sends, what it writes into stores and which timers it sets
-counts together with the position behind its messages, or not at all.
+of its own, and a new one whenever it restarts. What has to survive belongs into ``Store``s and timers; attributes of
+the instance don't survive. Stores and timers are exactly-once: what a call sends, what it writes into stores and which
+timers it sets are committed together with the position after its messages, or not at all.
 
 One thread calls the methods of an instance, one after the other:
 
-1. ``init(context)``, when stores and timers have been restored and before anything else.
+1. ``init(context)``, after stores and timers have been restored and before anything else.
 2. ``process(message, out)`` for each message, or ``process_batch(rows, out)`` for a DataFrame of them, in the
-   order of each partition. ``out.input`` says which input they came from. Batches are chance.
+   order of each partition. ``out.input`` is the input they came from. Batches begin and end anywhere.
 3. ``on_timer(timer, out)`` for each timer that is due, in the order of times. Event-time timers fire when the
-   watermark has reached them, before it is passed on, so that what is sent with the time of the timer is never late. A
-   timer that is set for a time that has come already fires as soon as the batch is done. Processing-time timers fire
-   when the clock has reached them, or somewhat later: after a restart those that came due meanwhile.
+   watermark has reached them, before it is passed on, so a row sent with the time of the timer is never late. A timer
+   that is set for a time that has already come fires after the batch. Processing-time timers fire when the clock has
+   reached them, or somewhat later; after a restart, those that came due meanwhile fire.
 4. ``on_watermark(watermark, out)`` when event time has risen, after the timers.
 5. ``on_end_of_stream(out)`` when all inputs have ended, after all timers: first those of event time, then those of
-   processing time, which fire early. Timers that are set by then are dropped and counted (``timers_dropped``): no
-   time will come any more.
-6. ``close()`` when the instance is needed no more, but for a process that was killed.
+   processing time, which fire early. Timers set by then are dropped and counted (``timers_dropped``), as time has
+   ended.
+6. ``close()`` when the instance is no longer needed, unless its process was killed.
 
-What is sent within a call leaves when it has returned, in order for each output, before a watermark that came after it.
+Rows sent within a call leave when it has returned, in order for each output, before a watermark that came after it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,26 @@ from headrace.stores.records import RecordStore
 
 TimerAxis = Literal["event", "processing"]
 STORES = "__headrace_stores__"
-"""The attribute of an instance that its stores are put into, by the names of their declarations."""
+"""The attribute of an instance that holds its stores, by the names of their declarations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that fires: its ``key``, the ``time`` (ms) it was set for, its ``name`` and its ``axis``.
+    """A timer that fires.
 
+    Parameters
+    ----------
+    key
+        What it was set for.
+    time
+        The time it was set for (ms since the epoch).
+    name
+        Tells timers of one key apart.
+    axis
+        The clock: ``"event"`` or ``"processing"`` time.
+
+    Examples
+    --------
     >>> hr.tasks.Timer("ann", 60_000).name
     ''
     """
@@ -63,7 +76,7 @@ class Timer:
 
 
 class TaskContext(Protocol):
-    """What a task may ask and do at any time: ``init`` gets it, and keeps it if it likes."""
+    """What a task may ask and do at any time: ``init`` gets it, and may keep it."""
 
     @property
     def task(self) -> str:
@@ -72,42 +85,85 @@ class TaskContext(Protocol):
 
     @property
     def partition(self) -> int:
-        """Its number: it reads this partition of each of its inputs, and all of a broadcast stream."""
+        """Its number: it reads this partition of each of its inputs, and all partitions of a broadcast stream."""
         ...
 
     @property
     def watermark(self) -> int | None:
-        """How far event time has come (ms): nothing older will come. None while it isn't known."""
+        """The event time (ms) up to which everything has come; None while it isn't known."""
         ...
 
     @property
     def now_ms(self) -> int:
-        """What the wall clock showed when this turn began (ms)."""
+        """The wall clock (ms) at the beginning of this turn."""
         ...
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of this task, shown as ``<id of the step>.<name>``. A restart begins at 0."""
+        """Add to a counter of this task, shown as ``<id of the step>.<name>``. It restarts at 0 with the task.
+
+        Parameters
+        ----------
+        name
+            The counter.
+        by
+            How much to add.
+        """
         ...
 
     def set_timer(self, key: Any, at: int | datetime, *, name: str = "", axis: TimerAxis = "event") -> None:
-        """Have ``on_timer`` called at a time (ms since the epoch, or a datetime; naive ones are UTC).
+        """Have ``on_timer`` called at a time.
 
-        There is one timer for each key, name and axis: setting it again moves it. A key is a string, an integer,
-        bytes, a float, a bool, None, or a tuple of such.
+        There is one timer for each key, name and axis: setting it again moves it.
+
+        Parameters
+        ----------
+        key
+            A string, an integer, bytes, a float, a bool, None, or a tuple of these.
+        at
+            Milliseconds since the epoch, or a datetime; a naive one is UTC.
+        name
+            Tells timers of one key apart.
+        axis
+            The clock: ``"event"`` or ``"processing"`` time.
         """
         ...
 
     def delete_timer(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> None:
-        """Have a timer not fire, if there is one."""
+        """Cancel a timer, if there is one.
+
+        Parameters
+        ----------
+        key
+            What it was set for.
+        name
+            Tells timers of one key apart.
+        axis
+            The clock: ``"event"`` or ``"processing"`` time.
+        """
         ...
 
     def timer_at(self, key: Any, *, name: str = "", axis: TimerAxis = "event") -> int | None:
-        """When a timer will fire; None: there is none."""
+        """Return when a timer fires, or None if there is none.
+
+        Parameters
+        ----------
+        key
+            What it was set for.
+        name
+            Tells timers of one key apart.
+        axis
+            The clock: ``"event"`` or ``"processing"`` time.
+
+        Returns
+        -------
+        int or None
+            Milliseconds since the epoch.
+        """
         ...
 
 
 class Out(TaskContext, Protocol):
-    """The context during a call, with what only a call may do. Good until the call returns."""
+    """The context during a call, with what only a call may do. Valid until the call returns."""
 
     @property
     def input(self) -> str:
@@ -115,22 +171,29 @@ class Out(TaskContext, Protocol):
         ...
 
     def send(self, output: str, rows: Any) -> None:
-        """Send a row (a dict, or an instance of the output's dataclass) or a DataFrame of rows to an output."""
+        """Send rows to an output.
+
+        Parameters
+        ----------
+        output
+            The output's name.
+        rows
+            A dict, an instance of the output's dataclass, or a DataFrame.
+        """
         ...
 
     def commit(self) -> None:
-        """Ask for a commit soon after this call instead of at the end of the checkpoint interval.
+        """Ask for a commit soon after this call, before the checkpoint interval is over.
 
-        At once in a task that follows the clock: one that reads sources only, or any in an at-least-once app. It is
-        granted once an interval; asking more often changes nothing. A task behind a ``partition_by`` commits when
-        those before it have committed: there asking changes nothing.
+        It has an effect in tasks that read sources only, and in at-least-once apps, once per interval at most. A task
+        after a ``partition_by`` commits when the tasks before it have committed.
         """
         ...
 
     def shutdown(self) -> None:
-        """Ask that the app be drained, as Ctrl-C does: what was processed is committed, and every task ends.
+        """Ask to drain the app, as Ctrl-C does: processed messages are committed, and every task ends.
 
-        Messages that are at hand are still processed. The next run goes on from there.
+        Messages that have been read are still processed. The next run resumes from there.
         """
         ...
 
@@ -138,14 +201,26 @@ class Out(TaskContext, Protocol):
 class Store:
     """Durable state of a ``Task``, declared in its class: records by key.
 
-    ``key`` names the columns of the key and their types, ``value`` those of the record, as a dict or a dataclass. A
-    record is forgotten ``ttl`` of the wall clock after it was last put. State is kept under the store's ``id``, which
-    is its name in the class unless given; so it outlives a renaming only with one.
+    Each task holds the records of its own keys: ``partition_by`` them first.
 
-    Each task has the records of its own keys: ``partition_by`` them before.
+    Parameters
+    ----------
+    key
+        The columns of the key and their types.
+    value
+        The columns of the record: a dict of types, or a dataclass.
+    ttl
+        How long a record is kept after it was last written, by the wall clock. By default forever.
+    id
+        The name under which the state is kept; by default the store's name in the class. Set it to rename the
+        attribute.
 
+    Examples
+    --------
     >>> class Last(hr.tasks.Task):
-    ...     seen = hr.tasks.Store(key={"member": pl.String}, value={"at": pl.Int64, "n": pl.Int64}, ttl="7d")
+    ...     seen = hr.tasks.Store(
+    ...         key={"member": pl.String}, value={"at": pl.Datetime("ms"), "n": pl.Int64}, ttl="7d"
+    ...     )
     ...
     ...     def process(self, message, out):
     ...         before = self.seen.get(message["member"]) or {"n": 0}
@@ -169,7 +244,7 @@ class Store:
             if both:
                 raise DeclarationError(
                     f"the column {both[0]!r} is in the key and in the value",
-                    hint="leave it out of the value: whoever asks for a record has its key",
+                    hint="leave it out of the value: a caller that asks for a record knows its key",
                 )
         self.name = ""
 
@@ -188,7 +263,7 @@ class Store:
         stores: Mapping[str, RecordStore] | None = instance.__dict__.get(STORES)
         if stores is None:
             raise UsageError(
-                f"the store {self.name!r} is there only while its task runs", hint="use it in init or in process"
+                f"the store {self.name!r} exists only while its task runs", hint="use it in init or in process"
             )
         return stores[self.name]
 
@@ -201,7 +276,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """State that a low-level task declares: ``attribute`` is its name in the class."""
+    """State that a low-level task declares; ``attribute`` is its name in the class."""
 
     id: str
     attribute: str
@@ -211,59 +286,107 @@ class StoreSpec:
 
 
 class Task:
-    """Base of low-level tasks: override ``process`` or ``process_batch``, and what else concerns you.
+    """Base class of low-level tasks: override ``process`` or ``process_batch``, and other methods as needed.
 
-    The module's contract says when each method is called. ``app.task`` puts an instance into an app.
+    ``app.task`` and ``Stream.process`` put an instance into an app. See the page "Low-level tasks" for when each method
+    is called.
 
+    Examples
+    --------
     >>> class Quiet(hr.tasks.Task):
-    ...     def __init__(self, after_ms):
-    ...         self.after_ms = after_ms
+    ...     def __init__(self, after):
+    ...         self.after = after
     ...
     ...     def process(self, message, out):
-    ...         out.set_timer(message["member"], message["ts"] + self.after_ms)
+    ...         out.set_timer(message["member"], message["ts"] + self.after)
     ...
     ...     def on_timer(self, timer, out):
-    ...         out.send("quiet", {"member": timer.key, "since": timer.time - self.after_ms})
+    ...         out.send("quiet", {"member": timer.key, "at": timer.time})
+    >>> from datetime import timedelta
     >>> flows = app.task(
-    ...     Quiet(after_ms=60_000),
+    ...     Quiet(after=timedelta(minutes=1)),
     ...     inputs={"views": views.partition_by("member", id="members")},
-    ...     outputs={"quiet": {"member": pl.String, "since": pl.Int64}},
+    ...     outputs={"quiet": {"member": pl.String, "at": pl.Int64}},
     ...     id="quiet-members",
     ... )
     >>> flows["quiet"].send_to(app.output("quiet-members-out"))
     """
 
     def init(self, context: TaskContext) -> None:
-        """The task begins: stores and timers are as the last commit left them. Open here what can't be copied."""
+        """Begin. Stores and timers are as the last commit left them. Open here what can't be copied.
+
+        Parameters
+        ----------
+        context
+            May be kept, for use at any time.
+        """
 
     def process(self, message: Any, out: Out) -> None:
-        """Process a message: a dict, or an instance of the dataclass that the input's schema was made from."""
+        """Process a message.
+
+        Parameters
+        ----------
+        message
+            A dict, or an instance of the dataclass that the input's schema was made from.
+        out
+            Where to send rows, set timers and more.
+        """
         raise NotImplementedError
 
     def process_batch(self, rows: pl.DataFrame, out: Out) -> None:
-        """Process messages as a DataFrame; override this instead of ``process`` for work on columns."""
+        """Process messages as a DataFrame; override this instead of ``process`` to work on columns.
+
+        Parameters
+        ----------
+        rows
+            The messages, all of one input. Batches begin and end anywhere.
+        out
+            Where to send rows, set timers and more.
+        """
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, out: Out) -> None:
-        """A timer is due; it is gone by now. It may set others, for times after its own."""
+        """Handle a timer that is due.
+
+        Parameters
+        ----------
+        timer
+            The timer, which no longer exists. Others may be set for later times.
+        out
+            Where to send rows, set timers and more.
+        """
         raise NotImplementedError
 
     def on_watermark(self, watermark: int, out: Out) -> None:
-        """Event time has come to ``watermark`` (ms): nothing older will come."""
+        """Handle the progress of event time.
+
+        Parameters
+        ----------
+        watermark
+            Everything up to this time (ms) has come.
+        out
+            Where to send rows, set timers and more.
+        """
 
     def on_end_of_stream(self, out: Out) -> None:
-        """All inputs have ended, and all timers have fired: nothing will come any more."""
+        """Handle the end: all inputs have ended, and all timers have fired.
+
+        Parameters
+        ----------
+        out
+            Where to send the last rows.
+        """
 
     def close(self) -> None:
-        """Release what ``init`` opened: the task has ended, or begins anew from its last commit."""
+        """Release what ``init`` opened: the task has ended, or restarts from its last commit."""
 
 
 def overrides(task: Task, method: Callable[..., Any]) -> bool:
-    """Whether the class of ``task`` has a method of its own in the place of this one of ``Task``."""
+    """Whether the class of ``task`` overrides this method of ``Task``."""
     return getattr(type(task), method.__name__) is not method
 
 
 def stores_of(task: Task) -> dict[str, Store]:
-    """The stores that the class of ``task`` declares, by their names in it, in the order of names."""
+    """The stores that the class of ``task`` declares, by their names in it, sorted by name."""
     names = {name for owner in type(task).__mro__ for name, value in vars(owner).items() if isinstance(value, Store)}
     return {name: store for name in sorted(names) if isinstance(store := getattr(type(task), name), Store)}

@@ -219,7 +219,7 @@ def test_a_store_names_each_column_once() -> None:
 
 
 def test_a_store_is_there_only_while_its_task_runs() -> None:
-    with pytest.raises(hr.errors.UsageError, match="the store 'last' is there only while its task runs"):
+    with pytest.raises(hr.errors.UsageError, match="the store 'last' exists only while its task runs"):
         Alerts().last.get("ann")
     with pytest.raises(hr.errors.UsageError, match="'last' is a store"):
         Alerts().last = 3  # type: ignore[assignment]

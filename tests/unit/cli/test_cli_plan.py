@@ -16,7 +16,7 @@ import headrace as hr
 app = hr.App("page-views", home={home!r})
 views = app.input("views", schema={{"member": pl.String, "ts": pl.Int64}}, event_time="ts")
 (views.partition_by("member", id="by-member")
-      .window(hr.tumbling("10s"), key="member", agg={{"views": hr.count()}}, id="per-10s")
+      .window(hr.tumbling("10s"), key="member", id="per-10s").agg(views=pl.len())
       .send_to(app.output("counts")))
 """
 

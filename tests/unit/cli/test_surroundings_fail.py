@@ -124,7 +124,7 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
         files_no_larger_than(file.stat().st_size)
         with pytest.raises(hr.errors.InfrastructureError, match="could not be written") as caught:
             writer.write([{"n": 2}])
-        assert "make room on the disk; then go on: these rows are kept" in (caught.value.hint or "")
+        assert "make room on the disk; then continue: these rows are kept" in (caught.value.hint or "")
         refused = cli("stream", "write", "numbers", "rows.jsonl")
         assert refused.code == 1
         assert "written before it: at least 0 rows" in refused.err

@@ -39,7 +39,7 @@ def looked_up(left: Flow, filling: Flow, on: str | list[str] | None = None) -> h
 
 
 def by(*keys: str | pl.Expr, id: str = "left") -> Flow:
-    return lambda stream: stream.partition_by(list(keys), id=id)
+    return lambda stream: stream.partition_by(keys, id=id)
 
 
 def as_it_is(stream: hr.Stream) -> hr.Stream:
