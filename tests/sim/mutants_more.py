@@ -172,7 +172,7 @@ class Uncommitted(ReadCommitted):
         seen = self.held
         released = super().receive(offset, after, header, control, frame)
         if self.held > seen:
-            return [writer.held.pop() for writer in self._writers.values() if writer.held]
+            return [writer.held.pop() for writer in self._producers.values() if writer.held]
         return released
 
 
