@@ -104,7 +104,7 @@ class SimTask(Worker):
     @override
     def status(self) -> str:
         machine = self.machine
-        waits = ", ".join(f"{ssp} p{producer}" for ssp, producer in machine.holding_up())
+        waits = ", ".join(f"{ssp} p{producer}" for ssp, producer in machine.waiting_for())
         return (
             f"{self.name} g{machine.generation} {machine.phase.value}, C={machine.version}, label {machine.label}, "
             f"alive {self.alive}, {machine.rollbacks} rollbacks, waits for [{waits}]"
@@ -191,7 +191,7 @@ class SimTask(Worker):
         alone = offset == self._read_to and stop - offset == STEP * self._appended
         if checking and alone and self.world.chance.random() < 0.7:
             # Exactly as much came as this incarnation has appended: nobody else wrote.
-            machine.unbroken(stop - STEP)
+            machine.confirm_own_commit(stop - STEP)
             offset = stop
         held: Held = {}
         if checking:

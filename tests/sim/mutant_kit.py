@@ -54,11 +54,11 @@ def node(**attributes) -> Parts:
 
 
 def receiving(**attributes) -> Parts:
-    return node(receiving_class=type("MutantReceiving", (FrameJudge,), attributes))
+    return node(judge_class=type("MutantReceiving", (FrameJudge,), attributes))
 
 
 def sending(**attributes) -> Parts:
-    return node(sending_class=type("MutantSending", (FrameStamper,), attributes))
+    return node(stamper_class=type("MutantSending", (FrameStamper,), attributes))
 
 
 def changelog(**attributes) -> Parts:

@@ -39,7 +39,7 @@ class Stopped(Changelog):
     def take(self, offset, header, body):
         entry = super().take(offset, header, body)
         if self.generation == self._own_generation and header.generation < self.generation:
-            self.duplicate = "an older one"
+            self.second_writer = "an older one"
         return entry
 
 
@@ -89,7 +89,7 @@ class PerProducer(FrameJudge):
 mutant(
     "F3 per producer",
     "a generation known from one partition voids frames of another",
-    node(receiving_class=PerProducer),
+    node(judge_class=PerProducer),
     "mixed",
     "diamond",
     "fanout",
@@ -118,7 +118,7 @@ class NoS(FrameJudge):
         return False
 
 
-mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(receiving_class=NoS))
+mutant("F4 restore undoes nothing", "a task notes a restore without rolling back", node(judge_class=NoS))
 
 
 def counting_checkpoint(self, parent, header, control, offset):
@@ -171,7 +171,7 @@ mutant(
 
 def final_without_end(self):
     ProtocolMachine.decide_final(self)
-    self._next = self._target + 1
+    self._next_version = self._commit_version + 1
 
 
 mutant("F7 no END", "the final checkpoint closes its own version only", node(decide_final=final_without_end))
@@ -198,15 +198,15 @@ class FollowsClock(ProtocolMachine):
     def tick(self, now_ms):
         super().tick(now_ms)
         if not self.ended():
-            self._sending.label = max(self._sending.label, self._clock)
+            self._stamper.label = max(self._stamper.label, self._clock)
 
 
 mutant("F9 label follows the clock", "frames of one commit carry labels above it", task(node_class=FollowsClock))
 
 
 def only_next(self):
-    lowest = self._receiving.lowest_buffered
-    return lowest is not None and lowest <= self._receiving.threshold
+    lowest = self._judge.lowest_buffered
+    return lowest is not None and lowest <= self._judge.threshold
 
 
 mutant("F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next))
@@ -223,7 +223,7 @@ class HeardOnly(FrameJudge):
         self.due = True
 
 
-mutant("F11 heard so far", "a parent that has not spoken yet is not waited for", node(receiving_class=HeardOnly))
+mutant("F11 heard so far", "a parent that has not spoken yet is not waited for", node(judge_class=HeardOnly))
 
 
 def sources_only(self):
@@ -231,14 +231,14 @@ def sources_only(self):
 
 
 class Silent(ProtocolMachine):
-    silence: object = None
+    idleness: object = None
 
     def clock_passed(self):
-        return super().clock_passed() and self._sending.save() != self.idleness
+        return super().clock_passed() and self._stamper.save() != self.idleness
 
     def committed(self):
         super().committed()
-        self.idleness = self._sending.save()
+        self.idleness = self._stamper.save()
 
 
 mutant(

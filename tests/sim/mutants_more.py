@@ -40,14 +40,14 @@ class ReadPosition(FrameJudge):
         return tuple(msgspec.structs.replace(e, offset=at[ssp]) for e, ssp in zip(entries, self._inputs, strict=True))
 
 
-mutant("resumes at the read position", "buffered frames are not read again", node(receiving_class=ReadPosition))
+mutant("resumes at the read position", "buffered frames are not read again", node(judge_class=ReadPosition))
 
 
 def checkpoint_first() -> Parts:
     class Hasty(SimTask):
         def perform(self, step):
             if isinstance(step, do.AppendCommit):
-                self._early_frames = self.machine._sending.checkpoints(step.version, step.next_version)
+                self._early_frames = self.machine._stamper.checkpoints(step.version, step.next_version)
                 yield from self.send_control(self._early_frames)
             if isinstance(step, do.SendControl) and getattr(self, "_early_frames", None):
                 self._early_frames = None
@@ -172,7 +172,7 @@ class Uncommitted(ReadCommitted):
         seen = self.held
         released = super().receive(offset, after, header, control, frame)
         if self.held > seen:
-            return [writer.held.pop() for writer in self._writers.values() if writer.held]
+            return [writer.held.pop() for writer in self._producers.values() if writer.held]
         return released
 
 
@@ -196,9 +196,9 @@ class Anchored(ReadCommitted):
         self.__dict__.setdefault("seen", []).append(writer)
         return super()._restore(offset, writer, header, restore)
 
-    def _in_turn(self, offset, writer, header):
+    def _check_turn(self, offset, writer, header):
         whole, self._whole = self._whole, writer in getattr(self, "seen", [])
-        super()._in_turn(offset, writer, header)
+        super()._check_turn(offset, writer, header)
         self._whole = whole
 
 
@@ -212,9 +212,9 @@ mutant(
 
 
 class KeepsOlder(ReadCommitted):
-    def _in_turn(self, offset, writer, header):
+    def _check_turn(self, offset, writer, header):
         held = list(writer.held)
-        super()._in_turn(offset, writer, header)
+        super()._check_turn(offset, writer, header)
         if not writer.held:
             writer.held.extend(held)
 
@@ -238,7 +238,7 @@ class Reseated(FrameStamper):
         return None
 
 
-mutant("seqs go on", "a new generation goes on behind its void frames", node(sending_class=Reseated))
+mutant("seqs go on", "a new generation goes on behind its void frames", node(stamper_class=Reseated))
 
 
 class Trusting(ProtocolMachine):
@@ -253,7 +253,7 @@ mutant("no fence, no check", "a commit is taken for granted", task(node_class=Tr
 
 
 class Unsigned(Changelog):
-    def _look_for_duplicate(self, header, body):
+    def _detect_second_writer(self, header, body):
         return None
 
 
@@ -274,7 +274,7 @@ class UserOnly(FrameJudge):
         return verdict
 
 
-mutant("only user frames are done", "void watermarks and ends don't roll back", node(receiving_class=UserOnly), "deep")
+mutant("only user frames are done", "void watermarks and ends don't roll back", node(judge_class=UserOnly), "deep")
 
 
 class TrimsFirst(SimTask):

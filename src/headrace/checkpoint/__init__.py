@@ -1,1 +1,1 @@
-"""Exactly-once (SEP-10) as pure state machines and durable records. Begin with ``protocol``."""
+"""The exactly-once protocol (SEP-10): pure state machines and durable records. Start with ``protocol``."""

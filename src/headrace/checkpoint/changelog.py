@@ -1,16 +1,16 @@
-"""Which records of a changelog count: the fence that lets one incarnation of a task win, as pure state.
+"""Decides which records of a changelog count: the fence that lets one incarnation of a task win, as pure state.
 
-Any number of incarnations may append to a task's changelog, some of them dead or believed dead, and what they
-appended may land late and more than once. One rule makes a single history of it:
+Any number of incarnations may append to a task's changelog, some of them dead or presumed dead. Their records may
+arrive late and more than once. One rule turns the log into a single history:
 
     *a record counts iff its (generation, seq) is above that of every record before it.*
 
-A generation begins with its abort record (seq 1), so that nothing of an older generation counts behind it,
-and what the older one had not committed by then never will be. A commit happened iff it counts.
+A generation starts with its abort record (seq 1). After it no record of an older generation counts, so what the older
+one had not committed by then never will be. A commit happened iff it counts.
 
-``Changelog`` is fed every record in order. While a task starts it says what to do with each (``ReplayStep``);
-afterwards a committing task feeds what landed since, to see whether its commit counts and whether a newer
-generation has taken over.
+``Changelog`` is given every record in order. While a task starts, ``Changelog`` says what to do with each record
+(``ReplayStep``). Later a committing task gives it the records that were appended since, to learn whether its own
+commit counts and whether a newer generation has taken over.
 """
 
 from __future__ import annotations
@@ -23,58 +23,61 @@ from headrace.core.frame import Bytes, Header, Kind
 from headrace.core.ids import Offset, TaskName
 
 ABORT_SEQ = 1
-"""A generation's first record is its abort."""
+"""The seq of an abort record: it is the first record of its generation."""
 
 
 class ReplayStep(Enum):
-    """What to do with a changelog record while state is being restored."""
+    """What to do with a changelog record while state is replayed."""
 
     SKIP = "skip"
-    """It says nothing about state, or doesn't count."""
+    """The record doesn't concern state, or doesn't count: ignore it."""
 
     HOLD = "hold"
-    """A change: keep it until its fate is known."""
+    """A change: keep it until a commit or an abort follows."""
 
     APPLY = "apply"
-    """A commit: apply what is held, in order, together with ``Changelog.local`` in one batch."""
+    """A commit: apply the held changes in order, together with ``Changelog.local``, in one batch."""
 
     FORGET = "forget"
-    """A fence: drop what is held."""
+    """An abort: drop the held changes."""
 
     MISFIT = "misfit"
-    """The local state isn't this changelog's: throw it away and begin again from an older base."""
+    """The local state doesn't belong to this changelog: throw it away and replay from an older base."""
 
 
 class Changelog:
-    """One task's changelog as read so far, from ``base`` (None: from its very beginning)."""
+    """One task's changelog as read so far, from the commit ``base`` (None: from the very beginning).
+
+    ``generation`` and ``seq`` identify the last record that counts, ``local`` and ``record`` the last commit.
+    """
 
     def __init__(self, producer: int, writer: str, base: LocalCheckpoint | None) -> None:
         self.generation = 0
         self.seq = 0
         self.local = base
         self.record: CommitRecord | None = None
-        self.duplicate: str | None = None
+        self.second_writer: str | None = None
         self._producer = producer
         self._writer = writer
         self._base = base
         self._own_generation = 0
 
     def owned_by(self, generation: int) -> None:
-        """From now on the reader is this generation: an abort of it by another writer is looked out for."""
+        """Set the reader's own generation. An abort of this generation by another writer is then detected."""
         self._own_generation = generation
 
     def take(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
-        """Judge the next record."""
+        """Take the next record, and say what to do with it."""
         if header.producer != self._producer:
             raise ProtocolError(
-                f"changelog record at offset {offset} is of producer {header.producer}, "
+                f"the changelog record at offset {offset} is from producer {header.producer}, "
                 f"but this is the changelog of producer {self._producer}",
                 hint="two apps share a changelog stream; give one of them another app id",
             )
         if self._base is not None:
             return self._take_base(offset, header, body)
         if header.kind is Kind.ABORT:
-            self._look_for_duplicate(header, body)
+            self._detect_second_writer(header, body)
         if not self._counts(offset, header):
             return ReplayStep.SKIP
         self.generation, self.seq = header.generation, header.seq
@@ -87,19 +90,22 @@ class Changelog:
                 self._adopt(offset, decode_commit(body))
                 return ReplayStep.APPLY
             case _:
-                raise ProtocolError(f"changelog record at offset {offset} is a {header.kind.name} frame")
+                raise ProtocolError(
+                    f"the changelog record at offset {offset} is a {header.kind.name} frame, which belongs in a stream",
+                    hint="another program writes to this changelog",
+                )
 
     @property
-    def lost(self) -> bool:
-        """The owner has lost its right: a newer generation counts, or a second writer has the own one."""
-        return self.generation > self._own_generation or self.duplicate is not None
+    def replaced(self) -> bool:
+        """Whether the owner must stop: a newer generation counts, or a second writer has its generation."""
+        return self.generation > self._own_generation or self.second_writer is not None
 
-    def verdict(self, task: TaskName) -> HeadraceError:
-        """Why the owner stops."""
+    def stop_reason(self, task: TaskName) -> HeadraceError:
+        """Return the error that says why the owner stops."""
         own = self._own_generation
-        if self.duplicate is not None:
+        if self.second_writer is not None:
             return ProtocolError(
-                f"task {task}: generation {own} was given twice, also to writer {self.duplicate}",
+                f"task {task}: generation {own} was issued twice, also to writer {self.second_writer}",
                 hint="the metadata store must issue generations by compare-and-set",
             )
         return FencedError(
@@ -107,8 +113,8 @@ class Changelog:
             hint="nothing to do: the newer one has taken over",
         )
 
-    def own(self, offset: Offset, header: Header, record: CommitRecord) -> None:
-        """The reader's own commit, which stands at ``offset`` with nothing but its own changes before it."""
+    def take_own_commit(self, offset: Offset, header: Header, record: CommitRecord) -> None:
+        """Take the reader's own commit at ``offset``, when only its own changes precede it."""
         self.generation, self.seq = header.generation, header.seq
         self._adopt(offset, record)
 
@@ -130,26 +136,27 @@ class Changelog:
             return True
         if self.generation == 0:
             raise ProtocolError(
-                f"the changelog begins at offset {offset} in the midst of generation {header.generation}",
-                hint="it was trimmed behind a snapshot; restore from that snapshot",
+                f"the changelog starts at offset {offset} in the middle of generation {header.generation}",
+                hint="its beginning was trimmed after a snapshot; restore from that snapshot",
             )
         raise ProtocolError(
-            f"changelog record at offset {offset} is {header.kind.name} ({header.generation}, #{header.seq}) "
-            f"after ({self.generation}, #{self.seq})",
-            hint="records are missing: the changelog was damaged or is written by something else",
+            f"the changelog record at offset {offset} is {header.kind.name} ({header.generation}, #{header.seq}) "
+            f"after ({self.generation}, #{self.seq}): records are missing",
+            hint="the changelog was damaged, or another program writes to it",
         )
 
     def _adopt(self, offset: Offset, record: CommitRecord) -> None:
         if self.record is not None and record.version <= self.record.version:
             raise ProtocolError(
-                f"the commit at changelog offset {offset} is of version {record.version}, "
-                f"the one before it of {self.record.version}"
+                f"the commit at changelog offset {offset} has version {record.version}, "
+                f"but the commit before it has {self.record.version}",
+                hint="versions must rise: this is a bug in the task that wrote the changelog",
             )
         self.record = record
         self.local = LocalCheckpoint(offset, record.generation, record.version)
 
-    def _look_for_duplicate(self, header: Header, body: Bytes) -> None:
+    def _detect_second_writer(self, header: Header, body: Bytes) -> None:
         if header.generation == self._own_generation:
             writer = decode_abort(body).writer
             if writer != self._writer:
-                self.duplicate = writer
+                self.second_writer = writer

@@ -1,7 +1,7 @@
 """Draws the protocol's tables for its documentation: ``python -m headrace.checkpoint.diagram docs/protocol.md``.
 
-The page holds pairs of comment lines, ``<!-- drawn: NAME -->`` and ``<!-- end -->``. What stands between them is
-replaced. Without a file, everything is written to the standard output.
+The page contains pairs of comment lines, ``<!-- drawn: NAME -->`` and ``<!-- end -->``. The text between them is
+replaced. Without a file argument, all drawings are written to standard output.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _START = (
 
 
 def start() -> str:
-    """Start and rollback: from nothing, or from a verdict, to running."""
+    """Draw start and rollback: the phases from ``DOWN`` to ``RUNNING``."""
     return _states([step for step in STEPS if step.phase in _START], entry=Phase.DOWN)
 
 
 def commit() -> str:
-    """Running, feeding, and the steps of a commit."""
+    """Draw a running task: feeding, finishing, and the phases of a commit."""
     rows = [step for step in STEPS if step.phase not in _START]
     lines = [f"    running --> {d.phase.value}: {_words(d.when)}" for d in DECISIONS]
     return _states(rows, entry=None, more=lines)
 
 
 def decisions() -> str:
-    """What a running task does next."""
-    rows = [(_words(d.when), d.says, d.phase.value) for d in DECISIONS]
+    """Return the table of what a running task does next."""
+    rows = [(_words(d.when), d.summary, d.phase.value) for d in DECISIONS]
     return _table(("when", "what", "phase"), rows)
 
 
 def rules() -> str:
-    """What becomes of a frame."""
+    """Return the table of what happens to a received frame."""
     rows = []
     for rule in RULES:
         kinds = ", ".join(kind.name.lower() for kind in sorted(rule.kinds))
-        rows.append((kinds, _words(rule.when), rule.says))
+        rows.append((kinds, _words(rule.when), rule.summary))
     return _table(("kinds", "guard", "what"), rows)
 
 
@@ -60,7 +60,7 @@ def _states(steps: Sequence[Step], entry: Phase | None, more: Sequence[str] = ()
         lines.append(f"    [*] --> {entry.value}")
     lines += more
     for step in steps:
-        lines.append(f"    {step.phase.value}: {step.phase.value}<br/>{_words(step.gives)}")
+        lines.append(f"    {step.phase.value}: {step.phase.value}<br/>{_words(step.instruction)}")
         for guard, phase in step.then:
             label = "" if guard == "always" else f": {_words(guard)}"
             lines.append(f"    {step.phase.value} --> {phase.value}{label}")
@@ -87,19 +87,19 @@ DRAWINGS: Mapping[str, Callable[[], str]] = {
 
 
 def redraw(page: str) -> str:
-    """The page with everything between its marks drawn anew."""
+    """Return the page with the text between its marks replaced by current drawings."""
 
     def drawn(match: re.Match[str]) -> str:
         draw = DRAWINGS.get(match[2])
         if draw is None:
-            raise UsageError(f"nothing is drawn by the name {match[2]!r} (there are {', '.join(DRAWINGS)})")
+            raise UsageError(f"there is no drawing named {match[2]!r}; there are {', '.join(DRAWINGS)}")
         return f"{match[1]}\n{draw()}\n\n{match[3]}"
 
     return _MARKED.sub(drawn, page)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Redraw the pages named, or write all drawings out."""
+    """Redraw the given pages, or print all drawings."""
     for name in arguments:
         page = Path(name)
         page.write_text(redraw(page.read_text()))

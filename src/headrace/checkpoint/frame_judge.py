@@ -1,25 +1,25 @@
-"""What a task reads: the judgement on every frame of its intermediate inputs, as pure state and a table.
+"""Judges every frame that a task receives on its intermediate inputs: pure state and a table.
 
-State is kept for each (input partition, upstream task), never for an upstream task as a whole: its frames
-reach different partitions at different times, and what one partition says of it must not be applied to
-another. It is
+State is kept for each (input partition, upstream task), never for an upstream task as a whole. Its frames reach
+different partitions at different times, so what one partition says about it must not be applied to another.
+The state of one such pair is
 
-- ``(generation, seq)``, the last frame taken. The pair is a frame's identity, and pairs only rise;
-- ``closed``, the version through which the upstream task is complete here. Its checkpoint frame closes; a frame
-  labelled L closes L - 1, since labels within a generation don't fall; a restore sets it, also downward;
-- ``done`` and ``label``, the highest seq and label processed since the own last commit: what a rollback would
-  have to take back, and what the next commit's version may not be below;
-- ``fences``, one (generation, S) for each restore seen: *what generations below it sent above S is void*.
-  They are facts about the stream, so they survive a rollback of this task; after a crash they are learned
-  again by scanning ahead;
-- ``buffered``, the early arrivals: frames with a label above T.
+- ``(generation, seq)`` of the last frame taken. The pair identifies a frame, and pairs only rise;
+- ``closed``, the version through which the upstream task is complete in this partition. A checkpoint frame closes its
+  version. A frame labelled L closes L - 1, since labels don't fall within a generation. A restore frame sets
+  ``closed``, also downward;
+- ``done`` and ``label``, the highest seq and the highest label processed since this task's last commit. ``done`` says
+  what a rollback would have to undo; the next commit's version must not be below ``label``;
+- ``fences``, one (generation, S) for each restore seen: *what older generations sent above S is void*. Fences are facts
+  about the stream, so they survive a rollback of this task. After a crash, scanning ahead learns them again;
+- ``buffered``, the early frames: those with a label above T.
 
-For the task as a whole: C is its own last committed version; M = min(closed), or END when no upstream task
-lives; T = C + 1, or END when M is. Frames labelled up to T are processed at once, later ones are buffered
-(SEP-10's solution 3), so that no effect of a version above V is part of commit V.
+For the task as a whole, C is its last committed version; M = min(closed), or END when no upstream task is alive;
+T = C + 1, or END when M is. Frames labelled up to T are processed at once. Later ones are buffered (SEP-10's
+solution 3), so that commit V contains no effect of a version above V.
 
-``RULES`` is the judgement: the first row whose kinds and guard fit decides. Most frames are the next ones of
-a generation that is known, in turn and not void: the last but one row. ``receive`` tests for that first.
+``RULES`` is the judgement: the first row whose kinds and guard match decides. Most frames are the next of a known
+generation, in turn, not void and not early: the last row but one. ``receive`` tests for that case first.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ ORDINARY = DATA | CHECKPOINT
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One row: for frames of ``kinds`` for which the method ``when`` says yes, the method ``then`` decides."""
+    """One row: a frame of one of ``kinds`` for which the guard ``when`` holds is handled by the method ``then``."""
 
     kinds: frozenset[Kind]
     when: str
     then: str
-    says: str
+    summary: str
 
 
 RULES = (
@@ -70,8 +70,8 @@ _NO_LIMIT = 2**63
 
 
 @dataclass(frozen=True, slots=True)
-class EarlyArrival:
-    """A frame in the message buffer of its label."""
+class EarlyFrame:
+    """A frame in the version buffer, under its label."""
 
     label: int
     generation: int
@@ -80,7 +80,7 @@ class EarlyArrival:
 
 
 class Parent:
-    """One upstream task as seen from one input partition."""
+    """One upstream task as seen from one input partition. The module head explains the fields."""
 
     __slots__ = (
         "buffered",
@@ -99,39 +99,44 @@ class Parent:
         self.partition = partition
         self.producer = producer
         self.fences: dict[int, int] = {}
-        self.buffered: deque[EarlyArrival] = deque()
-        self.take(0, 0)
+        self.buffered: deque[EarlyFrame] = deque()
+        self.set_last(0, 0)
         self.closed = closed
         self.done = 0
         self.label = -1
 
-    def take(self, generation: int, seq: int) -> None:
-        """Set the last frame; ``limit`` is the seq above which frames of that generation are void."""
+    def set_last(self, generation: int, seq: int) -> None:
+        """Set the last frame taken, and ``limit``: the seq above which frames of its generation are void."""
         self.generation, self.seq = generation, seq
         self.limit = self.limit_of(generation)
 
     def limit_of(self, generation: int) -> int:
-        """The lowest S of the fences above a generation."""
+        """Return the lowest S of the fences of newer generations: frames of ``generation`` above it are void."""
         return min((seq for fence, seq in self.fences.items() if fence > generation), default=_NO_LIMIT)
 
     def fence(self, generation: int, seq: int) -> None:
-        """Remember a restore; the same again changes nothing."""
+        """Add the fence of a restore. The same restore again changes nothing."""
         known = self.fences.setdefault(generation, seq)
         if known != seq:
             raise ProtocolError(
                 f"{self.partition.ssp}: producer {self.producer} sent two restores of generation {generation}, "
                 f"one to seq {known}, one to {seq}",
-                hint="two incarnations were given one generation; the metadata store broke its promise",
+                hint="two incarnations got the same generation: the metadata store must issue each one only once",
             )
         self.limit = self.limit_of(self.generation)
 
     @override
     def __str__(self) -> str:
-        return f"{self.partition.ssp}, producer {self.producer}: after ({self.generation}, #{self.seq})"
+        return f"{self.partition.ssp}, producer {self.producer}"
+
+    @property
+    def last(self) -> str:
+        """The identity of the last frame taken, for messages."""
+        return f"({self.generation}, #{self.seq})"
 
 
 class InputPartition:
-    """One intermediate input partition. ``position`` is the next offset to receive; None is the oldest."""
+    """One intermediate input partition. ``position`` is the next offset to receive; None means the oldest frame."""
 
     __slots__ = ("parents", "position", "ssp")
 
@@ -142,12 +147,18 @@ class InputPartition:
 
 
 class FrameJudge:
-    """Judges frames. ``barriers`` off (at-least-once): nothing is held back, nothing rolls back."""
+    """Judges the frames of one task's intermediate inputs.
+
+    ``inputs`` names the producers of each partition. With ``barriers`` off (at-least-once) no frame is buffered and
+    no restore causes a rollback.
+    """
 
     def __init__(self, inputs: Mapping[SSP, Collection[int]], barriers: bool) -> None:
         self._barriers = barriers
-        self._unheard = -1 if barriers else END_VERSION
-        self._inputs = {ssp: InputPartition(ssp, producers, self._unheard) for ssp, producers in inputs.items()}
+        self._initially_closed = -1 if barriers else END_VERSION
+        self._inputs = {
+            ssp: InputPartition(ssp, producers, self._initially_closed) for ssp, producers in inputs.items()
+        }
         self._parents = [parent for partition in self._inputs.values() for parent in partition.parents.values()]
         self._table = _compile(self, RULES)
         self.due = False
@@ -158,13 +169,13 @@ class FrameJudge:
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None
     ) -> Verdict | Forget:
-        """Judge the frame at ``offset``; ``after`` is where to go on behind it."""
+        """Judge the frame at ``offset``; ``after`` is the offset of the next one."""
         partition = self._inputs[ssp]
         parent = partition.parents.get(header.producer)
         if parent is None:
             raise ProtocolError(
-                f"{ssp} at offset {offset}: a frame of producer {header.producer}, which the plan doesn't name",
-                hint="something else writes this intermediate stream, or its writers run another plan",
+                f"{ssp} at offset {offset}: the frame is from producer {header.producer}, which the plan doesn't name",
+                hint="another program writes to this intermediate stream, or its writers run a different plan",
             )
         partition.position = after
         label, seq = header.version, header.seq
@@ -184,16 +195,16 @@ class FrameJudge:
         for when, then in self._table[header.kind]:
             if when(parent, header, control):
                 return then(parent, header, control, offset)
-        raise ProtocolError(f"{ssp} at offset {offset}: a {header.kind.name} frame doesn't belong in a stream")
+        raise ProtocolError(f"{ssp} at offset {offset}: a {header.kind.name} frame belongs only in a changelog")
 
     def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
-        """Take the fence of a restore frame that lies ahead."""
+        """Add the fence of a restore frame that was found by scanning ahead."""
         parent = self._inputs[ssp].parents.get(header.producer)
-        if parent is not None and header.generation > parent.generation and self._retracts(restore):
+        if parent is not None and header.generation > parent.generation and self._voids(restore):
             parent.fence(header.generation, restore.seq)
 
     def feed(self, label: int) -> None:
-        """The buffer of ``label`` was processed."""
+        """Note that the buffered frames of ``label`` were processed."""
         for parent in self._parents:
             buffered = parent.buffered
             while buffered and buffered[0].label == label:
@@ -201,7 +212,7 @@ class FrameJudge:
                 parent.label = label
 
     def commit(self, version: int) -> None:
-        """The task has committed ``version``."""
+        """Note that the task has committed ``version``."""
         self.version = version
         for parent in self._parents:
             parent.done, parent.label = 0, -1
@@ -209,35 +220,35 @@ class FrameJudge:
             parent.fences = {fence: seq for fence, seq in parent.fences.items() if fence > covered}
         self._recount()
 
-    # -- what follows from the state -------------------------------------------------------------------
+    # -- derived from the state ------------------------------------------------------------------------
 
     @property
     def closed_through(self) -> int:
-        """M: the version through which all upstream tasks are complete; END when none lives."""
+        """M: the version through which all upstream tasks are complete; END when none is alive."""
         return min((parent.closed for parent in self._parents), default=END_VERSION)
 
     @property
     def highest_label(self) -> int:
-        """The highest label processed since the last commit; -1 when there is none."""
+        """The highest label processed since the last commit; -1 if nothing was."""
         return max((parent.label for parent in self._parents), default=-1)
 
     @property
     def lowest_buffered(self) -> int | None:
-        """The lowest label that has a message buffer."""
+        """The lowest label in the version buffer; None if it is empty."""
         return min((parent.buffered[0].label for parent in self._parents if parent.buffered), default=None)
 
-    def holding_up(self) -> list[tuple[SSP, int]]:
-        """The (input partition, producer) pairs that have not closed the next version yet."""
+    def waiting_for(self) -> list[tuple[SSP, int]]:
+        """Return the (input partition, producer) pairs that have not closed the next version yet."""
         return [(p.partition.ssp, p.producer) for p in self._parents if p.closed <= self.version]
 
     def positions(self) -> tuple[tuple[SSP, Offset | None], ...]:
-        """Where to receive on."""
+        """Return the next offset to receive of each input partition; None means the oldest frame."""
         return tuple((ssp, partition.position) for ssp, partition in self._inputs.items())
 
     # -- durable form ----------------------------------------------------------------------------------
 
     def save(self, version: int) -> tuple[InputEntry, ...]:
-        """The entries of a commit record: what the commit of ``version`` covers of each upstream task."""
+        """Return the input entries of a commit record: what the commit of ``version`` covers of each upstream task."""
         entries = []
         for ssp, partition in self._inputs.items():
             parents = tuple(self.covered(parent, version) for parent in partition.parents.values())
@@ -249,7 +260,7 @@ class FrameJudge:
         return tuple(entries)
 
     def covered(self, parent: Parent, version: int) -> ParentEntry:
-        """One parent's entry: the prefix before its first early arrival, else all that was taken of it."""
+        """Return one parent's entry: the frames before its first buffered one, or all frames taken if none is."""
         if not parent.buffered:
             generation, seq, closed, resume = parent.generation, parent.seq, parent.closed, parent.partition.position
         else:
@@ -260,7 +271,7 @@ class FrameJudge:
         )
 
     def load(self, entries: Iterable[InputEntry], version: int, parents_version: int) -> None:
-        """Go back to a commit record; what it doesn't name begins at the oldest frame. Fences are kept."""
+        """Reset to a commit record, but keep the fences. Inputs that it doesn't name start at their oldest frame."""
         self.version = version
         self.parents_version = parents_version
         saved = {(entry.stream, entry.partition): entry for entry in entries}
@@ -272,91 +283,91 @@ class FrameJudge:
                 known = covered.get(producer)
                 parent.buffered.clear()
                 parent.done, parent.label = 0, -1
-                parent.closed = known.version if known else self._unheard
-                parent.take(known.generation if known else 0, known.seq if known else 0)
+                parent.closed = known.version if known else self._initially_closed
+                parent.set_last(known.generation if known else 0, known.seq if known else 0)
         self._recount()
 
     # -- guards ----------------------------------------------------------------------------------------
 
     def always(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The last row of a kind."""
+        """Hold for every frame: the last row of a kind."""
         return True
 
     def duplicate(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Taken before: pairs are compared as pairs, since a newer generation uses numbers again."""
+        """The frame was taken before. The pairs are compared as pairs, because a newer generation reuses seqs."""
         return (header.generation, header.seq) <= (parent.generation, parent.seq)
 
     def void(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """A newer generation is known to have begun below this frame."""
+        """A newer generation is known to have restarted from a seq below this frame's."""
         return header.seq > parent.limit_of(header.generation)
 
     def overtakes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """The restore says that more was committed than has come."""
+        """The restore says that more frames were committed than have arrived."""
         restore = _restore(control)
         return restore.seq > parent.seq or header.seq != restore.seq + 1
 
     def undoes(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Something that the restore voids was processed since the last commit."""
+        """A frame that the restore voids was processed since the last commit."""
         restore = _restore(control)
-        return self._retracts(restore) and parent.done > restore.seq
+        return self._voids(restore) and parent.done > restore.seq
 
     def unannounced(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """A new generation that doesn't begin with its restore."""
+        """A new generation doesn't start with its restore frame."""
         return header.generation > parent.generation
 
     def gap(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Not the next one."""
+        """The frame isn't the next one in turn."""
         return header.seq != parent.seq + 1
 
     def timely(self, parent: Parent, header: Header, control: ControlMessage | None) -> bool:
-        """Its version is the one being made, or an older one."""
+        """The frame's label is the version in progress or an older one."""
         return header.version <= self.threshold
 
     # -- actions ---------------------------------------------------------------------------------------
 
     def drop(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Nothing changes."""
+        """Ignore the frame."""
         return Verdict.DROP
 
     def refuse_gap(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Frames are missing: going on would lose them."""
+        """Fail: frames are missing, and continuing would lose them."""
         what = f"{header.kind.name} ({header.generation}, #{header.seq})"
         if isinstance(control, Restore):
             what += f", committed through #{control.seq},"
         raise ProtocolError(
-            f"{parent} comes {what} at offset {offset}",
+            f"{parent}: received {what} at offset {offset} after {parent.last}: frames are missing",
             hint="the stream lost frames, or its retention is shorter than its readers' lag",
         )
 
     def refuse_unannounced(
         self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset
     ) -> Verdict:
-        """Nobody said what of the older generation is void."""
+        """Fail: without its restore frame it is unknown which frames of the older generation are void."""
         raise ProtocolError(
-            f"{parent} comes {header.kind.name} ({header.generation}, #{header.seq}) at offset {offset}, "
-            "without the restore frame that begins a generation",
-            hint="the stream lost frames, or something else writes it",
+            f"{parent}: received {header.kind.name} ({header.generation}, #{header.seq}) at offset {offset} after "
+            f"{parent.last}, without the restore frame that starts a generation",
+            hint="the stream lost frames, or another program writes to it",
         )
 
     def roll_back(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """What was processed has become void; the fence remembers it for the next reading."""
+        """Roll back, because processed frames have become void. The fence drops them when they are read again."""
         parent.fence(header.generation, _restore(control).seq)
         return Verdict.ROLLBACK
 
     def take_restore(
         self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset
     ) -> Verdict | Forget:
-        """Go on with the new generation. It closes what it says, no more: that may be less than before."""
+        """Continue with the new generation. ``closed`` becomes exactly what the restore says, even if that is lower."""
         restore = _restore(control)
-        parent.take(header.generation, header.seq)
+        parent.set_last(header.generation, header.seq)
         if not self._barriers:
             return Verdict.TAKEN
-        if not self._retracts(restore):
+        if not self._voids(restore):
             self.close(parent, END_VERSION)
             return Verdict.TAKEN
         parent.fence(header.generation, restore.seq)
         self.parents_version = max(self.parents_version, header.version)
-        self.close(parent, _closes(restore.next_version))
+        self.close(parent, _closed_before(restore.next_version))
         forgotten = False
         while parent.buffered and parent.buffered[-1].seq > restore.seq:
             parent.buffered.pop()
@@ -366,17 +377,17 @@ class FrameJudge:
     def take_checkpoint(
         self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset
     ) -> Verdict:
-        """The upstream task has committed a version."""
+        """Close the version that the upstream task has committed."""
         if not isinstance(control, Checkpoint):
-            raise ProtocolError(f"{parent} comes a CHECKPOINT frame at offset {offset} without its message")
+            raise ProtocolError(f"{parent}: the CHECKPOINT frame at offset {offset} came without its message")
         parent.seq = header.seq
         if self._barriers:
             self.parents_version = max(self.parents_version, header.version)
-            self.close(parent, max(parent.closed, _closes(control.next_version)))
+            self.close(parent, max(parent.closed, _closed_before(control.next_version)))
         return Verdict.TAKEN
 
     def process(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Its turn has come. (``receive`` does the same without the detour.)"""
+        """Process the frame now. (``receive`` does the same for most frames, without consulting the table.)"""
         if parent.buffered:
             self._refuse_falling_label(parent, header, offset)
         parent.seq = header.seq
@@ -386,18 +397,18 @@ class FrameJudge:
         return Verdict.PROCESS
 
     def buffer(self, parent: Parent, header: Header, control: ControlMessage | None, offset: Offset) -> Verdict:
-        """Its turn comes with its version."""
+        """Keep the frame until its version is in progress."""
         if parent.buffered and parent.buffered[-1].label > header.version:
             self._refuse_falling_label(parent, header, offset)
         parent.seq = header.seq
-        parent.buffered.append(EarlyArrival(header.version, header.generation, header.seq, offset))
+        parent.buffered.append(EarlyFrame(header.version, header.generation, header.seq, offset))
         self.close(parent, max(parent.closed, header.version - 1))
         return Verdict.BUFFER
 
     # -- closing ---------------------------------------------------------------------------------------
 
     def close(self, parent: Parent, version: int) -> None:
-        """Set through which version a parent is complete, and see whether that lets the task commit."""
+        """Set the version through which a parent is complete, and ``due`` if the task may now commit."""
         was_open, parent.closed = parent.closed <= self.version, version
         self._open += (version <= self.version) - was_open
         if self._open == 0 or self.threshold == END_VERSION:
@@ -412,24 +423,25 @@ class FrameJudge:
         self.threshold = END_VERSION if ended else self.version + 1
         self.due = self._open == 0 or any(parent.buffered for parent in self._parents)
 
-    def _retracts(self, restore: Restore) -> bool:
+    def _voids(self, restore: Restore) -> bool:
+        """Whether this restore can void frames: those of at-least-once writers don't."""
         return self._barriers and restore.next_version != UNVERSIONED
 
     def _refuse_falling_label(self, parent: Parent, header: Header, offset: Offset) -> None:
         raise ProtocolError(
-            f"{parent} comes a frame of version {header.version} at offset {offset}, "
-            f"behind one of version {parent.buffered[-1].label}",
-            hint="labels don't fall within a generation; its writer breaks the protocol",
+            f"{parent}: the frame at offset {offset} is labelled {header.version}, "
+            f"but an earlier frame is labelled {parent.buffered[-1].label}",
+            hint="labels must not fall within a generation: this is a bug in the writer of the frame",
         )
 
 
-def _closes(next_version: int) -> int:
+def _closed_before(next_version: int) -> int:
     return next_version if next_version == END_VERSION else next_version - 1
 
 
 def _restore(control: ControlMessage | None) -> Restore:
     if not isinstance(control, Restore):
-        raise ProtocolError("a RESTORE frame was received without its message")
+        raise ProtocolError("a RESTORE frame came without its message")
     return control
 
 
@@ -437,7 +449,7 @@ Guard = Callable[[Parent, Header, ControlMessage | None], bool]
 Action = Callable[[Parent, Header, ControlMessage | None, Offset], Verdict | Forget]
 
 
-def _compile(receiving: FrameJudge, rules: Iterable[Rule]) -> dict[Kind, tuple[tuple[Guard, Action], ...]]:
-    """The rows that concern each kind, their names looked up once."""
-    rows = [(rule.kinds, getattr(receiving, rule.when), getattr(receiving, rule.then)) for rule in rules]
+def _compile(judge: FrameJudge, rules: Iterable[Rule]) -> dict[Kind, tuple[tuple[Guard, Action], ...]]:
+    """Return the rows for each kind of frame, with the names of methods replaced by the methods."""
+    rows = [(rule.kinds, getattr(judge, rule.when), getattr(judge, rule.then)) for rule in rules]
     return {kind: tuple((when, then) for kinds, when, then in rows if kind in kinds) for kind in Kind}

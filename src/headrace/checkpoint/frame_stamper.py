@@ -1,9 +1,9 @@
-"""What a task writes: the identity of its outgoing frames, as pure state.
+"""Gives a task's outgoing frames their identity and label, as pure state.
 
-A frame is known by (generation, seq): ``seq`` counts the task's frames for each output partition through all
-its generations; a new generation goes on behind what the last commit covers, so numbers of void frames are
-used again. The label says to which version of the task the frame belongs. It is chosen once, at a commit or
-a restore, and never follows the clock in between: all frames of one commit are labelled at or below it.
+(generation, seq) identifies a frame. ``seq`` counts the task's frames to each output partition across its generations.
+A new generation continues after the last seq that the last commit covers, so it reuses the seqs of void frames. The
+label names the task's version that the frame belongs to. It is chosen once, at a commit or a restore, and never
+follows the clock in between: every frame that a commit covers is labelled at or below the commit's version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from headrace.core.ids import StreamId, TaskName
 
 
 class FrameStamper:
-    """Stamps outgoing frames. ``barriers`` off (at-least-once): nothing is labelled, no checkpoint is sent."""
+    """Stamps a task's outgoing frames. ``outputs`` maps each framed stream to its number of partitions.
+
+    With ``barriers`` off (at-least-once) frames are not labelled and no checkpoint frames are sent.
+    """
 
     def __init__(
         self, task: TaskName, task_count: int, producer: int, outputs: Mapping[StreamId, int], barriers: bool
@@ -32,13 +35,16 @@ class FrameStamper:
         self._seqs: dict[StreamId, list[int]] = {stream: [0] * count for stream, count in outputs.items()}
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:
-        """The header of the next frame to a partition."""
+        """Return the header of the next frame to a partition."""
         seqs = self._seqs[stream]
         seqs[partition] = seq = seqs[partition] + 1
         return Header(kind, self.producer, self.generation, self.label if self._barriers else UNVERSIONED, seq)
 
     def restores(self, version: int, committed_by: int, next_version: int) -> tuple[ControlFrame, ...]:
-        """The restore frames of a generation that has just begun from the commit of ``version``."""
+        """Return the restore frames of a generation that starts from the commit of ``version``.
+
+        ``committed_by`` is the generation that made that commit.
+        """
         version, next_version = (version, next_version) if self._barriers else (UNVERSIONED, UNVERSIONED)
         frames = []
         for stream, partition, covered in self._partitions():
@@ -54,7 +60,7 @@ class FrameStamper:
         return tuple(frames)
 
     def checkpoints(self, version: int, next_version: int) -> tuple[ControlFrame, ...]:
-        """The checkpoint frames of a commit; none without barriers: nobody waits for them."""
+        """Return the checkpoint frames of a commit; none without barriers, since no reader waits for them."""
         if not self._barriers:
             return ()
         message = Checkpoint(task_name=self._task, task_count=self._task_count, next_version=next_version)
@@ -64,11 +70,11 @@ class FrameStamper:
         )
 
     def save(self) -> tuple[OutputSeq, ...]:
-        """How far each output partition is written."""
+        """Return the seq of the last frame to each output partition."""
         return tuple(OutputSeq(stream=str(s), partition=p, seq=seq) for s, p, seq in self._partitions())
 
     def load(self, saved: Iterable[OutputSeq]) -> None:
-        """Go on behind what a commit covers; what it doesn't name begins at nothing."""
+        """Continue from the seqs in a commit record. A partition that it doesn't name starts at 0."""
         for seqs in self._seqs.values():
             seqs[:] = [0] * len(seqs)
         by_name = {str(stream): seqs for stream, seqs in self._seqs.items()}
@@ -76,9 +82,9 @@ class FrameStamper:
             seqs_of = by_name.get(entry.stream)
             if seqs_of is None or entry.partition >= len(seqs_of):
                 raise ProtocolError(
-                    f"task {self._task} committed frames to {entry.stream}[{entry.partition}], "
+                    f"task {self._task} has committed frames to {entry.stream}[{entry.partition}], "
                     "which the plan no longer has",
-                    hint="an output can't be taken away from an app that has state; start it under a new app id",
+                    hint="an output can't be removed from an app that has state; put it back, or use a new app id",
                 )
             seqs_of[entry.partition] = entry.seq
 

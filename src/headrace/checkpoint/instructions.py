@@ -1,6 +1,6 @@
-"""What the protocol answers: a verdict on every frame, and the instructions that a task's host performs.
+"""What the protocol returns: a verdict on every frame, and the instructions that a task's host performs.
 
-Plain data. What each asks of the host is said here; in which order they come, in ``protocol``.
+Plain data. The docstrings here say what each one asks of the host; ``protocol`` says in which order they come.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from headrace.core.errors import HeadraceError
 from headrace.core.frame import ControlMessage, Header
 from headrace.core.ids import SSP, Offset, StreamId
 
-# -- answers to one received frame ------------------------------------------------------------------
+# -- verdicts on a received frame -------------------------------------------------------------------
 
 
 class Verdict(Enum):
-    """What becomes of a frame."""
+    """What to do with a frame."""
 
     PROCESS = "process"
-    """A user, watermark or end-of-stream frame whose turn it is: hand it to the operators."""
+    """A user, watermark or end-of-stream frame that is in turn: process it."""
 
     BUFFER = "buffer"
-    """An early arrival: append it to the message buffer of its label (``header.version``)."""
+    """An early frame: append it to the version buffer under its label (``header.version``)."""
 
     DROP = "drop"
-    """A duplicate, or void: forget it."""
+    """A duplicate or void frame: ignore it."""
 
     TAKEN = "taken"
-    """A control frame that the protocol has dealt with."""
+    """A control frame that the machine has handled: nothing else to do."""
 
     ROLLBACK = "rollback"
-    """Something processed has become void: drop everything uncommitted; ``next_step`` says how to go on."""
+    """A processed frame has become void: drop all uncommitted state, then perform ``next_step``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A restore frame was taken: drop the producer's buffered frames of this partition with a seq above ``seq``."""
+    """A restore frame was taken: drop the producer's buffered frames of partition ``ssp`` with a higher seq."""
 
     ssp: SSP
     producer: int
@@ -49,16 +49,16 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class TakeGeneration:
-    """Drop overlay, message buffers and what waits to be received; get a new generation and call ``start``.
+    """Drop uncommitted state, the version buffer and unreceived frames; get a new generation and call ``start``.
 
-    The generation comes from the metadata store by compare-and-set, and only for the incarnation that the
-    coordinator holds current. When it is refused the task stops, for good.
+    The metadata store issues the generation by compare-and-set, and only to the incarnation that the coordinator
+    considers current. If it is refused, the task stops permanently.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class AppendAbort:
-    """Append this to the changelog and wait; ``performed`` with the acknowledged offset (behind it)."""
+    """Append this record to the changelog, wait, and call ``performed`` with the offset after it."""
 
     header: Header
     record: AbortRecord
@@ -66,7 +66,7 @@ class AppendAbort:
 
 @dataclass(frozen=True, slots=True)
 class ReadChangelog:
-    """Read the changelog from ``start`` (None: its oldest record) up to ``end``, each record into ``changelog``."""
+    """Read the changelog from ``start`` (None: its oldest record) to ``end``; pass each record to ``changelog``."""
 
     start: Offset | None
     end: Offset
@@ -74,9 +74,9 @@ class ReadChangelog:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Take up the record: bookkeeping, timers, source positions; seek each input partition to its offset.
+    """Restore bookkeeping, timers and source positions from the record; seek each input partition to its offset.
 
-    ``record`` is None when nothing was ever committed. An offset of None is the oldest frame.
+    ``record`` is None if the task never committed. An offset of None means the oldest frame.
     """
 
     record: CommitRecord | None
@@ -85,7 +85,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class ControlFrame:
-    """A control frame and where it goes."""
+    """A control frame and its destination."""
 
     stream: StreamId
     partition: int
@@ -95,16 +95,16 @@ class ControlFrame:
 
 @dataclass(frozen=True, slots=True)
 class SendControl:
-    """Send these frames, behind everything sent before. No need to wait."""
+    """Send these frames after everything sent before. There is no need to wait for acknowledgement."""
 
     frames: tuple[ControlFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ScanAhead:
-    """Read the headers from these offsets to what is now the end of each partition; ``learn`` every restore frame.
+    """Read the headers from these offsets to the current end of each partition; call ``learn`` for each restore frame.
 
-    It moves no position: the frames are received afterwards, from the same offsets.
+    Positions don't move: the frames are received afterwards from the same offsets.
     """
 
     inputs: tuple[tuple[SSP, Offset | None], ...]
@@ -115,14 +115,14 @@ class ScanAhead:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Process the frames in the buffer of this label, in order, and delete the buffer. They aren't received again."""
+    """Process the buffered frames of this label in order, and remove them. They aren't received again."""
 
     label: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All inputs have ended: fire the windows that are open, then send end-of-stream to every output partition."""
+    """All inputs have ended: fire the open windows, then send end-of-stream to every output partition."""
 
 
 # -- instructions: commit ---------------------------------------------------------------------------
@@ -135,14 +135,14 @@ class FlushOutputs:
 
 @dataclass(frozen=True, slots=True)
 class AppendChanges:
-    """Append what has changed in the stores since the last commit, each frame stamped by ``stamp_change``."""
+    """Append the stores' changes since the last commit to the changelog; ``stamp_change`` stamps each frame."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class AppendCommit:
-    """``seal`` the commit record, append it and wait; ``performed`` with the acknowledged offset (behind it)."""
+    """``seal`` the commit record, append it, wait, and call ``performed`` with the offset after it."""
 
     version: int
     next_version: int
@@ -150,14 +150,14 @@ class AppendCommit:
 
 @dataclass(frozen=True, slots=True)
 class WriteLocal:
-    """Write the changes of this version and ``local.encode()`` under ``LOCAL_KEY`` to RocksDB, as one batch."""
+    """Write to RocksDB in one batch: the changes of this version, and ``local.encode()`` under ``LOCAL_KEY``."""
 
     local: LocalCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Publish how far each input is needed no more: what lies below these offsets may be trimmed."""
+    """Publish the offsets from which each input is still needed: frames below them may be trimmed."""
 
     version: int
     inputs: tuple[tuple[SSP, Offset | None], ...]
@@ -165,12 +165,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The task is over: nothing to do, ever again."""
+    """The task is over. No instruction follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The task has lost its right to go on, and has changed nothing since. Raise ``error``; perform nothing more."""
+    """This incarnation has lost its right to run, and has changed nothing since. Raise ``error``; do nothing more."""
 
     error: HeadraceError
 

@@ -1,4 +1,4 @@
-"""One task, run by the rules: ``protocol`` tells how it works, holds the tables and the host's contract."""
+"""The protocol machine of one task. ``protocol`` explains it, and holds its tables and the host's contract."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from headrace.core.ids import SSP, Offset, StreamId, TaskName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineConfig:
-    """What the plan says of a task.
+    """What the machine needs to know of the plan.
 
-    ``inputs``: for each intermediate input partition the producers that write it (all of them: of every stage).
-    ``outputs``: for each framed stream it writes the number of partitions; intermediate and output streams alike.
+    ``inputs`` maps each intermediate input partition to all producers that write it, of every upstream stage.
+    ``outputs`` maps each framed stream that the task writes, intermediate or output, to its number of partitions.
     """
 
     task: TaskName
@@ -55,13 +55,14 @@ class MachineConfig:
 
 
 class ProtocolMachine:
-    """One incarnation of a task. ``version`` is C; ``label`` what outgoing frames carry.
+    """One incarnation of a task. ``version`` is C; ``label`` is the label of outgoing frames.
 
-    The classes of its parts and the tables are attributes, so that a test can run a broken protocol.
+    ``writer`` is a text that no other incarnation has. The tables and the classes of the parts are class attributes,
+    so that tests can run a broken protocol.
     """
 
-    receiving_class = FrameJudge
-    sending_class = FrameStamper
+    judge_class = FrameJudge
+    stamper_class = FrameStamper
     changelog_class = Changelog
     steps = STEPS
     decisions = DECISIONS
@@ -75,8 +76,8 @@ class ProtocolMachine:
         self.end_of_stream_sent = False
         self.rollbacks = 0
         self._writer = writer
-        self._receiving = self.receiving_class(config.inputs, config.exactly_once)
-        self._sending = self.sending_class(
+        self._judge = self.judge_class(config.inputs, config.exactly_once)
+        self._stamper = self.stamper_class(
             config.task, config.task_count, config.producer, config.outputs, config.exactly_once
         )
         self._changelog = self.changelog_class(config.producer, writer, None)
@@ -88,27 +89,27 @@ class ProtocolMachine:
         self._read_to: Offset = 0
         self._changelog_seq = 0
         self._feeding = -1
-        self._target = -1
-        self._next = 0
+        self._commit_version = -1
+        self._next_version = 0
         self._sealed: tuple[Header, CommitRecord] | None = None
         self._steps = {step.phase: step for step in self.steps}
 
     # -- events -------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """What the clock shows. It may jump either way."""
+        """Set the wall clock. It may jump in either direction."""
         self._clock = now_ms // self.config.interval_ms
         self._woken = True
 
     def start(self, generation: int, base: LocalCheckpoint | None) -> None:
-        """Begin, or begin again, as ``generation``; ``base`` is what the local state says it corresponds to."""
+        """Start, or restart after a rollback, as ``generation``. ``base`` is the commit that the local state holds."""
         if self.phase is not Phase.DOWN or generation <= self.generation:
             raise ProtocolError(
                 f"task {self.config.task}: generation {generation} can't start while generation "
                 f"{self.generation} is {self.phase.value}"
             )
         self.generation = generation
-        self._sending.generation = generation
+        self._stamper.generation = generation
         self._changelog_seq = 0
         self._inputs_ended = False
         self._sealed = None
@@ -116,31 +117,32 @@ class ProtocolMachine:
         self._begin_replay(base)
 
     def rebase(self, base: LocalCheckpoint | None) -> None:
-        """The base doesn't fit the changelog, or lies below its oldest record: read from another one instead."""
-        self._expect(Phase.REPLAYING)
+        """Replay from another base, because the last one doesn't belong to the changelog or was trimmed from it."""
+        self._expect("rebase", Phase.REPLAYING)
         self._current = None
         self._begin_replay(base)
 
     def changelog(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
-        """A record that ``ReadChangelog`` asked for; the answer concerns state while replaying only."""
-        self._expect(Phase.REPLAYING, Phase.CHECKING)
+        """Take a record that ``ReadChangelog`` asked for. The result matters only while replaying, for state."""
+        self._expect("changelog", Phase.REPLAYING, Phase.CHECKING)
         return self._changelog.take(offset, header, body)
 
-    def unbroken(self, offset: Offset) -> None:
-        """Instead of ``changelog`` while checking: nobody else wrote in the range, the own commit is at ``offset``.
+    def confirm_own_commit(self, offset: Offset) -> None:
+        """Confirm that the range to check holds only the task's own records, and its commit at ``offset``.
 
-        For hosts that can tell from the acknowledged offsets alone, and so needn't read what they wrote.
+        This replaces the calls of ``changelog`` while checking, for hosts that know from the acknowledged offsets
+        alone that nobody else wrote in the range, and so needn't read back what they wrote.
         """
-        self._expect(Phase.CHECKING)
+        self._expect("confirm_own_commit", Phase.CHECKING)
         if self._sealed is None:
-            raise ProtocolError(f"task {self.config.task}: nothing was sealed")
-        self._changelog.own(offset, *self._sealed)
+            raise ProtocolError(f"task {self.config.task}: no commit was sealed")
+        self._changelog.take_own_commit(offset, *self._sealed)
 
     def performed(self, end: Offset | None = None) -> None:
-        """The current instruction is done; ``end`` is the acknowledged offset where the instruction asks for it."""
+        """Note that the current instruction is done; ``end`` is the acknowledged offset, if the instruction has one."""
         step = self._steps.get(self.phase)
         if step is None or self._current is None or not step.then or self.phase is Phase.DOWN:
-            raise ProtocolError(f"task {self.config.task}: nothing was asked for ({self.phase.value})")
+            raise ProtocolError(f"task {self.config.task}: no instruction is to be performed ({self.phase.value})")
         if end is not None:
             self._read_to = end
         elif self.phase in {Phase.FENCING, Phase.COMMITTING}:
@@ -149,66 +151,66 @@ class ProtocolMachine:
         self._enter(step)
 
     def learn(self, ssp: SSP, header: Header, restore: Restore) -> None:
-        """A restore frame that ``ScanAhead`` found."""
-        self._expect(Phase.SCANNING)
-        self._receiving.learn(ssp, header, restore)
+        """Take a restore frame that ``ScanAhead`` found."""
+        self._expect("learn", Phase.SCANNING)
+        self._judge.learn(ssp, header, restore)
 
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
     ) -> Verdict | Forget:
-        """The next frame of an intermediate input stands at ``offset``; the one behind it will stand at ``after``.
+        """Judge the next frame of an intermediate input: it is at ``offset``, and the frame after it at ``after``.
 
-        ``control`` is the message of a checkpoint or restore frame; others are the operators' matter.
+        ``control`` is the message of a checkpoint or restore frame, and None for all other frames.
         """
-        if self.phase is not Phase.RUNNING or self._woken or self._receiving.due:
+        if self.phase is not Phase.RUNNING or self._woken or self._judge.due:
             raise ProtocolError(
-                f"task {self.config.task}: a frame was received while there is something to perform "
+                f"task {self.config.task}: a frame was received while an instruction is to be performed "
                 f"({self.phase.value})"
             )
-        verdict = self._receiving.receive(ssp, offset, after, header, control)
+        verdict = self._judge.receive(ssp, offset, after, header, control)
         if verdict is Verdict.ROLLBACK:
             self.rollbacks += 1
             self.phase = Phase.DOWN
         return verdict
 
     def inputs_ended(self) -> None:
-        """Every source has ended, every end-of-stream has been processed."""
+        """Note that every source has ended and every end-of-stream has been processed."""
         self._inputs_ended = self._woken = True
 
     def abandon(self) -> None:
-        """Something went wrong outside: give up what isn't committed, and begin again."""
+        """Give up everything uncommitted and restart, after an external failure."""
         if self.phase not in {Phase.OVER, Phase.STOPPED}:
             self.phase, self._current = Phase.DOWN, None
 
-    # -- answers ------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------
 
     @property
     def due(self) -> bool:
-        """There may be something to perform."""
-        return self._woken or self._receiving.due or self.phase is not Phase.RUNNING
+        """Whether there may be an instruction to perform."""
+        return self._woken or self._judge.due or self.phase is not Phase.RUNNING
 
     def next_step(self) -> Instruction | None:
-        """What to perform now; the same until it is performed. None: receive."""
+        """Return the instruction to perform now, the same one until it is performed. None: receive frames."""
         if self.phase is Phase.RUNNING:
-            if not (self._woken or self._receiving.due):
+            if not (self._woken or self._judge.due):
                 return None
             self._decide()
             if self.phase is Phase.RUNNING:
-                self._woken = self._receiving.due = False
+                self._woken = self._judge.due = False
                 return None
         if self._current is None:
-            instruction: Instruction = getattr(self, self._steps[self.phase].gives)()
+            instruction: Instruction = getattr(self, self._steps[self.phase].instruction)()
             self._current = instruction
         return self._current
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind = Kind.USER) -> Header:
-        """The header of an outgoing user, watermark or end-of-stream frame."""
-        self._expect(Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.FLUSHING)
-        return self._sending.stamp(stream, partition, kind)
+        """Return the header of an outgoing user, watermark or end-of-stream frame."""
+        self._expect("stamp", Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.FLUSHING)
+        return self._stamper.stamp(stream, partition, kind)
 
     def stamp_change(self) -> Header:
-        """The header of a change frame. Changes may be appended at any time while the task runs."""
-        self._expect(Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.APPENDING)
+        """Return the header of a change frame. Changes may be appended at any time while the task runs."""
+        self._expect("stamp_change", Phase.RUNNING, Phase.FEEDING, Phase.FINISHING, Phase.APPENDING)
         return self._record_header(Kind.CHANGE, self.label)
 
     def seal(
@@ -218,219 +220,222 @@ class ProtocolMachine:
         bookkeeping: bytes = b"null",
         timers: bytes = b"null",
     ) -> tuple[Header, CommitRecord]:
-        """The commit frame that ``AppendCommit`` asks for. The host gives what is its own part of the record."""
-        self._expect(Phase.COMMITTING)
+        """Return header and record of the commit frame that ``AppendCommit`` asks for.
+
+        ``sources``, ``bookkeeping`` and ``timers`` are the host's parts of the record; the last two are any JSON.
+        """
+        self._expect("seal", Phase.COMMITTING)
         if self._sealed is not None:
-            raise ProtocolError(f"task {self.config.task}: version {self._target} is sealed already")
+            raise ProtocolError(f"task {self.config.task}: version {self._commit_version} is already sealed")
         record = CommitRecord(
             generation=self.generation,
-            version=self._target,
-            next_version=self._next,
-            outputs=self._sending.save(),
-            inputs=self._receiving.save(self._target),
+            version=self._commit_version,
+            next_version=self._next_version,
+            outputs=self._stamper.save(),
+            inputs=self._judge.save(self._commit_version),
             sources=sources,
-            parents_version=self._receiving.parents_version,
+            parents_version=self._judge.parents_version,
             end_of_stream_sent=self.end_of_stream_sent,
             bookkeeping=msgspec.Raw(bookkeeping),
             timers=msgspec.Raw(timers),
         )
-        self._sealed = self._record_header(Kind.COMMIT, self._target), record
+        self._sealed = self._record_header(Kind.COMMIT, self._commit_version), record
         return self._sealed
 
     @property
     def local(self) -> LocalCheckpoint | None:
-        """The last commit that counts, as read so far: what belongs into the batch that applies it."""
+        """The last commit read so far that counts. It is written in the same batch as the changes it commits."""
         return self._changelog.local
 
-    def holding_up(self) -> list[tuple[SSP, int]]:
-        """Whom the next version waits for: input partitions and producers that have not closed it."""
-        return self._receiving.holding_up()
+    def waiting_for(self) -> list[tuple[SSP, int]]:
+        """Return what the next commit waits for: the (input partition, producer) pairs that haven't closed it."""
+        return self._judge.waiting_for()
 
     # -- instructions -------------------------------------------------------------------------------------
 
     def take_generation(self) -> Instruction:
-        """See ``TakeGeneration``."""
+        """Start over with a new generation."""
         return TakeGeneration()
 
     def append_abort(self) -> Instruction:
-        """The fence: first record of a generation."""
+        """Append the fence: the first record of a generation."""
         record = AbortRecord(generation=self.generation, writer=self._writer)
         return AppendAbort(self._record_header(Kind.ABORT, self.version), record)
 
     def read_changelog(self) -> Instruction:
-        """Through the own abort, or what came since the last reading through the own commit."""
+        """At a start, read from the base through the own abort; at a commit, the rest through the own commit."""
         return ReadChangelog(self._read_from, self._read_to)
 
     def resume(self) -> Instruction:
-        """Take up the record."""
-        return Resume(self._changelog.record, self._receiving.positions())
+        """Restore the host's part of the last commit."""
+        return Resume(self._changelog.record, self._judge.positions())
 
     def send_restores(self) -> Instruction:
-        """Tell every downstream partition what holds. The label is chosen here, until the next commit."""
+        """Announce to every downstream partition what is committed. The label until the next commit is chosen here."""
         self.label = self._first_label()
-        self._sending.label = self.label
+        self._stamper.label = self.label
         record = self._changelog.record
-        return SendControl(self._sending.restores(self.version, record.generation if record else 0, self.label))
+        return SendControl(self._stamper.restores(self.version, record.generation if record else 0, self.label))
 
     def scan_ahead(self) -> Instruction:
-        """Learn what is void before processing any of it."""
-        return ScanAhead(self._receiving.positions())
+        """Learn which frames are void before processing any of them."""
+        return ScanAhead(self._judge.positions())
 
     def feed(self) -> Instruction:
-        """Empty the lowest message buffer."""
+        """Process the buffered frames of the lowest label."""
         return Feed(self._feeding)
 
     def finish(self) -> Instruction:
-        """Fire what is open, send end-of-stream."""
+        """Fire open windows and send end-of-stream."""
         return Finish()
 
     def flush_outputs(self) -> Instruction:
-        """Nothing may be committed, or called over, that others might never see."""
+        """Wait until outputs are acknowledged: a commit, or the end, must not cover frames that may still be lost."""
         return FlushOutputs()
 
     def append_changes(self) -> Instruction:
-        """The changes go before the commit that makes them count."""
-        return AppendChanges(self._target)
+        """Append the changes before the commit that makes them count."""
+        return AppendChanges(self._commit_version)
 
     def append_commit(self) -> Instruction:
-        """The moment of truth."""
-        return AppendCommit(self._target, self._next)
+        """Append the commit record: the one step that decides whether the version happened."""
+        return AppendCommit(self._commit_version, self._next_version)
 
     def write_local(self) -> Instruction:
-        """Local state follows the changelog, never the other way round."""
+        """Bring local state up to date. It follows the changelog, never the other way round."""
         local = self._changelog.local
         if local is None:
             raise ProtocolError(f"task {self.config.task}: no commit to write")
         return WriteLocal(local)
 
     def send_checkpoints(self) -> Instruction:
-        """Only a commit that counts is announced."""
-        return SendControl(self._sending.checkpoints(self._target, self._next))
+        """Announce the commit downstream, now that it is known to count."""
+        return SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
-        """What the commit covers is needed no more."""
+        """Report which input frames the commit covers and nobody needs any more."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
         return Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))
 
     def end(self) -> Instruction:
-        """Over."""
+        """End: the final commit is announced and acknowledged."""
         return End()
 
     def stop(self) -> Instruction:
-        """Another incarnation has the right to this task."""
-        return Stop(self._changelog.verdict(self.config.task))
+        """Stop: another incarnation has the right to run this task."""
+        return Stop(self._changelog.stop_reason(self.config.task))
 
     # -- guards -------------------------------------------------------------------------------------------
 
     def always(self) -> bool:
-        """The last alternative."""
+        """Hold always: the last alternative."""
         return True
 
     def fenced(self) -> bool:
-        """A newer generation, or a second writer of the own one, has been seen."""
-        return self._changelog.lost
+        """The changelog shows a newer generation, or a second writer with this task's generation."""
+        return self._changelog.replaced
 
     def ended(self) -> bool:
-        """The final commit is made."""
-        return self._next == END_VERSION
+        """The last commit was the final one."""
+        return self._next_version == END_VERSION
 
     def buffer_due(self) -> bool:
-        """Early arrivals whose time has come: before the commit of M, and those of M + 1 right behind it."""
-        lowest = self._receiving.lowest_buffered
-        return lowest is not None and lowest <= max(self._receiving.threshold, self._receiving.closed_through)
+        """A buffered label is in turn: labels up to M before the commit of M, and M + 1 right after it."""
+        lowest = self._judge.lowest_buffered
+        return lowest is not None and lowest <= max(self._judge.threshold, self._judge.closed_through)
 
     def finish_due(self) -> bool:
-        """Once in the life of a task, through all its incarnations."""
+        """All inputs have ended. This happens once in the life of a task, across all incarnations."""
         return self._inputs_ended and not self.end_of_stream_sent
 
     def final_due(self) -> bool:
-        """Nothing will come any more, and nothing that came can be taken back."""
+        """Nothing more will arrive, and nothing that arrived can become void."""
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
-        """All upstream tasks have closed the next version, maybe several."""
-        return self.version < self._receiving.closed_through < END_VERSION
+        """All upstream tasks have closed the next version, or several."""
+        return self.version < self._judge.closed_through < END_VERSION
 
     def clock_passed(self) -> bool:
-        """The interval is over; an idle task commits too, for others wait for it."""
+        """The interval is over. An idle task commits too, because downstream tasks wait for its versions."""
         return self._timer_driven and self._clock > self.label
 
     @property
     def _timer_driven(self) -> bool:
-        return self._receiving.closed_through == END_VERSION
+        return self._judge.closed_through == END_VERSION
 
     # -- decisions and effects --------------------------------------------------------------------------------
 
     def nothing(self) -> None:
-        """No effect."""
+        """Do nothing."""
 
     def decide_feed(self) -> None:
-        """Feed in the order of labels."""
-        lowest = self._receiving.lowest_buffered
+        """Choose the lowest buffered label."""
+        lowest = self._judge.lowest_buffered
         self._feeding = -1 if lowest is None else lowest
 
     def decide_command(self) -> None:
-        """Commit what is closed."""
-        closed = self._receiving.closed_through
-        self._target, self._next = closed, closed + 1
+        """Choose the closed version M to commit."""
+        closed = self._judge.closed_through
+        self._commit_version, self._next_version = closed, closed + 1
 
     def decide_timer(self) -> None:
-        """Commit what was labelled, and choose the next label by the clock."""
-        self._target = max(self.label, self._receiving.highest_label)
-        self._next = max(self._target + 1, self._clock)
+        """Choose the highest label in use as the version to commit, and the next label by the clock."""
+        self._commit_version = max(self.label, self._judge.highest_label)
+        self._next_version = max(self._commit_version + 1, self._clock)
 
     def decide_final(self) -> None:
-        """The last version is not below anything that it is made from."""
-        receiving = self._receiving
-        self._target = max(self.version + 1, self.label, receiving.highest_label, receiving.parents_version)
-        self._next = END_VERSION
+        """Choose a final version that is not below any label or parent's version that it includes."""
+        judge = self._judge
+        self._commit_version = max(self.version + 1, self.label, judge.highest_label, judge.parents_version)
+        self._next_version = END_VERSION
 
     def fed(self) -> None:
-        """The buffer was processed."""
-        self._receiving.feed(self._feeding)
+        """Note that the buffered frames were processed."""
+        self._judge.feed(self._feeding)
 
     def finished(self) -> None:
-        """Goes into the record: a restart must not fire or send it again."""
+        """Note that end-of-stream was sent. The record says so, so that no restart fires windows or sends it again."""
         self.end_of_stream_sent = True
 
     def adopt_record(self) -> None:
-        """Go on from the last commit that counts."""
+        """Reset the machine to the last commit that counts."""
         self._read_from = self._read_to
         if self.fenced():
             return
         if self._changelog.generation != self.generation:
             raise ProtocolError(
-                f"task {self.config.task}: the changelog was not read through the own abort",
-                hint="local state from behind the changelog's end is of another changelog; throw it away, rebase",
+                f"task {self.config.task}: the changelog was not read through the task's own abort record",
+                hint="a base past the end belongs to another changelog: the host must throw it away and call rebase",
             )
         if self._changelog.seq != ABORT_SEQ:
             raise ProtocolError(
-                f"task {self.config.task}: generation {self.generation}, which it was given, has been used before",
+                f"task {self.config.task}: it was given generation {self.generation}, which was used before",
                 hint="the app's metadata (metadata.db in its home) was lost, or is older than its streams: restore it "
-                "from a backup, or begin anew with another home",
+                "from a backup, or start over with another home",
             )
         record = self._changelog.record
         self.version = record.version if record else -1
-        self._next = record.next_version if record else 0
+        self._next_version = record.next_version if record else 0
         self.end_of_stream_sent = self._inputs_ended = bool(record and record.end_of_stream_sent)
-        self._sending.load(record.outputs if record else ())
-        self._receiving.load(record.inputs if record else (), self.version, record.parents_version if record else -1)
+        self._stamper.load(record.outputs if record else ())
+        self._judge.load(record.inputs if record else (), self.version, record.parents_version if record else -1)
 
     def check_commit(self) -> None:
-        """The commit happened iff it counts."""
+        """Check that the own commit counts: only then did it happen."""
         self._read_from = self._read_to
         local = self._changelog.local
         found = (local.generation, local.version) if local else None
-        if not self.fenced() and found != (self.generation, self._target):
-            raise ProtocolError(f"task {self.config.task}: the own commit was not found in the changelog")
+        if not self.fenced() and found != (self.generation, self._commit_version):
+            raise ProtocolError(f"task {self.config.task}: its own commit was not found in the changelog")
 
     def committed(self) -> None:
-        """The version is a fact; the next one begins."""
-        self.version = self._target
-        self.label = self._sending.label = self._next
+        """Start the next version."""
+        self.version = self._commit_version
+        self.label = self._stamper.label = self._next_version
         self._sealed = None
-        self._receiving.commit(self.version)
+        self._judge.commit(self.version)
 
     def _decide(self) -> None:
         for decision in self.decisions:
@@ -458,9 +463,11 @@ class ProtocolMachine:
         self._changelog_seq += 1
         return Header(kind, self.config.producer, self.generation, version, self._changelog_seq)
 
-    def _expect(self, *phases: Phase) -> None:
+    def _expect(self, call: str, *phases: Phase) -> None:
         if self.phase not in phases:
-            raise ProtocolError(f"task {self.config.task}: not while {self.phase.value}")
+            raise ProtocolError(
+                f"task {self.config.task}: {call} was called while {self.phase.value}", hint="this is a bug in the host"
+            )
 
 
 def _ssp(entry: InputEntry) -> SSP:

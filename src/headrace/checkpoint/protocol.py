@@ -4,80 +4,87 @@ Theory of operation
 ===================
 
 A task reads partitions that several upstream tasks write, keeps state, and writes partitions that several tasks
-read. Everything it does between two commits becomes true at once, or never happened. What makes it true is one
-record in the task's changelog, the *commit*. Five small machines take part; each knows only its own matter.
+read. Everything it does between two commits takes effect at once, or never happened. One record in the task's
+changelog decides which: the *commit*. Five small state machines take part.
 
-``Changelog`` (module ``changelog``) decides which records of a changelog count, although dead and half-dead
-incarnations of the task may append to it too. Each incarnation, and each rollback, is a new *generation*. It
-begins by appending an *abort*: from there on nothing of an older generation counts. A task that finds a
-generation above its own, at its start or before its own commit, stops; older ones never stop anybody.
+``Changelog`` (module ``changelog``) decides which records of a changelog count. Dead incarnations of the task, and
+zombies that were declared dead and still run, may append to it too. Each incarnation, and each rollback, is a new
+*generation*. A generation starts by appending an *abort* record; after it, no record of an older generation counts.
+A task stops when it finds a generation above its own, either at its start or before its own commit. An older
+generation never stops anybody.
 
-``Sending`` (module ``sending``) names what leaves the task: every frame has (generation, seq) and the label of
-the version it belongs to. ``Receiving`` (module ``receiving``) judges what comes in, frame by frame: duplicate,
-void, in turn, too early, or a sign that something already processed never happened. ``ReadCommitted`` (module
-``reading``) is the reader at the edge: it hands out frames once their commit is known.
+``FrameStamper`` (module ``frame_stamper``) identifies what the task sends: it gives each frame its (generation, seq)
+and the label of the version that it belongs to. ``FrameJudge`` (module ``frame_judge``) judges each frame that
+arrives: a duplicate, void, next in turn, too early, or proof that something already processed never happened.
+``ReadCommitted`` (module ``read_committed``) is the reader outside the app: it releases frames once their commit is
+known.
 
-``Node`` (module ``node``) is the task: it decides *when* to commit, in which order a commit, a start and a
-rollback go, and what each leaves behind. It applies the tables in this module.
+``ProtocolMachine`` (module ``machine``) is the task itself. It decides *when* to commit, and it orders the steps of a
+commit, a start and a rollback. It applies the tables in this module.
 
-Versions. Each commit has a version C; versions rise. A task without a living upstream task is *timer-driven*: it
-commits when the shared clock (milliseconds / interval) has passed its label, even when it has seen nothing, for
-others wait for it. A task with one is *command-driven*: it commits M when every upstream task has closed it. So
-a version travels through the graph, and every commit holds exactly the effects of the versions up to its own.
-The label of outgoing frames is chosen once, at a commit or restore: C + 1 for a command-driven task,
-max(C + 1, clock) for a timer-driven one, so that a task which was down rejoins at the current version.
+Versions. Each commit has a version C, and versions rise. A task is *timer-driven* while it has no live upstream task:
+it commits when the shared clock (milliseconds / interval) has passed its label. It does so even if it has received
+nothing, because downstream tasks wait for its versions. A task with live upstream tasks is *command-driven*: it
+commits M when every upstream task has closed M. So a version travels through the graph, and each commit holds exactly
+the effects of the versions up to its own. The label of outgoing frames is chosen once, at a commit or a restore: C + 1
+for a command-driven task, max(C + 1, clock) for a timer-driven one, so that a task that was down rejoins at the current
+version.
 
-Start and rollback are one thing. A task that starts fences its changelog, reads it to its own fence, takes up the
-last commit that counts, and says so downstream with a *restore* frame: "committed through seq S; the rest of older
-generations is void". A reader that has processed any of the rest does the same. That ends, because a restore which
-voids nothing that was processed is merely noted; and it ends soon, because after a restart a task first scans its
-inputs ahead for the restores that lie there, and never processes what they void.
+Start and rollback are the same procedure. The task fences its changelog, reads it up to its own fence, adopts the last
+commit that counts, and announces it downstream with a *restore* frame: "committed through seq S; the rest of older
+generations is void". A reader that has processed any of that rest rolls back too. The cascade ends, because a restore
+that voids nothing processed is only recorded. It ends soon, because a task that starts or rolls back first scans its
+inputs ahead for restores, and never processes what they void.
 
-The end. When all inputs have ended, the task fires what is open and sends end-of-stream. Its final commit is
-announced with next = END, which closes every version there could be. It is over once that is acknowledged.
+The end. When all inputs have ended, the task fires its open windows and sends end-of-stream. Its final commit is
+announced with next = END, which closes every version there could be. The task is over once that is acknowledged.
 
-At-least-once is the same machine with barriers off: frames are labelled UNVERSIONED, every upstream task counts as
-closed for good, so the task is timer-driven; no checkpoint frames are sent and a restore rolls nobody back.
+At-least-once is the same machine with barriers off. Frames are labelled UNVERSIONED. Every upstream task counts as
+closed for good, so every task is timer-driven. No checkpoint frames are sent, and no restore rolls anybody back.
 
 The host's contract
 ===================
 
 The host (a container's run loop, or the simulator) owns I/O, buffers, state and time. For each task it
 
-1. makes a ``Node`` with a ``writer`` text that no other incarnation has;
-2. calls ``tick`` with the wall clock, at least once an interval and before ``start``;
-3. after every event, performs ``next_step()`` until that is None, calling ``performed()`` after each instruction
-   (``start`` answers ``TakeGeneration``; nothing answers ``End`` and ``Stop``). ``due`` says without a call that
-   there may be one. An instruction may take its time: other tasks go on meanwhile;
-4. while there is none, calls ``receive`` with each frame of an intermediate input, in order of the partition, and
-   does what the verdict says. Frames to be processed may be gathered and processed together, but before the next
-   instruction is performed. Source messages are processed while there is no instruction, too; their positions
-   are the host's and go into ``seal``;
-5. stamps every outgoing frame with ``stamp``, and sends the frames of a partition in the order of their stamps. What
-   was received before a commit and still waits for others to answer leaves before its ``FlushOutputs`` is performed;
+1. creates a ``ProtocolMachine`` with a ``writer`` text that no other incarnation has;
+2. calls ``tick`` with the wall clock before ``start``, and at least once an interval;
+3. after every event, performs ``next_step()`` until that returns None, and calls ``performed()`` after each
+   instruction. Exceptions: it answers ``TakeGeneration`` with ``start``, and does not answer ``End`` and ``Stop``.
+   ``due`` is a cheap test of whether there may be an instruction. An instruction may take a long time; other tasks
+   run meanwhile;
+4. while there is no instruction, calls ``receive`` with each frame of an intermediate input, in partition order, and
+   follows the verdict. It may collect frames to process them together, but must process them before it performs the
+   next instruction. Source messages too are processed only while there is no instruction; the host keeps
+   their positions and passes them to ``seal``;
+5. stamps every outgoing frame with ``stamp``, and sends the frames of each partition in the order of their stamps.
+   The results of messages received before a commit are sent before its ``FlushOutputs`` is performed, also where they
+   wait for answers to calls;
 6. calls ``inputs_ended`` when every source has ended and every end-of-stream has been processed;
-7. keeps early frames in a buffer for each label, in order of arrival. Buffers survive nothing: what is in them is
-   read again;
-8. answers ``TakeGeneration`` with the furthest local state that the changelog can bring up to date: the folder's,
-   else the newest snapshot's, else None and empty stores. When that base can't be read (trimmed, behind the end, no
-   record there, None though the changelog has lost its beginning) or ``changelog`` answers ``MISFIT``, it throws the
-   local state away and calls ``rebase`` with the next one. A range to *check* that was trimmed is met by a task only
-   that was replaced long ago: it stops. A snapshot is durable before the changelog is trimmed, up to its commit;
+7. keeps early frames in the version buffer, by label and in order of arrival. The buffer is not durable: after a start
+   or rollback its frames are read again;
+8. answers ``TakeGeneration`` with the most recent local state that the changelog can bring up to date: that of the
+   local folder, else that of the newest snapshot, else None together with empty stores. The base may prove unusable:
+   its offset was trimmed, lies past the end or holds no record, or it is None and the changelog has lost its
+   beginning, or ``changelog`` answers ``MISFIT``. The host then throws the local state away and calls ``rebase`` with
+   the next candidate. If the range to *check* was trimmed, the task was replaced long ago: it stops. A snapshot is
+   made durable before the changelog is trimmed up to the snapshot's commit;
 9. drops all uncommitted state on ``Verdict.ROLLBACK``, on ``TakeGeneration``, and when it dies;
-10. may call ``abandon`` when something went wrong outside (a full disk, a commit of which it isn't known whether it
-   was written): the task rolls back, and the changelog tells what is true;
-11. never reads an intermediate input from another place than it is told. An offset that was trimmed is met by
-    tasks only that were replaced long ago: such a task stops.
+10. may call ``abandon`` after an external failure (a full disk, or a commit that may or may not have been written):
+    the task rolls back, and the changelog says what was committed;
+11. reads intermediate inputs only from the offsets that the instructions give. Only a task that was replaced long
+    ago meets a trimmed offset: it stops.
 
-A crash between any two instructions is safe, and so is a replacement that starts at any time, also while the
-old incarnation lives. The only thing that must never happen is that two incarnations get one generation; it
-is found out, by the writer in the abort records, and stops both.
+A crash between any two instructions is safe. So is a replacement that starts at any time, even while the old
+incarnation lives. Two incarnations must never get the same generation. If that happens, the writers in the abort
+records differ; both incarnations detect it and stop.
 
 Tables
 ======
 
-``STEPS``: phases that wait for the host. ``DECISIONS``: what a running task does next; the first row whose guard
-holds. ``receiving.RULES``: what becomes of a frame. The names in them are methods of ``Node`` and ``Receiving``.
+``STEPS``: the phases in which the machine waits for the host. ``DECISIONS``: what a running task does next; the first
+row whose guard holds applies. ``frame_judge.RULES``: what happens to a received frame. The names in the tables are
+methods of ``ProtocolMachine`` and ``FrameJudge``.
 """
 
 from __future__ import annotations
@@ -87,7 +94,7 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Where a task stands: what it waits for."""
+    """What the machine is doing: each phase but ``RUNNING`` waits for one instruction to be performed."""
 
     DOWN = "down"
     FENCING = "fencing"
@@ -112,10 +119,13 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``gives`` makes the instruction; once performed, ``effect`` runs and the first ``then`` that holds follows."""
+    """One phase: the method ``instruction`` returns what the host must perform.
+
+    Once that is performed, the method ``effect`` runs, and the first phase in ``then`` whose guard holds follows.
+    """
 
     phase: Phase
-    gives: str
+    instruction: str
     then: tuple[tuple[str, Phase], ...]
     effect: str = "nothing"
 
@@ -148,12 +158,12 @@ STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """When the method ``when`` says yes, ``then`` decides and the phase follows."""
+    """One row: if the guard ``when`` holds, the method ``then`` runs and the machine enters ``phase``."""
 
     when: str
     then: str
     phase: Phase
-    says: str
+    summary: str
 
 
 DECISIONS = (

@@ -1,32 +1,38 @@
-"""The read_committed reader of one framed partition, as pure state: frames go out once their commit is known.
+"""The read_committed reader of one framed partition, as pure state: it releases frames once their commit is known.
 
-A task's frames are processed inside the app at once; outside of it nobody may see what could still be taken
-back. So the reader holds each producer's frames until a frame says that they were committed:
+Inside the app, tasks process frames at once. Outside it, nobody may see a frame that could still become void. So the
+reader holds each producer's frames until another frame says that they were committed:
 
 ==========================================  =================================================================
 frame                                       what happens
 ==========================================  =================================================================
-of a plain writer (UNVERSIONED, seq 0)      released at once: it has no identity and no commit
-the same, released before the position      dropped
-  that was begun at was taken
-(generation, seq) <= last of its producer   dropped: a duplicate, or a late copy of what is void
-restore of (g, S)                           held frames up to S are released, the rest is dropped
-checkpoint of the held generation           held frames are released
-UNVERSIONED (an at-least-once app)          released at once
+plain: from a writer that is no task        released at once: it has no identity and no commit
+  (UNVERSIONED, seq 0)
+plain, and released before the position     dropped
+  was saved
+(generation, seq) <= its producer's last    dropped: a duplicate, or a late copy of a void frame
+restore of (g, S)                           held frames up to S are released, the others are dropped
+checkpoint of the held frames' generation   held frames are released
+UNVERSIONED, from an at-least-once app      released at once
 any other                                   held
 ==========================================  =================================================================
 
-Within a producer the order is kept. The durable position is the offset of the first held frame and, for each
-producer, what has been dealt with; held frames don't survive, they are read again. So are plain frames behind the first
-held one, which have nothing but their place to be known by: the position says before which place they were released.
-Whoever stores results and position in one transaction has them exactly once.
+The frames of one producer keep their order. The durable position consists of the offset of the first held frame and,
+for each producer, the last (generation, seq) before its held frames. Held frames are not durable; they are read again
+from that offset. So are the plain frames after the first held one. They have no identity but their offset, so the
+position also says before which offset plain frames were released. A reader that stores results and position in one
+transaction gets every message exactly once.
 
-A reader that is not *whole* begins in mid-stream, and then two things need care. A frame of a higher generation
-may come without its restore, which lies before the beginning: what is held of older generations are late copies,
-and dropped. And a restore names the generation that made the commit it goes back to: held frames of an older one
-are late copies too (their first ones lie before that generation's own restore, which this reader never saw),
-perhaps of frames that were void. A reader doesn't become whole by seeing a restore: it may be a late one as well,
-of a generation that was replaced before the beginning.
+A reader that is not *whole* starts in mid-stream, and must then handle two cases:
+
+- A frame of a higher generation may arrive without its restore, which precedes the start. What is held of older
+  generations are then late copies, and is dropped.
+- A restore names the generation that made the commit it goes back to. Held frames of an older generation are late
+  copies too, perhaps of void frames: their originals precede that generation's own restore, which this reader never
+  saw.
+
+Seeing a restore doesn't make a reader whole. That restore may itself be late, from a generation that was replaced
+before the start.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HeldFrame(Generic[T]):
-    """A frame whose commit isn't known yet; ``frame`` is whatever the caller wants back."""
+    """A frame and where it was read; ``frame`` is whatever the caller passed to ``receive``."""
 
     offset: Offset
     header: Header
@@ -56,8 +62,8 @@ class HeldFrame(Generic[T]):
 
 
 @dataclass(slots=True)
-class Writer(Generic[T]):
-    """One producer as seen by the reader."""
+class Producer(Generic[T]):
+    """One producer as seen by the reader: its last frame, and its frames whose commit isn't known yet."""
 
     generation: int = 0
     seq: int = 0
@@ -65,10 +71,10 @@ class Writer(Generic[T]):
 
 
 class ReadCommitted(Generic[T]):
-    """Reads from ``position``; None: from where its caller begins.
+    """Releases the committed frames of one partition. ``position`` is a saved position, None for a new reader.
 
-    ``whole`` says that this is the very beginning of the stream: every producer must introduce itself, and what is
-    missing is an error. It is part of the position.
+    ``whole`` says that a new reader starts at the very beginning of the stream. Then every producer must start with a
+    restore frame, and missing frames are an error. It is saved with the position.
     """
 
     def __init__(self, position: ReaderPosition | None = None, *, whole: bool = False) -> None:
@@ -76,20 +82,20 @@ class ReadCommitted(Generic[T]):
         self._after = position.offset if position else None
         known = position.plain_before if position else UNSET
         self._plain_before = -1 if known is UNSET else known
-        self._writers: dict[int, Writer[T]] = {
-            known.producer: Writer(known.generation, known.seq) for known in (position.covered if position else ())
+        self._producers: dict[int, Producer[T]] = {
+            known.producer: Producer(known.generation, known.seq) for known in (position.covered if position else ())
         }
 
     @property
     def held(self) -> int:
-        """How many frames wait for their commit."""
-        return sum(len(writer.held) for writer in self._writers.values())
+        """The number of frames that wait for their commit."""
+        return sum(len(producer.held) for producer in self._producers.values())
 
     def position(self) -> ReaderPosition:
-        """Where to begin again, once everything released so far is stored."""
-        first = [writer.held[0].offset for writer in self._writers.values() if writer.held]
+        """Return the position to save together with everything released so far."""
+        first = [producer.held[0].offset for producer in self._producers.values() if producer.held]
         offset = min(first) if first else self._after
-        covered = [_covered(producer, writer) for producer, writer in self._writers.items()]
+        covered = [_covered(number, producer) for number, producer in self._producers.items()]
         return ReaderPosition(
             offset=offset,
             whole=self._whole,
@@ -100,9 +106,9 @@ class ReadCommitted(Generic[T]):
     def receive(
         self, offset: Offset, after: Offset, header: Header, control: ControlMessage | None, frame: T
     ) -> Sequence[HeldFrame[T]]:
-        """Take the frame at ``offset`` (``after`` is behind it); answers what is committed now, in order.
+        """Take the frame at ``offset``; return the frames that are now known to be committed, in order.
 
-        Released are user, watermark and end-of-stream frames.
+        ``after`` is the offset of the next frame. Only user, watermark and end-of-stream frames are released.
         """
         self._after = after
         if header.version == UNVERSIONED and header.seq == 0:
@@ -110,56 +116,58 @@ class ReadCommitted(Generic[T]):
                 return ()
             self._plain_before = after
             return (HeldFrame(offset, header, frame),)
-        writer = self._writers.get(header.producer)
-        if writer is None:
-            writer = self._writers[header.producer] = Writer()
-        if (header.generation, header.seq) <= (writer.generation, writer.seq):
+        producer = self._producers.get(header.producer)
+        if producer is None:
+            producer = self._producers[header.producer] = Producer()
+        if (header.generation, header.seq) <= (producer.generation, producer.seq):
             return ()
         if isinstance(control, Restore):
-            return self._restore(offset, writer, header, control)
-        self._in_turn(offset, writer, header)
-        writer.generation, writer.seq = header.generation, header.seq
+            return self._restore(offset, producer, header, control)
+        self._check_turn(offset, producer, header)
+        producer.generation, producer.seq = header.generation, header.seq
         if header.kind is Kind.CHECKPOINT:
-            return _take(writer)
+            return _take_held(producer)
         released = HeldFrame(offset, header, frame)
         if header.version == UNVERSIONED:
             return (released,)
-        writer.held.append(released)
+        producer.held.append(released)
         return ()
 
-    def _restore(self, offset: Offset, writer: Writer[T], header: Header, restore: Restore) -> Sequence[HeldFrame[T]]:
-        if self._whole and restore.seq > writer.seq:
-            self._refuse(offset, writer, header, f", committed through #{restore.seq}")
-        held = _take(writer)
-        late_copies = writer.generation < restore.committed_by
-        writer.generation, writer.seq = header.generation, header.seq
+    def _restore(
+        self, offset: Offset, producer: Producer[T], header: Header, restore: Restore
+    ) -> Sequence[HeldFrame[T]]:
+        if self._whole and restore.seq > producer.seq:
+            self._refuse(offset, producer, header, f", committed through #{restore.seq}")
+        held = _take_held(producer)
+        late_copies = producer.generation < restore.committed_by
+        producer.generation, producer.seq = header.generation, header.seq
         return [] if late_copies else [each for each in held if each.header.seq <= restore.seq]
 
-    def _in_turn(self, offset: Offset, writer: Writer[T], header: Header) -> None:
-        if header.generation == writer.generation:
-            if header.seq != writer.seq + 1:
-                self._refuse(offset, writer, header, "")
+    def _check_turn(self, offset: Offset, producer: Producer[T], header: Header) -> None:
+        if header.generation == producer.generation:
+            if header.seq != producer.seq + 1:
+                self._refuse(offset, producer, header, "")
         elif self._whole:
-            self._refuse(offset, writer, header, " without the restore frame that begins a generation")
+            self._refuse(offset, producer, header, " without the restore frame that starts a generation")
         else:
-            writer.held.clear()
+            producer.held.clear()
 
-    def _refuse(self, offset: Offset, writer: Writer[T], header: Header, detail: str) -> None:
+    def _refuse(self, offset: Offset, producer: Producer[T], header: Header, detail: str) -> None:
         raise ProtocolError(
-            f"producer {header.producer}: after ({writer.generation}, #{writer.seq}) comes {header.kind.name} "
-            f"({header.generation}, #{header.seq}){detail} at offset {offset}",
-            hint="the stream lost frames, or something else writes it",
+            f"producer {header.producer}: received {header.kind.name} ({header.generation}, #{header.seq}){detail} "
+            f"at offset {offset} after ({producer.generation}, #{producer.seq}): frames are missing",
+            hint="the stream lost frames, or another program writes to it",
         )
 
 
-def _take(writer: Writer[T]) -> list[HeldFrame[T]]:
-    held = list(writer.held)
-    writer.held.clear()
+def _take_held(producer: Producer[T]) -> list[HeldFrame[T]]:
+    held = list(producer.held)
+    producer.held.clear()
     return held
 
 
-def _covered(producer: int, writer: Writer[T]) -> Covered:
-    if not writer.held:
-        return Covered(producer=producer, generation=writer.generation, seq=writer.seq)
-    first = writer.held[0].header
-    return Covered(producer=producer, generation=first.generation, seq=first.seq - 1)
+def _covered(number: int, producer: Producer[T]) -> Covered:
+    if not producer.held:
+        return Covered(producer=number, generation=producer.generation, seq=producer.seq)
+    first = producer.held[0].header
+    return Covered(producer=number, generation=first.generation, seq=first.seq - 1)

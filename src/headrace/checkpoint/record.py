@@ -1,14 +1,13 @@
-"""What the exactly-once protocol makes durable: the bodies of changelog frames, the local checkpoint,
-a reader's position.
+"""The durable records of the exactly-once protocol: changelog frame bodies, local checkpoint, reader position.
 
-Five formats, each with a format number of its own; a reader refuses a number it doesn't know. SEP-10 gave
-the fields; this is where each of them lives:
+There are five formats, each with its own format number; a reader refuses a number it doesn't know. SEP-10 defines the
+fields. This table says where each of them is:
 
 ==============================================  ===============================================================
 SEP-10                                          here
 ==============================================  ===============================================================
 Change Log Topic Message: Generation            frame header ``generation``
-Change Log Topic Message: Key, Value            ``Change.change``: bytes that the named store wrote and reads
+Change Log Topic Message: Key, Value            ``Change.change``: bytes that the named store writes and reads
 Commit: CheckpointMetadata.Generation           ``CommitRecord.generation`` (and the frame header's)
 Commit: CheckpointOutputSeq.Topic               ``OutputSeq.stream``
 Commit: PartitionAndSeq.Partition, Seq          ``OutputSeq.partition``, ``OutputSeq.seq``
@@ -16,18 +15,19 @@ Commit: TopicPartitionMetadata.Topic            ``InputEntry.stream``
 Commit: PartitionMetadata.PartitionId, Offset   ``InputEntry.partition``, ``InputEntry.offset``
 Commit: ParentCheckpointMetadata.ProducerId     ``ParentEntry.producer``
 Commit: ParentCheckpointMetadata.Generation     ``ParentEntry.generation``
-Commit: ParentCheckpointMetadata                ``ParentEntry.version``: through which version the parent
-  .CheckpointVersion                            is known to be complete
+Commit: ParentCheckpointMetadata                ``ParentEntry.version``: the version through which the parent
+  .CheckpointVersion                            is complete
 Commit: ParentCheckpointMetadata.Seq            ``ParentEntry.seq``: what this commit covers of the parent
-Commit: ParentCheckpointMetadata                ``ParentEntry.resume_offset``: where what is not covered of
-  .ResumeOffset (RecoveryOffset)                this one parent begins
+Commit: ParentCheckpointMetadata                ``ParentEntry.resume_offset``: where this parent's frames that
+  .ResumeOffset (RecoveryOffset)                the commit doesn't cover begin
 Abort: Generation                               ``AbortRecord.generation`` (and the frame header's)
 RocksDB checkpoint: Offset, Generation,         ``LocalCheckpoint.offset``, ``.generation``, ``.version``
   CheckpointVersion
 ==============================================  ===============================================================
 
-The headers of all these frames are SEP-10's message header: MessageType is ``kind``, ProducerId ``producer``,
-Generation, CheckpointVersion ``version``, Seq. In a changelog ``seq`` counts the records of a generation from 1.
+All these frames have SEP-10's message header: MessageType is ``kind``, ProducerId ``producer``, Generation
+``generation``, CheckpointVersion ``version`` and Seq ``seq``. In a changelog ``seq`` counts the records of a generation
+from 1.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ LOCAL_FORMAT = 1
 READER_FORMAT = 1
 COMMIT_FORMAT_PLAIN = 2
 READER_FORMAT_PLAIN = 2
-"""Of what says of plain frames that they were handed out: who doesn't know that would hand them out again."""
+"""The formats of records with ``plain_before``: a reader that ignored it would release plain frames a second time."""
 
 LOCAL_KEY = b"\x00headrace.checkpoint"
-"""The key under which a task's local checkpoint stands in its RocksDB; stores' own keys never begin with 0."""
+"""The key of the local checkpoint in a task's RocksDB. The stores' own keys never begin with a 0 byte."""
 
 _LOCAL = struct.Struct(">bqiq")
 _CHANGE_HEAD = struct.Struct(">bH")
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the JSON bodies share."""
+    """Base of the JSON bodies: field names are camelCase."""
 
 
 class OutputSeq(_Body, frozen=True, kw_only=True):
-    """How many frames the task had written to one output partition when it committed."""
+    """The seq of the last frame that the task had written to one output partition when it committed."""
 
     stream: str
     partition: int
@@ -73,7 +73,8 @@ class OutputSeq(_Body, frozen=True, kw_only=True):
 class ParentEntry(_Body, frozen=True, kw_only=True):
     """One upstream task as seen from one input partition.
 
-    All its frames up to (``generation``, ``seq``) are part of this commit or of an earlier one.
+    All its frames up to (``generation``, ``seq``) are covered by this commit or an earlier one. ``version`` is the
+    version through which it is complete in this partition.
     """
 
     producer: int
@@ -84,7 +85,7 @@ class ParentEntry(_Body, frozen=True, kw_only=True):
 
 
 class InputEntry(_Body, frozen=True, kw_only=True):
-    """One intermediate input partition: where to read on, None meaning from the oldest frame."""
+    """One intermediate input partition. A restart reads from ``offset``; None means from the oldest frame."""
 
     stream: str
     partition: int
@@ -93,7 +94,7 @@ class InputEntry(_Body, frozen=True, kw_only=True):
 
 
 class Covered(_Body, frozen=True, kw_only=True):
-    """What a read_committed reader has dealt with of one producer."""
+    """The last frame of one producer that a read_committed reader has released or dropped."""
 
     producer: int
     generation: int
@@ -101,10 +102,10 @@ class Covered(_Body, frozen=True, kw_only=True):
 
 
 class ReaderPosition(_Body, frozen=True, kw_only=True):
-    """Where a read_committed reader begins again: for whoever keeps it in one transaction with the results.
+    """Where a read_committed reader resumes. Store it in one transaction with the results.
 
-    ``whole``: it began at the very beginning of the stream (see ``reading``). ``plain_before``: plain frames that stand
-    before it have been handed out, though ``offset`` lies further back. A position that has it is of the second format.
+    ``whole``: the reader started at the very beginning of the stream (see ``read_committed``). ``plain_before``: plain
+    frames before this offset were released, although ``offset`` is lower. Positions with it use the second format.
     """
 
     format: int = READER_FORMAT
@@ -114,13 +115,13 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
     plain_before: Offset | UnsetType = UNSET
 
     def encode(self) -> bytes:
-        """JSON."""
+        """Return the position as JSON."""
         number = READER_FORMAT if self.plain_before is UNSET else READER_FORMAT_PLAIN
         return _ENCODER.encode(msgspec.structs.replace(self, format=number))
 
     @classmethod
     def decode(cls, data: Bytes) -> ReaderPosition:
-        """Read what ``encode`` wrote; raises ``FrameError``."""
+        """Read what ``encode`` wrote. Raises ``FrameError``."""
         try:
             position = _READER_DECODER.decode(data)
         except msgspec.MsgspecError as error:
@@ -130,7 +131,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
-    """The position in one source partition; what comes behind ``offset`` is as in a ``ReaderPosition``."""
+    """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``."""
 
     stream: str
     partition: int
@@ -143,9 +144,9 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
 class CommitRecord(_Body, frozen=True, kw_only=True):
     """Everything that a restart needs: the body of a changelog's commit frame.
 
-    ``parents_version`` is the highest version that any parent was heard to have committed.
-    ``bookkeeping`` (watermarks, end-of-stream sets) and ``timers`` belong to the runtime: any JSON.
-    Written in the second format when one of ``sources`` needs it, whatever ``format`` says.
+    ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` (watermarks,
+    end-of-stream sets) and ``timers`` belong to the runtime and are any JSON. ``encode_record`` uses the second format
+    if one of ``sources`` needs it, whatever ``format`` says.
     """
 
     format: int = COMMIT_FORMAT
@@ -162,14 +163,14 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
     @property
     def ended(self) -> bool:
-        """This was the task's final commit."""
+        """Whether this was the task's final commit."""
         return self.next_version == END_VERSION
 
 
 class AbortRecord(_Body, frozen=True, kw_only=True):
-    """The fence: ``generation`` takes over, and what older ones left uncommitted is void.
+    """The fence: ``generation`` takes over, and what older generations left uncommitted is void.
 
-    ``writer`` is drawn anew by each incarnation, so that two that were given one generation find out.
+    Each incarnation draws its own ``writer``, so that two incarnations with the same generation detect each other.
     """
 
     format: int = ABORT_FORMAT
@@ -179,10 +180,10 @@ class AbortRecord(_Body, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LocalCheckpoint:
-    """What the local RocksDB corresponds to: the counted commit frame that stands at ``offset`` of the changelog.
+    """The commit that the local RocksDB corresponds to: it counts, and its frame is at ``offset`` of the changelog.
 
-    It points at the commit, not behind it: a restart reads that frame first, finds the record in it and the
-    (generation, seq) to count on from, and has checked that this state belongs to this changelog.
+    ``offset`` is that of the commit frame itself, not of the next one. A restart reads this frame first: it holds the
+    record and the (generation, seq) to continue from, and proves that the state belongs to this changelog.
     """
 
     offset: Offset
@@ -190,14 +191,14 @@ class LocalCheckpoint:
     version: int
 
     def encode(self) -> bytes:
-        """21 bytes: format int8, offset int64, generation int32, version int64; big-endian."""
+        """Return 21 bytes: format int8, offset int64, generation int32, version int64; big-endian."""
         return _LOCAL.pack(LOCAL_FORMAT, self.offset, self.generation, self.version)
 
     @classmethod
     def decode(cls, data: Bytes) -> LocalCheckpoint:
-        """Read what ``encode`` wrote; raises ``FrameError``."""
+        """Read what ``encode`` wrote. Raises ``FrameError``."""
         if len(data) != _LOCAL.size:
-            raise FrameError(f"a local checkpoint has {_LOCAL.size} bytes, this has {len(data)}")
+            raise FrameError(f"a local checkpoint has {_LOCAL.size} bytes, this one has {len(data)}")
         number, offset, generation, version = _LOCAL.unpack(data)
         _check_format("local checkpoint", number, LOCAL_FORMAT)
         return cls(offset, generation, version)
@@ -205,31 +206,31 @@ class LocalCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The body of a change frame: which store, and what it is to do again (``StateStore.apply``)."""
+    """The body of a change frame: the name of a store, and the change that ``StateStore.apply`` repeats."""
 
     store: str
     change: Bytes
 
     def encode(self) -> bytes:
-        """format int8 | length of the name uint16 | name | change."""
+        """Return ``format int8 | length of the name uint16 | name | change``, big-endian."""
         name = self.store.encode()
         return _CHANGE_HEAD.pack(CHANGE_FORMAT, len(name)) + name + bytes(self.change)
 
     @classmethod
     def decode(cls, data: Bytes) -> Change:
-        """Read what ``encode`` wrote, without a copy of the change; raises ``FrameError``."""
+        """Read what ``encode`` wrote, without copying the change. Raises ``FrameError``."""
         view = memoryview(data)
         if len(view) < _CHANGE_HEAD.size:
-            raise FrameError(f"a change has at least {_CHANGE_HEAD.size} bytes, this has {len(view)}")
+            raise FrameError(f"a change has at least {_CHANGE_HEAD.size} bytes, this one has {len(view)}")
         number, length = _CHANGE_HEAD.unpack_from(view)
         _check_format("change", number, CHANGE_FORMAT)
         end = _CHANGE_HEAD.size + length
         if len(view) < end:
-            raise FrameError(f"a change names a store in {length} bytes, but only {len(view) - 3} follow")
+            raise FrameError(f"a change has a store name of {length} bytes, but only {len(view) - 3} follow")
         try:
             return cls(str(view[_CHANGE_HEAD.size : end], "utf-8"), view[end:])
         except UnicodeDecodeError as error:
-            raise FrameError(f"a change names a store in bytes that are not UTF-8: {error}") from error
+            raise FrameError(f"a change has a store name that isn't UTF-8: {error}") from error
 
 
 _ENCODER = msgspec.json.Encoder()
@@ -239,14 +240,14 @@ _READER_DECODER = msgspec.json.Decoder(ReaderPosition)
 
 
 def encode_record(record: CommitRecord | AbortRecord) -> bytes:
-    """The body of a commit or abort frame: JSON."""
+    """Return the body of a commit or abort frame: JSON."""
     if isinstance(record, CommitRecord) and any(source.plain_before is not UNSET for source in record.sources):
         record = msgspec.structs.replace(record, format=COMMIT_FORMAT_PLAIN)
     return _ENCODER.encode(record)
 
 
 def decode_commit(body: Bytes) -> CommitRecord:
-    """Read a commit frame's body; raises ``FrameError``."""
+    """Read a commit frame's body. Raises ``FrameError``."""
     try:
         record = _COMMIT_DECODER.decode(body)
     except msgspec.MsgspecError as error:
@@ -256,7 +257,7 @@ def decode_commit(body: Bytes) -> CommitRecord:
 
 
 def decode_abort(body: Bytes) -> AbortRecord:
-    """Read an abort frame's body; raises ``FrameError``."""
+    """Read an abort frame's body. Raises ``FrameError``."""
     try:
         record = _ABORT_DECODER.decode(body)
     except msgspec.MsgspecError as error:
@@ -268,6 +269,6 @@ def decode_abort(body: Bytes) -> AbortRecord:
 def _check_format(what: str, found: int, *known: int) -> None:
     if found not in known:
         raise FrameError(
-            f"{what} of format {found}; this Headrace reads {' and '.join(map(str, known))}",
-            hint="upgrade the reader before the writer",
+            f"{what} of format {found}; this version of Headrace reads {' and '.join(map(str, known))}",
+            hint="a newer version wrote it; upgrade readers before writers",
         )

@@ -57,7 +57,7 @@ def overdue(host: TaskHost, now_ms: float) -> int:
 def _waits_for(host: TaskHost) -> dict[str, list[str]]:
     names = {task.producer: str(task.name) for stage in host.plan.stages for task in stage.tasks}
     found: dict[str, list[str]] = {}
-    for ssp, producer in host.machine.holding_up():
+    for ssp, producer in host.machine.waiting_for():
         found.setdefault(str(ssp), []).append(names[producer])
     return found
 

@@ -1,8 +1,8 @@
-"""Casts of one column that change no value, and the rows whose value would not survive.
+"""Casts of one column that change no value, and the rows whose value such a cast would change.
 
-Always without loss: widening of integers and floats, anything of type Null, category to string, lists
-and structs of such. Dependent on the value: text to a number, bool, date or datetime; narrowing and
-crossing of integers and floats; decimals. Anything else is refused.
+Some casts never lose anything: widening of integers and floats, any cast from type Null, category to string, and the
+same inside lists and structs. Others depend on the value: text to a number, bool, date or datetime; narrowing of
+integers; between integers and floats; decimals. All other casts are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.core.errors import DataError
 from headrace.serdes.dtypes import instantiate
 
 
-class Fit(Enum):
+class CastSafety(Enum):
     """What a cast from one type to another can do to values."""
 
     SAME = "same"
@@ -39,99 +39,101 @@ _UNIT_ORDER = {"ms": 0, "us": 1, "ns": 2}
 
 
 def cast_column(series: pl.Series, expected: pl.DataType) -> tuple[pl.Series, list[int]]:
-    """The column as ``expected``, and the rows (indexes) whose value can't be; these hold anything.
+    """Return the column as ``expected``, and the indexes of the rows whose value doesn't survive the cast.
 
-    Raises ``DataError`` when no cast between the two types keeps values.
+    In the returned column these rows hold arbitrary values. Raises ``DataError`` when no cast between the two types
+    keeps values.
     """
     found = series.dtype
-    fit = fit_of(found, expected)
-    if fit is Fit.SAME:
+    safety = cast_safety(found, expected)
+    if safety is CastSafety.SAME:
         return series, []
-    if fit is Fit.LOSSLESS:
+    if safety is CastSafety.LOSSLESS:
         return series.cast(expected), []
-    if fit is Fit.NEVER:
+    if safety is CastSafety.NEVER:
         raise DataError(
             f"column {series.name!r}: expected {expected}, found {found}",
-            hint=f"declare the column as {found}, or convert it where it is written",
+            hint=f"declare the column as {found}, or convert it in the program that writes it",
         )
     cast = _parse(series, expected) if found == pl.String else series.cast(expected, strict=False)
     if found == pl.String:
         misfit = cast.is_null() & series.is_not_null()
     else:
-        # What survives the way there and back has lost nothing; a null where a value was is a loss too.
+        # A value that survives the round trip has lost nothing. ne_missing also finds a null in place of a value.
+        # Int64 to Int8: [1, 300, None] becomes [1, None, None], which as Int64 differs from the original in row 1.
         misfit = cast.cast(found, strict=False).ne_missing(series)
     return cast, misfit.arg_true().to_list()
 
 
-def fit_of(found: pl.DataType, expected: pl.DataType) -> Fit:
-    """How values of ``found`` fare when cast to ``expected``."""
+def cast_safety(found: pl.DataType, expected: pl.DataType) -> CastSafety:
+    """Say what a cast from ``found`` to ``expected`` can do to values."""
     if found == expected:
-        return Fit.SAME
+        return CastSafety.SAME
     if found == pl.Null:
-        return Fit.LOSSLESS
+        return CastSafety.LOSSLESS
     if isinstance(found, pl.List) and isinstance(expected, pl.List):
         return _nested([(found.inner, expected.inner)])
     if isinstance(found, pl.Struct) and isinstance(expected, pl.Struct):
         there = {field.name: field.dtype for field in found.fields}
         if {field.name for field in expected.fields} != set(there):
-            return Fit.NEVER
+            return CastSafety.NEVER
         if [field.name for field in found.fields] != [field.name for field in expected.fields]:
-            return Fit.NEVER
+            return CastSafety.NEVER
         return _nested([(there[field.name], field.dtype) for field in expected.fields])
     if found == pl.String:
         return _from_text(expected)
     if isinstance(found, pl.Categorical | pl.Enum):
-        return Fit.LOSSLESS if expected == pl.String else Fit.NEVER
+        return CastSafety.LOSSLESS if expected == pl.String else CastSafety.NEVER
     if isinstance(found, pl.Date):
-        return Fit.LOSSLESS if expected in (pl.Datetime("ms"), pl.Datetime("us")) else Fit.NEVER
+        return CastSafety.LOSSLESS if expected in (pl.Datetime("ms"), pl.Datetime("us")) else CastSafety.NEVER
     if isinstance(found, pl.Datetime) and isinstance(expected, pl.Datetime):
         return _between_units(found, expected)
     return _between_numbers(found, expected)
 
 
-def _nested(pairs: list[tuple[object, object]]) -> Fit:
-    """Inside lists and structs only what never loses: a misfit there has no row of its own."""
-    # The parts of a declared type may be classes, as in pl.List(pl.Int64).
-    fits = [fit_of(instantiate(found), instantiate(expected)) for found, expected in pairs]
-    whole = all(fit in (Fit.SAME, Fit.LOSSLESS) for fit in fits)
-    return Fit.LOSSLESS if whole else Fit.NEVER
+def _nested(pairs: list[tuple[object, object]]) -> CastSafety:
+    """Allow only lossless casts inside lists and structs: a misfit there couldn't be reported by row."""
+    # The inner types of a declared type may be classes, as in pl.List(pl.Int64).
+    inner = [cast_safety(instantiate(found), instantiate(expected)) for found, expected in pairs]
+    lossless = all(safety in (CastSafety.SAME, CastSafety.LOSSLESS) for safety in inner)
+    return CastSafety.LOSSLESS if lossless else CastSafety.NEVER
 
 
-def _from_text(expected: pl.DataType) -> Fit:
+def _from_text(expected: pl.DataType) -> CastSafety:
     if isinstance(expected, pl.Categorical):
-        return Fit.LOSSLESS
+        return CastSafety.LOSSLESS
     readable = expected.is_numeric() or isinstance(expected, pl.Boolean | pl.Date | pl.Datetime | pl.Enum)
-    return Fit.BY_VALUE if readable else Fit.NEVER
+    return CastSafety.BY_VALUE if readable else CastSafety.NEVER
 
 
-def _between_units(found: pl.Datetime, expected: pl.Datetime) -> Fit:
+def _between_units(found: pl.Datetime, expected: pl.Datetime) -> CastSafety:
     if found.time_zone != expected.time_zone:
-        return Fit.NEVER
-    # Nanoseconds reach only from 1677 to 2262: a year beyond has to be looked for.
+        return CastSafety.NEVER
+    # In nanoseconds only the years 1677 to 2262 fit, so even a finer unit depends on the value.
     if _UNIT_ORDER[found.time_unit] < _UNIT_ORDER[expected.time_unit] and expected.time_unit != "ns":
-        return Fit.LOSSLESS
-    return Fit.BY_VALUE
+        return CastSafety.LOSSLESS
+    return CastSafety.BY_VALUE
 
 
-def _between_numbers(found: pl.DataType, expected: pl.DataType) -> Fit:
+def _between_numbers(found: pl.DataType, expected: pl.DataType) -> CastSafety:
     if not (found.is_numeric() and expected.is_numeric()):
-        return Fit.NEVER
+        return CastSafety.NEVER
     old, new = type(found), type(expected)
     if old in _BITS and new in _BITS:
         to_unsigned = old.is_signed_integer() and not new.is_signed_integer()
-        return Fit.LOSSLESS if _BITS[old] <= _BITS[new] and not to_unsigned else Fit.BY_VALUE
+        return CastSafety.LOSSLESS if _BITS[old] <= _BITS[new] and not to_unsigned else CastSafety.BY_VALUE
     if old in _BITS and new in _MANTISSA:
-        return Fit.LOSSLESS if _BITS[old] <= _MANTISSA[new] else Fit.BY_VALUE
+        return CastSafety.LOSSLESS if _BITS[old] <= _MANTISSA[new] else CastSafety.BY_VALUE
     if old in _MANTISSA and new in _MANTISSA:
-        # A float64 from JSON or CSV is nearly never a float32; all rows would be misfits.
-        return Fit.LOSSLESS if _MANTISSA[old] <= _MANTISSA[new] else Fit.NEVER
+        # Hardly any float64 from JSON or CSV is exactly a float32: nearly all rows would be misfits.
+        return CastSafety.LOSSLESS if _MANTISSA[old] <= _MANTISSA[new] else CastSafety.NEVER
     if old in _MANTISSA and isinstance(expected, pl.Decimal):
-        return Fit.NEVER
-    return Fit.BY_VALUE
+        return CastSafety.NEVER
+    return CastSafety.BY_VALUE
 
 
 def _parse(series: pl.Series, expected: pl.DataType) -> pl.Series:
-    """Read text; what can't be read becomes null."""
+    """Parse text. Values that can't be parsed become null."""
     if isinstance(expected, pl.Boolean):
         words = {"true": True, "false": False}
         return series.str.to_lowercase().replace_strict(words, default=None, return_dtype=pl.Boolean)
@@ -143,14 +145,15 @@ def _parse(series: pl.Series, expected: pl.DataType) -> pl.Series:
 
 
 def _parse_datetimes(series: pl.Series, expected: pl.Datetime) -> pl.Series:
-    """Read ISO 8601, with ``T`` or a blank, with or without an offset; without one it is UTC."""
+    """Parse ISO 8601: a date, or date and time with ``T`` or a blank between; without an offset it is UTC."""
     text = series.str.strip_chars().str.replace(" ", "T", literal=True).str.replace("[zZ]$", "+00:00")
-    moments: list[pl.Series] = []
-    for pattern in ("%Y-%m-%dT%H:%M:%S%.f%:z", "%Y-%m-%dT%H:%M:%S%.f"):
-        read = text.str.to_datetime(pattern, time_unit=expected.time_unit, strict=False)
-        moments.append(read.dt.convert_time_zone("UTC").dt.replace_time_zone(None) if "z" in pattern else read)
-    days = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime(expected.time_unit))
-    found = moments[0].zip_with(moments[0].is_not_null(), moments[1])
-    found = found.zip_with(found.is_not_null(), days)
+    # Each of the three forms is tried on the whole column; a row takes the first one that parses.
+    unit = expected.time_unit
+    with_offset = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%:z", time_unit=unit, strict=False)
+    with_offset = with_offset.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+    without_offset = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit=unit, strict=False)
+    dates = text.str.to_date("%Y-%m-%d", strict=False).cast(pl.Datetime(unit))
+    parsed = with_offset.zip_with(with_offset.is_not_null(), without_offset)
+    parsed = parsed.zip_with(parsed.is_not_null(), dates)
     zone = expected.time_zone
-    return found if zone is None else found.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)
+    return parsed if zone is None else parsed.dt.replace_time_zone("UTC").dt.convert_time_zone(zone)

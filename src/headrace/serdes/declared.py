@@ -1,4 +1,4 @@
-"""From what a user declares to Polars types, and from columns back to what the user declared."""
+"""From declared columns and dataclasses to Polars types, and from columns back to dicts and dataclass instances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import polars as pl
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import instantiate
 
-_OF_PYTHON: Mapping[Any, pl.DataType] = {
+_DTYPE_OF_PYTHON: Mapping[Any, pl.DataType] = {
     str: pl.String(),
     int: pl.Int64(),
     float: pl.Float64(),
@@ -29,27 +29,31 @@ _ALLOWED_HINTS = "use str, int, float, bool, bytes, datetime, date, list[...], O
 
 
 def dtype_of(column: object, declared: object) -> pl.DataType:
-    """The Polars type in a dict schema, given as a class or an instance; raises ``DeclarationError``."""
+    """Return the type that a dict schema declares for a column, as a class or an instance.
+
+    Raises ``DeclarationError`` for a type that a stream can't hold.
+    """
     if not isinstance(column, str) or not column:
-        raise DeclarationError(f"{column!r} is no name of a column", hint="use a string that isn't empty")
+        raise DeclarationError(f"{column!r} is not a column name", hint="use a string that isn't empty")
     dtype = instantiate(declared, column)
     if not _holds_refused(dtype):
         return dtype
     raise DeclarationError(
-        f"column {column!r}: {declared!r} is no type that a stream can hold", hint=f"use {_ALLOWED_DTYPES}"
+        f"column {column!r}: a stream can't hold values of type {declared!r}", hint=f"use {_ALLOWED_DTYPES}"
     )
 
 
 def columns_of_dataclass(record: type) -> dict[str, pl.DataType]:
-    """The columns of a dataclass: the fields that its constructor takes."""
+    """Return the columns of a dataclass: the fields that its constructor takes."""
     return _columns(record, record.__name__, ())
 
 
 def record_builder(names: list[str], record: type | None) -> Callable[[list[list[Any]]], list[Any]]:
-    """A function from columns of values to a list of dicts, or of instances of ``record``."""
+    """Return a function from columns of values to a list of dicts, or of instances of ``record``."""
     if record is None:
-        # Written out and compiled, as the standard library does for dataclasses: a display of known keys
-        # is twice as fast as dict(zip(...)). Only repr() of the names enters the source.
+        # Source text is generated and compiled, as the standard library does for dataclasses: a dict display with
+        # literal keys is twice as fast as dict(zip(...)). For names ["a", "b"] the source is
+        # "lambda columns: [{'a': v0, 'b': v1} for (v0, v1,) in zip(*columns)]". Only repr() of the names enters it.
         slots = [f"v{index}" for index in range(len(names))]
         pairs = ", ".join(f"{name!r}: {slot}" for name, slot in zip(names, slots, strict=True))
         source = f"lambda columns: [{{{pairs}}} for ({', '.join(slots)},) in zip(*columns)]"
@@ -71,11 +75,16 @@ def record_builder(names: list[str], record: type | None) -> Callable[[list[list
 
 def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.DataType]:
     if record in outer:
-        raise DeclarationError(f"{where}: {record.__name__} contains itself", hint="a column's type must be finite")
+        raise DeclarationError(
+            f"{where}: {record.__name__} contains itself", hint="a column can't have a recursive type"
+        )
     try:
         hints = typing.get_type_hints(record)
     except NameError as error:
-        raise DeclarationError(f"{where}: a type isn't defined: {error}") from error
+        raise DeclarationError(
+            f"{where}: a type hint can't be resolved: {error}",
+            hint="define or import the type at the top level of the dataclass's module",
+        ) from error
     columns = {
         field.name: _of_hint(hints[field.name], f"{where}.{field.name}", (*outer, record))
         for field in dataclasses.fields(record)
@@ -88,18 +97,18 @@ def _columns(record: type, where: str, outer: tuple[type, ...]) -> dict[str, pl.
 
 def _of_hint(hint: Any, where: str, outer: tuple[type, ...]) -> pl.DataType:
     hint = _without_none(hint)
-    simple = _OF_PYTHON.get(hint) if isinstance(hint, type) else None
+    simple = _DTYPE_OF_PYTHON.get(hint) if isinstance(hint, type) else None
     if simple is not None:
         return simple
     if typing.get_origin(hint) is list:
         return pl.List(_of_hint(typing.get_args(hint)[0], where, outer))
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return pl.Struct(_columns(hint, where, outer))
-    raise DeclarationError(f"column {where}: {hint!r} is no type of a column", hint=_ALLOWED_HINTS)
+    raise DeclarationError(f"column {where}: {hint!r} is not a type that a column can have", hint=_ALLOWED_HINTS)
 
 
 def _without_none(hint: Any) -> Any:
-    """``T`` of ``Optional[T]``; any other hint as it is."""
+    """Return ``T`` for ``Optional[T]``, and any other hint unchanged."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         rest = [argument for argument in typing.get_args(hint) if argument is not type(None)]
         return rest[0] if len(rest) == 1 else hint
@@ -115,14 +124,14 @@ def _holds_refused(dtype: pl.DataType) -> bool:
 
 
 def _maker(record: type, names: list[str]) -> Callable[..., Any]:
-    """What makes an instance from values in the order of ``names``."""
+    """Return a function that makes an instance from values in the order of ``names``."""
     if any(field.kw_only for field in dataclasses.fields(record) if field.init):
         return lambda *values: record(**dict(zip(names, values, strict=True)))
     return record
 
 
 def _converter(hint: Any) -> Callable[[Any], Any] | None:
-    """What turns the value that Polars gives into the declared one; None when it is that already."""
+    """Return a function from a value that Polars returns to one of the hinted type; None if they are the same."""
     hint = _without_none(hint)
     if typing.get_origin(hint) is list:
         inner = _converter(typing.get_args(hint)[0])

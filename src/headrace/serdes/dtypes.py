@@ -1,7 +1,8 @@
 """Column types as durable JSON, and as a user writes them: ``"member:str,url:str,ts:i64"``.
 
-The JSON form is what ``stream.json`` and other files keep, so it only ever grows. A type without parameters
-is its name, one with parameters is an object of one entry.
+``stream.json`` and other files hold the JSON form, so new types may be added to it but nothing else may change. A type
+without parameters is its name, as in ``"Int64"``; a type with parameters is an object with one entry, as in
+``{"List": "Int64"}``.
 """
 
 from __future__ import annotations
@@ -41,17 +42,23 @@ _INSTANT = re.compile(r"(datetime|duration)\[(ms|us|ns)(?:,([\w/+-]+))?\]")
 
 
 def columns_to_json(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Names and types (instances or classes) in the durable form; raises ``DeclarationError`` for others."""
+    """Return names and types (instances or classes) in the durable form.
+
+    Raises ``DeclarationError`` for a type that has no durable form.
+    """
     return {name: dtype_to_json(dtype, name) for name, dtype in columns.items()}
 
 
 def columns_from_json(data: Mapping[str, Any]) -> dict[str, pl.DataType]:
-    """Read what ``columns_to_json`` wrote; raises ``DataError``."""
+    """Read what ``columns_to_json`` wrote. Raises ``DataError``."""
     return {name: dtype_from_json(value) for name, value in data.items()}
 
 
 def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
-    """``pl.Int64`` or ``pl.Int64()``: the instance; raises ``DeclarationError`` for what is no type."""
+    """Return ``pl.Int64()`` for ``pl.Int64`` or ``pl.Int64()``.
+
+    Raises ``DeclarationError`` for anything that isn't a type, and for a class that needs parameters.
+    """
     if isinstance(dtype, pl.DataType):
         return dtype
     if isinstance(dtype, type) and issubclass(dtype, pl.DataType):
@@ -66,7 +73,7 @@ def instantiate(dtype: Any, column: str = "?") -> pl.DataType:
 
 
 def dtype_to_json(dtype: Any, column: str = "?") -> Any:
-    """One type in the durable form."""
+    """Return one type in the durable form."""
     dtype = instantiate(dtype, column)
     name = type(dtype).__name__
     if name in _PLAIN:
@@ -87,7 +94,7 @@ def dtype_to_json(dtype: Any, column: str = "?") -> Any:
         case pl.Struct():
             return {"Struct": [[f.name, dtype_to_json(f.dtype, f"{column}.{f.name}")] for f in dtype.fields]}
     raise DeclarationError(
-        f"column {column!r}: the type {dtype} can't be kept in a stream",
+        f"column {column!r}: a stream can't hold values of type {dtype}",
         hint="cast it: Categorical to String or Enum, Object to Binary",
     )
 
@@ -111,11 +118,11 @@ def dtype_from_json(value: Any) -> pl.DataType:
             return pl.Array(dtype_from_json(inner), size)
         case {"Struct": fields}:
             return pl.Struct([pl.Field(name, dtype_from_json(inner)) for name, inner in fields])
-    raise DataError(f"unknown column type {value!r}", hint="it was written by a newer Headrace; upgrade this one")
+    raise DataError(f"unknown column type {value!r}", hint="a newer version of Headrace wrote it; upgrade this one")
 
 
 def parse_dtype(text: str, column: str = "?") -> pl.DataType:
-    """A type as users write it: ``i64``, ``str``, ``datetime[ms]``, ``datetime[us,UTC]``, ``list[f64]``."""
+    """Read a type as users write it: ``i64``, ``str``, ``datetime[ms]``, ``datetime[us,UTC]``, ``list[f64]``."""
     plain = "".join(text.split())
     lower = plain.lower()
     if lower in _SHORT:
@@ -128,7 +135,7 @@ def parse_dtype(text: str, column: str = "?") -> pl.DataType:
         return pl.Decimal(int(decimal[1]), int(decimal[2]))
     instant = _INSTANT.fullmatch(plain)
     if instant and instant[1] == "datetime":
-        return pl.Datetime(instant[2], instant[3])  # type: ignore[arg-type]  # the pattern admits the units alone
+        return pl.Datetime(instant[2], instant[3])  # type: ignore[arg-type]  # the pattern matches only units
     if instant and instant[3] is None:
         return pl.Duration(instant[2])  # type: ignore[arg-type]
     raise DeclarationError(
@@ -138,13 +145,13 @@ def parse_dtype(text: str, column: str = "?") -> pl.DataType:
 
 
 def parse_columns(text: str) -> dict[str, pl.DataType]:
-    """Columns as users write them: ``name:type`` pairs with commas between; raises ``DeclarationError``."""
+    """Read columns as users write them: comma-separated ``name:type`` pairs. Raises ``DeclarationError``."""
     columns: dict[str, pl.DataType] = {}
     for part in re.split(r",(?![^\[]*\])", text):
         name, colon, type_text = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and type_text):
             raise DeclarationError(f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:i64"')
         if name in columns:
-            raise DeclarationError(f"columns: {name!r} is named twice")
+            raise DeclarationError(f"columns: {name!r} is named twice", hint="each column needs its own name")
         columns[name] = parse_dtype(type_text, name)
     return columns

@@ -1,20 +1,20 @@
-"""From keys to partitions: a hash that never changes, and the split of a batch by it.
+"""From keys to partitions: a hash that never changes, and the split of a batch by partition.
 
-Which partition a key belongs to is written into streams, stores and changelogs, so this hash is a
-durable contract: equal keys give equal numbers in every process, release and year. Polars' own hash
-promises none of that. The tests hold golden values; a change of any of them breaks every existing app.
+The partition of a key determines where its messages, state and changelog are, so this hash is a durable contract: equal
+keys have equal hashes in every process and in every release. Polars' own hash promises none of that. The tests hold
+golden values; a change to any of them breaks every existing app.
 
-A value is mixed from 64-bit words, in columns of numpy:
+Each value is turned into one or more 64-bit words, and the words are mixed into one hash, a numpy column at a time:
 
-- integers, booleans: the value as int64 (so all widths agree); dates, datetimes, durations: as int64
-  microseconds; times: nanoseconds of the day.
+- integers, booleans: the value as int64, so that all widths agree. Dates, datetimes, durations: int64 microseconds.
+  Times: nanoseconds of the day.
 - floats: the bits of the float64, with one NaN and no negative zero.
-- strings, binaries, categories: the length and the first 12 bytes as two words, then each further 8
-  bytes, zero-padded, mixed with its place and summed. Equal bytes agree, whatever the type.
-- decimals: as the text without trailing zeros, so that the scale doesn't matter.
-- null: a fixed word. A struct: its fields in order.
+- strings, binaries, categories: two words for the length and the first 12 bytes. Each further 8 bytes, zero-padded, are
+  mixed with their index, and these words are summed. Equal bytes have equal hashes, whatever the type.
+- decimals: as text without trailing zeros, so that the scale doesn't matter.
+- null: a fixed hash. A struct: its fields, combined in order.
 
-Pure: no state, no order, nothing blocks.
+Pure: no state, nothing blocks.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ _NULL = np.uint64(0x6E756C6C2D6B6579)
 _SHIFT = np.uint64(33)
 _THREE = np.uint64(3)
 
-# Rows or words handled at a time: what is being mixed stays in the processor's cache (twice as fast).
+# Rows or words are mixed in blocks that stay in the processor's cache; that is twice as fast.
 _BLOCK = 8192
+# A string of up to 12 bytes is stored whole in its Arrow view.
 _INLINE = 12
 _WORD = 8
 
 
 def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
-    """One hash a row over ``columns`` in the order given.
+    """Return one hash a row over ``columns``, in the order given.
 
     Raises ``DeclarationError`` for a column that is missing or whose type can't be a key.
     """
@@ -67,22 +68,23 @@ def hash_rows(df: pl.DataFrame, columns: Sequence[str]) -> Hashes:
 
 
 def partition_of(df: pl.DataFrame, columns: Sequence[str], n: int) -> PartitionIds:
-    """The partition of each row among ``n``: its hash modulo ``n``.
+    """Return the partition of each row among ``n``: its hash modulo ``n``.
 
-    So partition p of 2n holds keys of partition p mod n only, should a stream ever be doubled.
+    Should a stream's partitions ever be doubled to 2n, partition p of 2n would hold only keys of partition p mod n.
     """
     if not 1 <= n <= MAX_PARTITIONS:
-        raise DeclarationError(f"{n} partitions: there can be 1 to {MAX_PARTITIONS}")
+        raise DeclarationError(f"{n} partitions: a stream can have 1 to {MAX_PARTITIONS}")
     hashes = hash_rows(df, columns)
-    # Division by a constant is vectorised in numpy, the remainder isn't (4 times slower).
+    # numpy vectorises division by a constant but not the remainder, which takes 4 times as long.
     count = np.uint64(n)
     return _as_ids(hashes - (hashes // count) * count, n)
 
 
 def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.DataFrame]]:
-    """The rows of each partition, in their order; partitions without rows are left out.
+    """Return (partition, rows) for each partition that has rows; the rows keep their order.
 
-    ``ids`` is what ``partition_of`` gave for the same rows and ``n``.
+    ``ids`` is what ``partition_of`` returned for the same rows and ``n``. Ids [1, 0, 1] of rows [a, b, c] give
+    [(0, [b]), (1, [a, c])].
     """
     if len(ids) != df.height:
         raise ValueError(f"{len(ids)} partition ids for {df.height} rows")
@@ -92,10 +94,10 @@ def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.Dat
     filled = [(partition, count) for partition, count in enumerate(counts) if count]
     if len(filled) == 1:
         return [(filled[0][0], df)]
-    # A filter reads everything once for each partition, but in order; a sort jumps about, once.
+    # Filters read all rows once for each partition, but sequentially. A sort reads them once, but in random order.
     if len(filled) <= _most_filters(df.height):
         return [(partition, df.filter(pl.Series(ids == partition))) for partition, _ in filled]
-    # A stable sort of small integers is a radix sort in numpy: hence the narrow ids.
+    # numpy's stable sort of 8- or 16-bit integers is a radix sort; that is why ids are narrow.
     grouped = df[np.argsort(ids, kind="stable")]
     parts = []
     start = 0
@@ -106,7 +108,7 @@ def split(df: pl.DataFrame, ids: PartitionIds, n: int) -> list[tuple[int, pl.Dat
 
 
 def _most_filters(rows: int) -> int:
-    """Up to how many partitions a filter for each is quicker than a sort (measured with 1 and 2 threads)."""
+    """Return up to how many partitions one filter each is faster than a sort (measured with 1 and 2 threads)."""
     return 4 if rows >= 1 << 17 else 2 if rows >= 1 << 13 else 0
 
 
@@ -115,7 +117,7 @@ def _as_ids(remainders: Hashes, n: int) -> PartitionIds:
 
 
 def _hash_series(series: pl.Series) -> Hashes:
-    """The hashes of one column, nulls included."""
+    """Return the hashes of one column, nulls included."""
     dtype = series.dtype
     if isinstance(dtype, pl.Struct):
         hashes: Hashes | None = None
@@ -136,7 +138,7 @@ def _hash_series(series: pl.Series) -> Hashes:
 
 
 def _words(series: pl.Series) -> Hashes:
-    """The values of a fixed-width column as words; what stands for a null doesn't matter."""
+    """Return the values of a fixed-width column as words. The word of a null is arbitrary: its hash is replaced."""
     dtype = series.dtype
     if dtype == pl.Null:
         return np.zeros(len(series), np.uint64)
@@ -165,7 +167,7 @@ def _words(series: pl.Series) -> Hashes:
     else:
         raise DeclarationError(
             f"column {series.name!r} of type {dtype} can't be part of a key",
-            hint="use a number, string, binary, bool, date, time, category or struct of them",
+            hint="use a number, string, binary, bool, date, time, category, or a struct of them",
         )
     return filled(numbers, 0).to_numpy().view(np.uint64)
 
@@ -179,8 +181,10 @@ def _plain_decimals(series: pl.Series) -> pl.Series:
 def _hash_bytes(series: pl.Series) -> Hashes:
     """Hash strings or binaries from Arrow's 16-byte views, which hold strings of up to 12 bytes whole.
 
-    A view is the length (uint32) and 12 bytes, zero-padded; or, of a longer string, its first 4 bytes
-    and where it lies. So the usual short key costs neither a copy nor a look anywhere else.
+    A view is the length (uint32) and 12 bytes, zero-padded. For a longer string the 12 bytes are its first 4 bytes, and
+    the buffer and offset where the string is. So the usual short key costs neither a copy nor a random access.
+
+    As two little-endian words a view of "abc" is (3 | 0x636261 << 32, 0): length and bytes 0-3, then bytes 4-11.
     """
     if not len(series):
         return np.empty(0, np.uint64)
@@ -199,6 +203,7 @@ def _hash_bytes(series: pl.Series) -> Hashes:
 
 
 def _hash_short(head: Hashes, rest: Hashes) -> Hashes:
+    """Hash the two words of each view: length and bytes 0-3 (``head``), bytes 4-11 (``rest``)."""
     hashed = head * _GOLDEN
     _mix(hashed)
     hashed ^= rest
@@ -207,24 +212,32 @@ def _hash_short(head: Hashes, rest: Hashes) -> Hashes:
 
 
 def _hash_long(series: pl.Series) -> Hashes:
-    """Hash strings that all have more than 12 bytes."""
+    """Hash strings of more than 12 bytes: the first 12 like a short string, then the sum of the words after them."""
     array = series.to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(series) + 1]
-    # The 8 bytes at every place of the data, overlapping and unaligned: indexing it reads words.
-    at = np.ndarray((data.size - _WORD + 1,), "<u8", data, strides=(1,))
+    # word_at[i] is bytes i to i + 7 of the data: words overlap, and need not be aligned.
+    word_at = np.ndarray((data.size - _WORD + 1,), "<u8", data, strides=(1,))
     starts, ends = bounds[:-1], bounds[1:]
     lengths = (ends - starts).astype(np.uint64)
-    hashed = _hash_short((at[starts] << np.uint64(32)) | lengths, at[starts + 4])
-    hashed += _sum_tails(at, starts + _INLINE, ends)
+    # The two words that an inlined view would have. The shift drops bytes 4-7, which are part of the second.
+    hashed = _hash_short((word_at[starts] << np.uint64(32)) | lengths, word_at[starts + 4])
+    hashed += _sum_tails(word_at, starts + _INLINE, ends)
     _mix(hashed)
     return hashed
 
 
-def _sum_tails(at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Hashes:
-    """For each row the sum of its words from ``starts`` on, each mixed with its place in the row.
+def _sum_tails(word_at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Hashes:
+    """Return for each row the sum of its words from ``starts`` to ``ends``, each mixed with its index in the row.
 
-    All rows' words stand in one line, which is walked in blocks: rows may be of any and mixed lengths.
+    Rows have different numbers of words. So the words of all rows are numbered consecutively, and the numbers are
+    processed in blocks. With 2, 1 and 3 words in rows 0, 1 and 2:
+
+    - ``after`` = [2, 3, 6] is the number of the word after each row's last, ``before`` = [0, 2, 3] that of its first.
+    - The block of words 1 to 3 (``low`` = 1, ``high`` = 4) touches all three rows. ``begins`` = [1, 2, 3] is the
+      block's first word of each row, ``counts`` = [1, 1, 1] how many of the row's words are in the block.
+    - ``index`` = [1, 0, 0] is the index of each word within its row, from which its address follows.
+    - ``np.add.reduceat`` adds up the words of each row; a row that continues in the next block is added to there.
     """
     after = np.cumsum((ends - starts + _WORD - 1) // _WORD)
     before = np.concatenate(([0], after[:-1]))
@@ -236,12 +249,13 @@ def _sum_tails(at: Hashes, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.i
         rows = slice(int(first), int(last) + 1)
         begins = np.maximum(before[rows], low)
         counts = np.minimum(after[rows], high) - begins
-        place = np.arange(low, high) - np.repeat(before[rows], counts)
-        wanted = np.repeat(starts[rows], counts) + _WORD * place
-        # A row's last word may reach past its end: read the row's last 8 bytes, and push out what was before.
-        found = np.minimum(wanted, np.repeat(ends[rows] - _WORD, counts))
-        words = at[found] >> ((wanted - found).astype(np.uint64) << _THREE)
-        words += (place + 1).astype(np.uint64) * _GOLDEN
+        index = np.arange(low, high) - np.repeat(before[rows], counts)
+        wanted = np.repeat(starts[rows], counts) + _WORD * index
+        # The last word of a row may reach past the row's end. Then the row's last 8 bytes are read instead, and
+        # shifted right to drop the bytes before the wanted ones. That leaves the same zero-padded word.
+        address = np.minimum(wanted, np.repeat(ends[rows] - _WORD, counts))
+        words = word_at[address] >> ((wanted - address).astype(np.uint64) << _THREE)
+        words += (index + 1).astype(np.uint64) * _GOLDEN
         _mix(words)
         sums[rows] += np.add.reduceat(words, begins - low)
     return sums
@@ -254,6 +268,7 @@ def _hash_words(words: Hashes) -> Hashes:
 
 
 def _combine(first: Hashes | None, second: Hashes) -> Hashes:
+    """Combine the hashes of two columns of a key. The order of the columns matters."""
     if first is None:
         return second
     first *= _GOLDEN
@@ -263,7 +278,7 @@ def _combine(first: Hashes | None, second: Hashes) -> Hashes:
 
 
 def _mix(words: Hashes) -> None:
-    """Spread every bit of each word over all of it, in place (the finalizer of MurmurHash3)."""
+    """Let every bit of each word affect all its bits, in place (the finalizer of MurmurHash3)."""
     scratch = np.empty(min(len(words), _BLOCK), np.uint64)
     for start in range(0, len(words), _BLOCK):
         block = words[start : start + _BLOCK]

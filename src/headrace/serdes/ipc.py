@@ -1,8 +1,8 @@
-"""Rows as bytes: one self-describing Arrow IPC stream per message body.
+"""Rows as bytes: the body of each frame is one self-describing Arrow IPC stream.
 
-Polars writes: it is fast and writes only the strings that a slice uses. PyArrow reads, although Polars
-has a reader too: a damaged length makes that one abort the whole process, and it copies every buffer,
-where PyArrow refuses the bytes and hands their memory on.
+Polars writes the bytes: it is fast, and writes only the strings that a slice uses. PyArrow reads them. Polars' own
+reader copies every buffer, and a damaged length makes it abort the whole process. PyArrow shares the memory of the
+bytes, and reports damage as an error.
 
 Pure: bytes in, tables out; nothing here blocks.
 """
@@ -18,41 +18,41 @@ import pyarrow as pa
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import Bytes
 
-# Writing strings in the older layout would copy each of them into another form first.
+# Strings are views in Polars. The oldest layout has none, so writing it would first convert every string.
 _LAYOUT = pl.CompatLevel.newest()
 _END_OF_IPC = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _UNREADABLE = (pl.Int128, pl.UInt128, pl.Object)
-_WRITER_HINT = "the stream was written by something else, or its bytes are damaged; check who writes to it"
+_WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; check what writes to it"
 
 
 def encode_rows(df: pl.DataFrame) -> bytes:
-    """The rows as one Arrow IPC stream. Raises ``DataError`` for a column that no reader could read."""
+    """Return the rows as one Arrow IPC stream. Raises ``DataError`` for a column that PyArrow couldn't read."""
     return encode_rows_into(io.BytesIO(), df)
 
 
 def encode_rows_into(buffer: io.BytesIO, df: pl.DataFrame) -> bytes:
-    """Append the rows to what ``buffer`` holds (a frame's header), and return the whole of it.
+    """Append the rows to ``buffer``, which holds a frame's header, and return its whole content.
 
-    Saves the copy that ``header + encode_rows(df)`` makes of the body.
+    Unlike ``header + encode_rows(df)``, this doesn't copy the body.
     """
     for name, dtype in zip(df.columns, df.dtypes, strict=True):
         if dtype in _UNREADABLE:
             raise DataError(
                 f"column {name!r} of type {dtype} can't be written to a stream",
-                hint=f"cast it before: pl.col({name!r}).cast(pl.Int64), or a Decimal or String",
+                hint=f"cast it first: pl.col({name!r}).cast(pl.Int64), or to Decimal or String",
             )
-    buffer.seek(0, io.SEEK_END)  # io.BytesIO(header) begins at its start
+    buffer.seek(0, io.SEEK_END)  # the position of io.BytesIO(header) is 0
     df.write_ipc_stream(buffer, compat_level=_LAYOUT)
     return buffer.getvalue()
 
 
 def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
-    """The rows of one Arrow IPC stream of any number of batches. The table shares ``data``'s memory.
+    """Return the rows of one Arrow IPC stream of any number of batches. They share ``data``'s memory.
 
-    ``checked=True`` says that the bytes passed a checksum since Headrace wrote them; the look at each
-    string and offset is then left out. Bytes from anywhere else need it: Polars trusts what it is given.
+    ``checked=True`` says that Headrace wrote the bytes and a checksum has confirmed them. Then the validation of each
+    string and offset is skipped. Bytes from anywhere else need it, because Polars doesn't validate.
 
-    Raises ``FrameError`` when the bytes are not exactly one whole stream.
+    Raises ``FrameError`` when the bytes are not exactly one complete stream.
     """
     source = pa.BufferReader(data)
     try:
@@ -66,17 +66,17 @@ def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
             f"an Arrow batch of {end} bytes is followed by {len(data) - end} more: {_start(data, end)}",
             hint=_WRITER_HINT,
         )
-    # Without its end mark, a stream that lost its last batches would look like a shorter one.
+    # A stream cut off after a batch parses as a shorter one; only the missing end marker gives it away.
     if bytes(data[-len(_END_OF_IPC) :]) != _END_OF_IPC:
-        raise FrameError(f"{_describe(data)} is an Arrow batch without its end", hint=_WRITER_HINT)
+        raise FrameError(f"{_describe(data)} is an Arrow batch without its end marker", hint=_WRITER_HINT)
     return _as_frame(table, data)
 
 
 def concat_rows(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """All rows in order, in contiguous memory; columns and types must be the same.
+    """Return all rows in order, in contiguous memory. Columns and types must be the same.
 
-    Left as chunks, every later step would pay for each of them: a split of 64 chunks of 1000 rows takes
-    four times as long, and the first step already costs more than the copy.
+    Without the copy every later operator would pay for each chunk: a split of 64 chunks of 1000 rows takes four times
+    as long, and the first operator already costs more than the copy.
     """
     filled = [frame for frame in frames if frame.height]
     if not filled:
@@ -88,10 +88,10 @@ def _as_frame(table: pa.Table, data: Bytes) -> pl.DataFrame:
     try:
         frame = pl.from_arrow(table)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, ValueError, TypeError) as error:
-        # A panic of Polars is a BaseException; it must not take the container down.
-        raise FrameError(f"{_describe(data)}: Polars can't take its columns: {error}") from error
+        # A panic of Polars is a BaseException; it must not end the container.
+        raise FrameError(f"{_describe(data)}: Polars can't read its columns: {error}", hint=_WRITER_HINT) from error
     if not isinstance(frame, pl.DataFrame):
-        raise FrameError(f"{_describe(data)} is no table")
+        raise FrameError(f"{_describe(data)} is not a table", hint=_WRITER_HINT)
     return frame
 
 

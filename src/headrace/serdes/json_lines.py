@@ -1,7 +1,7 @@
 """Rows as JSON lines, for people and for other programs.
 
-What JSON has no type for is text: binary as base64, times as ISO 8601, decimals as their digits. NaN and the infinities
-become null.
+Values that JSON has no type for become text: binary as base64, times as ISO 8601, decimals as digits. NaN and the
+infinities become null.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import polars as pl
 
 
 def encode_lines(df: pl.DataFrame) -> bytes:
-    """The rows as JSON lines an object a line."""
+    """Return the rows as JSON lines, one object a line."""
     nested = [dtype for dtype in df.dtypes if dtype.is_nested()]
-    if any(_holds_text_in_disguise(dtype) for dtype in nested):
+    if any(_needs_row_encoder(dtype) for dtype in nested):
         return msgspec.json.Encoder().encode_lines(df.rows(named=True))
     instants = [name for name, dtype in df.schema.items() if isinstance(dtype, pl.Datetime)]
     binaries = [name for name, dtype in df.schema.items() if isinstance(dtype, pl.Binary)]
@@ -26,10 +26,10 @@ def encode_lines(df: pl.DataFrame) -> bytes:
     return out.getvalue()
 
 
-def _holds_text_in_disguise(dtype: Any) -> bool:
-    """Whether a nested type holds what the columnar writer spells in another way."""
+def _needs_row_encoder(dtype: Any) -> bool:
+    """Whether a nested type holds binaries or datetimes, which Polars' writer would spell differently."""
     if isinstance(dtype, pl.Struct):
-        return any(_holds_text_in_disguise(field.dtype) for field in dtype.fields)
+        return any(_needs_row_encoder(field.dtype) for field in dtype.fields)
     if isinstance(dtype, pl.List | pl.Array):
-        return _holds_text_in_disguise(dtype.inner)
+        return _needs_row_encoder(dtype.inner)
     return isinstance(dtype, pl.Binary | pl.Datetime)

@@ -1,4 +1,4 @@
-"""Null values of single columns. Pure."""
+"""Null values in a column. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import polars as pl
 
 
 def filled(series: pl.Series, value: object) -> pl.Series:
-    """The values with ``value`` in place of nulls.
+    """Return the column with ``value`` in place of nulls.
 
-    Whether there are any is asked first: where there are none Polars takes 80 µs for a column of ten rows.
+    ``fill_null`` is called only if there are nulls: it takes 80 µs even for ten rows without any.
     """
     return series.fill_null(value) if series.null_count() else series

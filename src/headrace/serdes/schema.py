@@ -1,8 +1,8 @@
-"""The schema of a stream: ordered columns and their Polars types, and the two ways across its border.
+"""The schema of a stream: ordered columns and their Polars types, and conversions of batches and rows.
 
-Columnar: ``conform`` checks a decoded batch and casts what can be cast without loss. Row by row, for
-user functions: ``to_records`` and ``from_records``, between a batch and dicts or dataclass instances.
-Every column may hold nulls. Columns that the schema doesn't name are dropped on the way in.
+For batches, ``conform`` checks a decoded batch, and casts the columns that can be cast without loss. For user
+functions, ``to_records`` and ``from_records`` convert between a batch and dicts or dataclass instances. Every column
+may hold nulls. Columns that the schema doesn't name are dropped.
 
 Immutable and pure; nothing here blocks.
 """
@@ -24,12 +24,12 @@ from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
 
 BYTES_COLUMNS: Mapping[str, pl.DataType] = {"key": pl.Binary(), "value": pl.Binary()}
-"""The columns of a stream that was declared without a schema."""
+"""The columns of a stream that is declared without a schema."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Rows of a batch that don't fit; ``rows`` are all their indexes, the other fields tell of the first."""
+    """The rows of a batch that don't fit. ``rows`` has all their indexes; the other fields describe the first."""
 
     column: str
     expected: pl.DataType
@@ -38,18 +38,18 @@ class Mismatch:
     sample: str
 
     def error(self) -> DataError:
-        """The error to raise when the policy is to fail."""
+        """Return the error to raise when the policy is to fail."""
         return DataError(
             f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}: column {self.column!r} "
             f"should be {self.expected}, found {self.sample} ({self.found})",
-            hint='mend the input, or set on_error="skip" or "dead_letter" to set such rows aside',
+            hint='fix the input, or set on_error="skip" or "dead_letter" to set such rows aside',
         )
 
 
 class Schema:
-    """Ordered columns with their types; ``record`` is the dataclass it was made from, if it was."""
+    """Ordered columns with their types. ``record`` is the dataclass that the schema was made from, if any."""
 
-    __slots__ = ("_build", "_dtypes", "_names", "_of_dict", "_of_instance", "_read", "columns", "record")
+    __slots__ = ("_build", "_dict_values", "_dtypes", "_instance_values", "_names", "_read", "columns", "record")
 
     def __init__(self, columns: Mapping[str, pl.DataType], record: type | None = None) -> None:
         """Use ``Schema.of``."""
@@ -59,14 +59,14 @@ class Schema:
         self._dtypes = list(self.columns.values())
         self._build: Callable[[list[list[Any]]], list[Any]] = record_builder(self._names, record)
         self._read: Callable[[str], Callable[[Any], Any]] = attrgetter if record else itemgetter
-        self._of_dict = _taker(itemgetter, self._names)
-        self._of_instance = None if record is None else _taker(attrgetter, self._names)
+        self._dict_values = _values_getter(itemgetter, self._names)
+        self._instance_values = None if record is None else _values_getter(attrgetter, self._names)
 
     @classmethod
     def of(cls, declared: object = None) -> Schema:
-        """The schema of a dict of types, a dataclass, a ``Schema``, or None (bytes: ``key``, ``value``).
+        """Return the schema of a dict of types, a dataclass, a ``Schema``, or None (bytes: ``key``, ``value``).
 
-        Raises ``DeclarationError`` naming the column whose type can't be in a stream.
+        Raises ``DeclarationError`` naming the first column whose type a stream can't hold.
         """
         if declared is None:
             return cls(BYTES_COLUMNS)
@@ -79,8 +79,8 @@ class Schema:
         if isinstance(declared, type) and dataclasses.is_dataclass(declared):
             return cls(columns_of_dataclass(declared), declared)
         raise DeclarationError(
-            f"{declared!r} is no schema",
-            hint='give a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, or nothing for bytes',
+            f"{declared!r} is not a schema",
+            hint='use a dict like {"member": pl.String, "ts": pl.Int64}, a dataclass, or nothing for bytes',
         )
 
     @override
@@ -100,11 +100,11 @@ class Schema:
         return Schema, (self.columns, self.record)
 
     def empty(self) -> pl.DataFrame:
-        """A batch without rows."""
+        """Return a batch without rows."""
         return pl.DataFrame(schema=self.columns)
 
     def require(self, columns: Iterable[str], where: str) -> None:
-        """Raise ``DeclarationError``, beginning with ``where``, for a column that isn't in the schema."""
+        """Raise ``DeclarationError`` if a column isn't in the schema; ``where`` begins the message."""
         for name in columns:
             if name not in self.columns:
                 raise DeclarationError(
@@ -113,13 +113,13 @@ class Schema:
                 )
 
     def conform(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
-        """The rows that fit, with this schema's columns in its order, and what is wrong with the others.
+        """Return the rows that fit, with the schema's columns in its order, and a ``Mismatch`` for the other rows.
 
-        A type that differs is cast when no value can be changed by it; where that hangs on the value (a
-        string to a number, a wide integer to a narrow one), rows whose value doesn't survive are left
-        out and named in the ``Mismatch``. A batch that fits is handed back as it is.
+        A column of another type is cast if the cast can't change a value. If that depends on the value (a string to a
+        number, a wide integer to a narrow one), rows whose value doesn't survive are left out and listed in the
+        ``Mismatch``. A batch that already fits is returned unchanged.
 
-        Raises ``DataError`` when a column is missing, or is of a type that can't become the expected one.
+        Raises ``DataError`` if a column is missing, or has a type that can't be cast to the expected one.
         """
         if df.dtypes == self._dtypes and df.columns == self._names:
             return df, None
@@ -147,29 +147,29 @@ class Schema:
         return fitted.filter(pl.Series(kept)), dataclasses.replace(first, rows=misfit_rows)
 
     def to_records(self, df: pl.DataFrame) -> list[Any]:
-        """The rows as instances of ``record``, or as dicts. The batch must conform."""
+        """Return the rows as instances of ``record``, or as dicts. The batch must conform."""
         return self._build([series.to_list() for series in df.get_columns()])
 
     def from_records(self, records: Sequence[Any]) -> pl.DataFrame:
-        """A batch of dicts, or of instances of ``record``; keys that the schema doesn't name are dropped.
+        """Return a batch of dicts, or of instances of ``record``. Keys that the schema doesn't name are dropped.
 
-        Raises ``DataError`` naming the first record that doesn't fit, by its index, and why.
+        Raises ``DataError`` with the index of the first record that doesn't fit, and the reason.
         """
         try:
             return self._batch(records)
         except Exception as error:
             for index, record in enumerate(records):
                 self._check_record(index, record)
-            raise DataError(f"{len(records)} records, each of which fits, make no batch: {error}") from error
+            raise DataError(f"{len(records)} records fit one by one, but not as one batch: {error}") from error
 
     def sift(self, records: Sequence[Any], start: int = 0) -> tuple[pl.DataFrame, list[tuple[int, DataError]]]:
-        """Like ``from_records``, but for the records that fit; the others by their index (from ``start``), and why.
+        """Return a batch of the records that fit, and for each other one its index (from ``start``) and an error.
 
-        Halves are tried until what is wrong stands alone, so a few misfits among many records cost little.
+        Records that don't fit are found by bisection, so that a few of them among many records cost little.
         """
         try:
             return self._batch(records), []
-        except Exception as error:  # noqa: BLE001  # whatever a value raises, it is looked at alone in the end
+        except Exception as error:  # noqa: BLE001  # a value may raise anything; its record is reported in the end
             if len(records) == 1:
                 return self.empty(), [(start, self._misfit(records[0], error))]
         half = len(records) // 2
@@ -183,22 +183,22 @@ class Schema:
     def _misfit(self, record: Any, error: Exception) -> DataError:
         try:
             self._check_record(0, record)
-        except DataError as told:
-            return told
-        return DataError(f"the record makes no batch: {error}")
+        except DataError as misfit:
+            return misfit
+        return DataError(f"the record can't be converted to a row: {error}")
 
     # -- single rows, as tuples of values in the order of the columns
 
     def values_of(self, record: Any) -> Sequence[Any]:
-        """The values of a dict, or of an instance of ``record``; of what type they are isn't looked at.
+        """Return the values of a dict, or of an instance of ``record``. Their types aren't checked.
 
-        Raises ``DataError`` for anything else, and for a dict that lacks a column.
+        Raises ``DataError`` for any other object, and for a dict that lacks a column.
         """
         try:
             if type(record) is dict or isinstance(record, Mapping):
-                return self._of_dict(record)
-            if self._of_instance is not None and self.record is not None and isinstance(record, self.record):
-                return [_without_dataclasses(value) for value in self._of_instance(record)]
+                return self._dict_values(record)
+            if self._instance_values is not None and self.record is not None and isinstance(record, self.record):
+                return [_without_dataclasses(value) for value in self._instance_values(record)]
         except KeyError as error:
             raise DataError(
                 f"{record!r:.200} has no {error.args[0]!r}", hint=_did_you_mean(error.args[0], list(record))
@@ -207,13 +207,16 @@ class Schema:
         raise DataError(f"{record!r:.200} is a {type(record).__name__}, not {wanted}")
 
     def record_of(self, values: Sequence[Any]) -> Any:
-        """The row of these values as an instance of ``record``, or as a dict."""
+        """Return the row of these values as an instance of ``record``, or as a dict."""
         if self.record is None:
-            return dict(zip(self._names, values))  # noqa: B905 - strict is a third of the time
+            return dict(zip(self._names, values))  # noqa: B905 - strict would take half as long again
         return self._build([[value] for value in values])[0]
 
     def from_values(self, rows: Sequence[Sequence[Any]], where: Callable[[int], str]) -> pl.DataFrame:
-        """A batch of such rows. Raises ``DataError`` for the first that doesn't fit; ``where`` says of its index."""
+        """Return a batch of rows of values.
+
+        Raises ``DataError`` for the first row that doesn't fit; ``where`` maps its index to the start of the message.
+        """
         columns = zip(self.columns.items(), zip(*rows, strict=True), strict=True)
         try:
             return pl.DataFrame([pl.Series(name, column, dtype, strict=True) for (name, dtype), column in columns])
@@ -223,9 +226,9 @@ class Schema:
                     try:
                         pl.Series(name, [value], dtype, strict=True)
                     except Exception as cause:
-                        misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}"
+                        misfit = f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                         raise DataError(f"{where(index)}: {misfit}") from cause
-            raise DataError(f"{len(rows)} rows, each of which fits, make no batch: {error}") from error
+            raise DataError(f"{len(rows)} rows fit one by one, but not as one batch: {error}") from error
 
     def _column(self, name: str, dtype: pl.DataType, records: Sequence[Any]) -> pl.Series:
         values = list(map(self._read(name), records))
@@ -234,7 +237,7 @@ class Schema:
         return pl.Series(name, values, dtype=dtype, strict=True)
 
     def _check_record(self, index: int, record: Any) -> None:
-        """Raise the ``DataError`` for this record, if it is one that doesn't fit."""
+        """Raise ``DataError`` if this record doesn't fit."""
         wanted = self.record.__name__ if self.record else "dict"
         fits = isinstance(record, self.record) if self.record else isinstance(record, Mapping)
         if not fits:
@@ -249,22 +252,22 @@ class Schema:
             except Exception as error:
                 value = self._read(name)(record)
                 raise DataError(
-                    f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}"
+                    f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                 ) from error
 
 
 def as_records(rows: object) -> list[Any]:
-    """The rows that somebody hands over to be written; raises ``UsageError`` for what is no collection of any."""
+    """Return the rows that a user passes for writing as a list. Raises ``UsageError`` if they aren't a collection."""
     if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
         return list(rows)
     raise UsageError(
-        f"rows are a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
-        hint='a single row is a list, too: [{"member": "ann"}]',
+        f"rows must be a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
+        hint='put a single row into a list, too: [{"member": "ann"}]',
     )
 
 
-def _taker(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:
-    """Takes the values of these names out of a record."""
+def _values_getter(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:
+    """Return a function that returns the values of these names in a record."""
     take = getter(*names)
     return (lambda record: (take(record),)) if len(names) == 1 else take
 

@@ -294,4 +294,4 @@ def _check(write: _Write, value: Any, name: str, dtype: pl.DataType) -> None:
 
 
 def _misfit(name: str, value: Any, dtype: pl.DataType) -> DataError:
-    return DataError(f"column {name!r}: {value!r:.100} ({type(value).__name__}) is no {dtype}")
+    return DataError(f"column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}")

@@ -1,10 +1,10 @@
-"""What a system is: an admin, a consumer and a producer. Small contracts, one conformance suite.
+"""The contracts of a system: admin, consumer, and producer or target.
 
-``headrace.testing.check_system`` holds every implementation to what the docstrings here promise;
-the memory system is the reference. Nothing in these contracts names a vendor's type.
+``headrace.testing.check_system`` checks that an implementation keeps what the docstrings here promise. The memory
+system is the reference. Nothing in these contracts names a vendor's type.
 
-Two kinds of system exist. A *record* system (log, memory, kafka) keeps opaque bytes: frames. A *row*
-system (files, sql) keeps tables; it hands out rows, and takes the rows of whole versions as a *target*.
+There are two kinds of system. A *record* system (log, memory, kafka) stores opaque bytes: frames. A *row* system
+(files, sql) stores tables: it returns rows, and takes the rows of whole versions through a *target*.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.core.ids import SSP, Offset
 
 
 class Edge(Enum):
-    """A position that is resolved when reading starts."""
+    """A position that is resolved to an offset when reading starts."""
 
     OLDEST = "oldest"
     UPCOMING = "upcoming"
@@ -32,7 +32,7 @@ Position = Offset | Edge
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What is known of a stream. ``columns`` is the schema its writer declared (name to dtype), if any."""
+    """What is known about a stream. ``columns`` is the schema that its writer declared, if any."""
 
     name: str
     partitions: int
@@ -42,7 +42,7 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The offsets of one partition now: readable from ``oldest``; ``upcoming`` is the next one to come."""
+    """The current offsets of one partition: ``oldest`` is the first readable one, ``upcoming`` the next one."""
 
     oldest: Offset
     upcoming: Offset
@@ -54,7 +54,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A piece of input that could not be read at all; the input's ``on_error`` policy decides its fate."""
+    """A piece of input that couldn't be read at all. The input's ``on_error`` policy decides what happens to it."""
 
     ssp: SSP
     offset: Offset
@@ -64,9 +64,9 @@ class BadRecord:
 
 @dataclass(slots=True)
 class Records:
-    """Consecutive records of one partition. ``next`` is where to go on after the last of them.
+    """Consecutive records of one partition. ``next`` is the offset to continue from after the last of them.
 
-    ``offsets[i]`` is the place of ``payloads[i]``; going on from it reads that record again.
+    ``offsets[i]`` is the offset of ``payloads[i]``; a consumer registered there reads that record again.
     """
 
     ssp: SSP
@@ -77,9 +77,9 @@ class Records:
 
 @dataclass(slots=True)
 class Rows:
-    """Consecutive rows of one partition of a row system; row i stands at ``offset + i``.
+    """Consecutive rows of one partition of a row system; row i has ``offset + i``.
 
-    Unless ``bad`` is set: then the rows stand, in order, at the offsets that are not those of ``bad``.
+    If ``bad`` isn't empty, its records have offsets of this range, and the rows have the others, in order.
     """
 
     ssp: SSP
@@ -91,7 +91,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The partition is at its end, and nothing will ever follow. Polled once, after everything before it."""
+    """The partition has ended: nothing will ever follow. ``poll`` returns it once, after everything before it."""
 
     ssp: SSP
     next: Offset
@@ -104,10 +104,10 @@ class Consumer(Protocol):
     """Reads partitions. One thread uses it."""
 
     def register(self, ssp: SSP, position: Position) -> None:
-        """Begin to read ``ssp`` at ``position``; a second call moves it (that is a seek).
+        """Start reading ``ssp`` at ``position``; a second call seeks.
 
-        Raises ``StreamNotFoundError`` when there is no such partition, ``TrimmedOffsetError`` when an offset
-        lies below the oldest one kept, ``UsageError`` when it lies behind the end.
+        Raises ``StreamNotFoundError`` if there is no such partition, ``TrimmedOffsetError`` if the offset is below the
+        oldest one kept, ``UsageError`` if it is past the end.
         """
         ...
 
@@ -116,27 +116,27 @@ class Consumer(Protocol):
         ...
 
     def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
-        """What is there now, in order within each partition. Never blocks; an empty list is a fine answer.
+        """Return what is available now, in order within each partition. Never blocks; the list may be empty.
 
-        ``ssps`` limits the poll to these (how back-pressure pauses a partition). ``max_bytes`` bounds what is
-        taken from each partition, but one record is always handed out however large it is.
+        ``ssps`` limits the poll to these partitions; back-pressure pauses a partition this way. ``max_bytes`` bounds
+        what is taken from each partition, but at least one available record is returned however large it is.
         """
         ...
 
     def position(self, ssp: SSP) -> Offset:
-        """The next offset that ``poll`` would read."""
+        """Return the next offset that ``poll`` would read."""
         ...
 
     def fileno(self) -> int | None:
-        """A descriptor that turns readable when ``poll`` may have something new, or None: poll by the clock.
+        """Return a descriptor that becomes readable when ``poll`` may return something new; None: poll by the clock.
 
-        ``poll`` clears it, also for partitions that this poll left out, and however much ``max_bytes`` left
-        behind: poll again until nothing comes. It may turn readable for nothing; it must not stay silent.
+        ``poll`` clears it, also for partitions that this poll left out, and regardless of how much ``max_bytes`` held
+        back. So poll until nothing is returned. It may become readable without cause, but must never miss a record.
         """
         ...
 
     def lag(self, ssp: SSP) -> int | None:
-        """How far (in offsets) the position is behind the end of the partition; None when unknown."""
+        """Return how far the position is from the end of the partition, in offsets; None if unknown."""
         ...
 
     def close(self) -> None:
@@ -148,15 +148,15 @@ class Producer(Protocol):
     """Appends records. One thread uses it. Order within a partition is the order of ``send``."""
 
     def send(self, stream: str, partition: int, payload: bytes) -> None:
-        """Hand a record over. May keep it in a bounded buffer until ``flush``."""
+        """Append a record. It may stay in a bounded buffer until ``flush``."""
         ...
 
     def flush(self) -> dict[tuple[str, int], Offset]:
-        """Return when all that was sent is acknowledged: the offset behind the last record of each
-        partition touched since the last flush.
+        """Wait until everything sent is acknowledged.
 
-        Raises ``StorageError`` when something certainly was not written, ``IndeterminateWriteError`` when it
-        may have been, ``StreamSealedError`` when the stream has ended.
+        Return for each partition written since the last flush the offset after its last record. Raises ``StorageError``
+        if something was certainly not written, ``IndeterminateWriteError`` if it may have been, ``StreamSealedError`` if
+        the stream has ended.
         """
         ...
 
@@ -166,23 +166,23 @@ class Producer(Protocol):
 
 
 class Target(Protocol):
-    """A foreign place for results that keeps each writer's position in one transaction with the data.
+    """A foreign system for results that stores each writer's position in one transaction with the data.
 
-    A writer is a text of ids with ``/`` between; its versions rise. A version is published again whenever it isn't
-    known whether it got there, also by a writer's stale copy long after: the position decides, not the caller.
-    ``headrace.testing.contracts.check_target`` holds implementations to this. One thread uses a target.
+    A writer is named by ids joined with ``/``; its versions rise. A version is published again whenever it isn't known
+    whether it arrived, possibly by a zombie long after. The stored position decides whether it counts, not the caller.
+    ``headrace.testing.contracts.check_target`` checks implementations. One thread uses a target.
     """
 
     def position(self, writer: str) -> int:
-        """The highest version that ``writer`` has published; -1 when there is none."""
+        """Return the highest version that ``writer`` has published; -1 if there is none."""
         ...
 
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
         """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
 
-        Does nothing when the position is ``version`` or higher already; that is looked at inside the transaction.
-        ``rows`` are pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call
-        may succeed later; it may also have succeeded. Must not block for more than seconds.
+        Does nothing if the position is already ``version`` or higher; the transaction itself checks this. ``rows`` are
+        pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
+        even then the call may have succeeded. Must not block for more than seconds.
         """
         ...
 
@@ -192,10 +192,10 @@ class Target(Protocol):
 
 
 class Lookup(Protocol):
-    """Finds rows by their keys. One thread uses it at a time; it connects when it is first used."""
+    """Looks rows up by their keys. One thread uses it at a time; it connects when it is first used."""
 
     def read(self, keys: pl.DataFrame) -> pl.DataFrame:
-        """The rows of these keys, which are distinct and not null, with the columns that were asked for.
+        """Return the rows with these keys, in the requested columns. The keys are distinct and not null.
 
         Raises an error whose ``retry`` says whether the same call may succeed later. Must not block for more than
         seconds.
@@ -203,7 +203,7 @@ class Lookup(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything. Called once, maybe from another thread than the one that reads, also while it does."""
+        """Release everything. Called once, possibly from another thread, and while ``read`` is running."""
         ...
 
 
@@ -211,24 +211,23 @@ class Admin(Protocol):
     """Metadata and management of a system's streams."""
 
     def list(self) -> list[str]:
-        """The names of all streams, sorted."""
+        """Return the names of all streams, sorted."""
         ...
 
     def describe(self, stream: str) -> StreamInfo | None:
-        """What is known of a stream; None when there is none."""
+        """Return what is known about a stream; None if it doesn't exist."""
         ...
 
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Create a stream, or return the one that is there if its shape is the same (racing callers agree).
+        """Create a stream, or return the existing one if its shape is the same. Concurrent callers get the same one.
 
-        A caller who names no columns accepts a stream with some.
-
-        Raises ``StreamExistsError`` when it is there with another partition count or schema.
+        Without ``columns`` an existing stream may have any. Raises ``StreamExistsError`` if the stream exists with
+        another partition count or schema.
         """
         ...
 
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """The offsets of each partition, in partition order; raises ``StreamNotFoundError``."""
+        """Return the offsets of each partition, in partition order. Raises ``StreamNotFoundError``."""
         ...
 
     def seal(self, stream: str) -> None:
@@ -236,56 +235,56 @@ class Admin(Protocol):
         ...
 
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Give up what lies below ``before``. Never called but by retention or on a user's order."""
+        """Drop the records below ``before``. Called only by retention or when a user asks for it."""
         ...
 
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Publish how far the readers of ``group`` are (for back-pressure and lag). Cheap; approximate."""
+        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate."""
         ...
 
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """What ``report_position`` last said, by partition, from any process."""
+        """Return the last reported position of each partition, from any process."""
         ...
 
 
 class System(Protocol):
-    """How to get a record system's admin, consumers and producers. A ``SystemSpec`` describes one durably."""
+    """A record system: the factory of its admin, consumers and producers. A ``SystemSpec`` describes one durably."""
 
     def admin(self) -> Admin:
-        """The admin."""
+        """Return the admin."""
         ...
 
     def consumer(self) -> Consumer:
-        """A new consumer; not shared between threads."""
+        """Return a new consumer for one thread."""
         ...
 
     def producer(self) -> Producer:
-        """A new producer; not shared between threads."""
+        """Return a new producer for one thread."""
         ...
 
 
 class RowSystem(Protocol):
-    """How to get a row system's admin, consumers and targets."""
+    """A row system: the factory of its admin, consumers and targets."""
 
     def admin(self) -> Admin:
-        """The admin."""
+        """Return the admin."""
         ...
 
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
-        """A new consumer of rows; raises ``UsageError`` when the system is only written.
+        """Return a new consumer of rows. Raises ``UsageError`` if the system can only be written.
 
-        ``columns`` are those that somebody looks at: others need not be read. None: all of them.
+        ``columns`` are those that the app uses; others need not be read. None means all.
         """
         ...
 
     def target(self, stream: str) -> Target:
-        """A new target; not shared between threads. It connects when it is first used."""
+        """Return a new target for one thread. It connects when it is first used."""
         ...
 
 
 class KeyedSystem(RowSystem, Protocol):
-    """A row system whose rows can be looked up by their keys: what a remote table may live in."""
+    """A row system whose rows can be looked up by their keys. A remote table may be in it."""
 
     def lookup(self, columns: Mapping[str, pl.DataType]) -> Lookup:
-        """A new look-up that finds rows with these columns."""
+        """Return a new lookup of rows with these columns."""
         ...

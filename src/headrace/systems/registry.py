@@ -1,8 +1,8 @@
-"""Which systems there are, and how a description becomes one.
+"""The kinds of system that are installed, and how a ``SystemSpec`` becomes a working system.
 
-A ``SystemSpec`` is frozen data: it travels in plans, to containers and into messages. ``open_system`` and
-``open_row_system`` turn it into a working system in the process that needs it; implementations are imported only then.
-Whether a kind keeps records or rows is known without that: plug-ins of the two kinds have an entry point group each.
+A ``SystemSpec`` is frozen data: plans contain it, and it is sent to containers. ``open_system`` and ``open_row_system``
+make a working system of it in the process that needs one, and import the implementation only then. Record and row
+systems have separate entry point groups, so it is known without an import which of the two a kind is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BUILT_IN = {
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """A system as the app names it: its name in stream ids, its kind, and the options of that kind."""
+    """A system as an app declares it: its name in stream ids, its kind, and the options of that kind."""
 
     name: str
     kind: str
@@ -52,19 +52,19 @@ class SystemSpec:
 
 
 def kinds(group: str) -> dict[str, str]:
-    """Every kind of a group that can be opened here, with where its implementation is."""
+    """Return each kind of a group that is installed here, with the ``module:function`` that opens it."""
     return {point.name: point.value for point in entry_points(group=group)} | _BUILT_IN[group]
 
 
 def keeps_rows(spec: SystemSpec) -> bool:
-    """Whether this is a row system: its outputs are targets, not framed streams. Imports no implementation."""
+    """Whether this is a row system, whose outputs are targets and not framed streams. Imports no implementation."""
     if any(spec.kind in built_in for built_in in _BUILT_IN.values()):
         return spec.kind in _BUILT_IN[ROW_GROUP]
     return spec.kind in kinds(ROW_GROUP)
 
 
 def open_system(spec: SystemSpec) -> System:
-    """The record system that ``spec`` describes; raises ``UsageError`` for a row system, or an unknown one."""
+    """Open the record system that ``spec`` describes. Raises ``UsageError`` for a row system or an unknown kind."""
     if keeps_rows(spec):
         raise UsageError(
             f"system {spec.name!r} of kind {spec.kind!r} keeps rows, not frames",
@@ -74,12 +74,12 @@ def open_system(spec: SystemSpec) -> System:
 
 
 def open_row_system(spec: SystemSpec) -> RowSystem:
-    """The row system that ``spec`` describes; raises ``UsageError`` for a kind that isn't one installed here."""
+    """Open the row system that ``spec`` describes. Raises ``UsageError`` for a record system or an unknown kind."""
     return cast("RowSystem", _factory(spec, ROW_GROUP)(spec.name, spec.options))
 
 
 def _factory(spec: SystemSpec, group: str) -> Callable[[str, Mapping[str, Any]], object]:
-    # Plug-ins are looked for only when none of our own is meant: asking every installed package takes 20 ms.
+    # Plug-ins are searched only for kinds that aren't built in, because reading all entry points takes 20 ms.
     where = _BUILT_IN[group].get(spec.kind) or kinds(group).get(spec.kind)
     if where is None:
         known = sorted([*kinds(GROUP), *kinds(ROW_GROUP)])

@@ -1,6 +1,7 @@
-"""What a function of the user's writes to, as a row system: there is nothing to create and nothing to read.
+"""A remote table that is read and written by the user's functions, as a row system.
 
-The runtime doesn't publish there by a target, as functions keep no positions: see ``runtime.publishing_calls``.
+There is nothing to create, and nothing to read as a stream. There is no target either, because functions keep no
+positions; ``runtime.outputs.function_publisher`` calls them instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headrace.systems.base import Admin, Consumer, Extent, RowSystem, StreamInfo
 
 @dataclass(frozen=True)
 class RemoteSystem(Admin, RowSystem):
-    """See ``RowSystem``; and its own admin."""
+    """The row system of one remote table, and its own admin."""
 
     name: str
 
@@ -30,17 +31,17 @@ class RemoteSystem(Admin, RowSystem):
 
     @override
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
-        """Refused: functions are asked by key."""
+        """Refuse: functions look rows up by key."""
         self._refuse("can't be read as a stream")
 
     @override
     def target(self, stream: str) -> Target:
-        """Refused: functions keep no positions."""
+        """Refuse: functions keep no positions."""
         self._refuse("has no target")
 
     @override
     def list(self) -> builtins.list[str]:
-        """See ``Admin``; what is there isn't known."""
+        """Return nothing: which tables exist isn't known."""
         return []
 
     @override
@@ -49,39 +50,34 @@ class RemoteSystem(Admin, RowSystem):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """See ``Admin``; the user has created it."""
+        """Create nothing: the user has already created the table."""
         return StreamInfo(stream, partitions, columns)
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """Refused."""
         self._refuse("has no offsets")
 
     @override
     def seal(self, stream: str) -> None:
-        """Refused."""
         self._refuse("can't be sealed")
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Refused."""
         self._refuse("can't be trimmed")
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Refused."""
         self._refuse("isn't read as a stream")
 
     @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """None are reported."""
         return {}
 
     def _refuse(self, why: str) -> NoReturn:
-        raise UsageError(f"the remote table {self.name} {why}", hint="look at the place that its functions write to")
+        raise UsageError(f"the remote table {self.name} {why}", hint="use the service that its functions call")
 
 
 def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:
-    """What a ``SystemSpec`` of this kind describes: nothing but its name."""
+    """Open the system of a ``SystemSpec`` of kind ``remote``, which has only a name and no options."""
     del options
     return RemoteSystem(name.removeprefix("remote-"))

@@ -171,7 +171,7 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "shared": (lambda a, v: a.task(Shared(), {"v": v}, id="t"), "stores of one id, 'first'", "of its own"),
     "key": (lambda a, v: a.task(BadKey(), {"v": v}, id="t"), "store 'kept': column 'a'", "take a struct apart"),
     "output": (lambda a, v: a.task(Alerts(), {"v": v}, {"a b": OUT}, id="t"), "the output 'a b'", "letters"),
-    "schema": (lambda a, v: a.task(Alerts(), {"v": v}, {"a": 3}, id="t"), "is no schema", "dict"),
+    "schema": (lambda a, v: a.task(Alerts(), {"v": v}, {"a": 3}, id="t"), "is not a schema", "dict"),
     "time": (
         lambda a, v: a.task(Alerts(), {"v": v}, {"a": OUT}, event_time="at", id="t"),
         "unknown column 'at'|no column 'at'",

@@ -69,25 +69,25 @@ def test_the_owner_learns_that_it_was_replaced():
     changelog = Changelog(1, "w", None)
     changelog.owned_by(2)
     read(changelog, abort(2), abort(1))
-    assert not changelog.lost
+    assert not changelog.replaced
     read(changelog, abort(3))
-    assert changelog.lost
-    assert isinstance(changelog.verdict(T), FencedError)
+    assert changelog.replaced
+    assert isinstance(changelog.stop_reason(T), FencedError)
 
 
 def test_the_owner_learns_of_a_second_writer():
     changelog = Changelog(1, "w", None)
     changelog.owned_by(2)
     read(changelog, abort(2), abort(2, "x"))
-    assert changelog.lost
-    assert "also to writer x" in str(changelog.verdict(T))
+    assert changelog.replaced
+    assert "also to writer x" in str(changelog.stop_reason(T))
 
 
 def test_the_own_commit_may_be_vouched_for():
     changelog = Changelog(1, "w", None)
     read(changelog, abort(1))
     header, _ = commit(1, 5, 0)
-    changelog.own(40, header, CommitRecord(generation=1, version=0, next_version=1))
+    changelog.take_own_commit(40, header, CommitRecord(generation=1, version=0, next_version=1))
     assert changelog.local == LocalCheckpoint(40, 1, 0)
     assert read(changelog, commit(1, 6, 1)) == [ReplayStep.APPLY]
 
@@ -95,13 +95,13 @@ def test_the_own_commit_may_be_vouched_for():
 @pytest.mark.parametrize(
     ("records", "says"),
     [
-        ([change(1, 2)], "begins at offset 0 in the midst of generation 1"),
+        ([change(1, 2)], "starts at offset 0 in the middle of generation 1"),
         ([abort(1), change(1, 3)], r"is CHANGE \(1, #3\) after \(1, #1\)"),
         ([abort(1), commit(2, 1, 0)], r"is COMMIT \(2, #1\) after \(1, #1\)"),
-        ([abort(1), commit(1, 2, 4), commit(1, 3, 4)], "is of version 4, the one before it of 4"),
-        ([(Header(Kind.USER, 1, 1, 0, 1), b"")], "in the midst of generation 1"),
+        ([abort(1), commit(1, 2, 4), commit(1, 3, 4)], "has version 4, but the commit before it has 4"),
+        ([(Header(Kind.USER, 1, 1, 0, 1), b"")], "in the middle of generation 1"),
         ([abort(1), (Header(Kind.USER, 1, 1, 0, 2), b"")], "is a USER frame"),
-        ([(Header(Kind.ABORT, 2, 1, 0, 1), b"")], "is of producer 2, but this is the changelog of producer 1"),
+        ([(Header(Kind.ABORT, 2, 1, 0, 1), b"")], "is from producer 2, but this is the changelog of producer 1"),
     ],
 )
 def test_a_damaged_changelog_is_refused(records, says):

@@ -19,7 +19,7 @@ def test_the_page_is_up_to_date():
 
 
 def test_an_unknown_drawing_is_an_error():
-    with pytest.raises(UsageError, match="nothing is drawn by the name 'cat'"):
+    with pytest.raises(UsageError, match="there is no drawing named 'cat'"):
         redraw("<!-- drawn: cat -->\n<!-- end -->")
 
 
@@ -35,7 +35,7 @@ def test_pages_are_redrawn_in_place(tmp_path, capsys):
 
 def test_the_tables_name_methods_and_phases_that_are_there():
     for step in STEPS:
-        names = [step.gives, step.effect, *(guard for guard, _ in step.then)]
+        names = [step.instruction, step.effect, *(guard for guard, _ in step.then)]
         assert all(callable(getattr(ProtocolMachine, name)) for name in names)
         assert not step.then or step.then[-1][0] == "always"
     assert all(callable(getattr(ProtocolMachine, name)) for d in DECISIONS for name in (d.when, d.then))

@@ -141,7 +141,7 @@ def test_in_mid_stream_a_restore_may_be_a_late_one():
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
-        ([restore(1, 0), user(1, 3)], r"after \(1, #1\) comes USER \(1, #3\) at offset 10"),
+        ([restore(1, 0), user(1, 3)], r"received USER \(1, #3\) at offset 10 after \(1, #1\)"),
         ([restore(1, 0), user(2, 2)], "without the restore frame"),
         ([restore(1, 0), restore(2, 5)], "committed through #5"),
         ([user(1, 1)], "without the restore frame"),

@@ -91,12 +91,12 @@ def test_a_change_has_these_bytes():
         (decode_commit, json.dumps(json.loads(GOLDEN) | {"format": 9}).encode(), "commit record of format 9"),
         (decode_abort, b'{"format":1}', "unreadable abort record"),
         (decode_abort, b'{"format":2,"generation":1,"writer":""}', "abort record of format 2"),
-        (LocalCheckpoint.decode, b"\x01", "has 21 bytes, this has 1"),
+        (LocalCheckpoint.decode, b"\x01", "has 21 bytes, this one has 1"),
         (LocalCheckpoint.decode, b"\x02" + b"\x00" * 20, "local checkpoint of format 2"),
         (Change.decode, b"\x01", "at least 3 bytes"),
         (Change.decode, b"\x05\x00\x00", "change of format 5"),
-        (Change.decode, b"\x01\x00\x09abc", "names a store in 9 bytes, but only 3 follow"),
-        (Change.decode, b"\x01\x00\x01\xff", "not UTF-8"),
+        (Change.decode, b"\x01\x00\x09abc", "has a store name of 9 bytes, but only 3 follow"),
+        (Change.decode, b"\x01\x00\x01\xff", "isn't UTF-8"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_words(decode, data, says):

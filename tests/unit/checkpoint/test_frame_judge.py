@@ -52,19 +52,19 @@ def refusal(*arguments):
 
 
 def test_a_gap_is_an_error(one):
-    assert "after (1, #1) comes USER (1, #3) at offset 10" in refusal(one, plain(1, 1, 3))
+    assert "received USER (1, #3) at offset 10 after (1, #1): frames are missing" in refusal(one, plain(1, 1, 3))
 
 
 def test_a_restore_above_what_came_is_an_error(one):
-    assert "comes RESTORE (2, #6), committed through #5, at offset 10" in refusal(one, restore(1, 2, -1, 5, 0))
+    assert "received RESTORE (2, #6), committed through #5, at offset 10" in refusal(one, restore(1, 2, -1, 5, 0))
 
 
 def test_a_generation_begins_with_its_restore(one):
-    assert "without the restore frame that begins a generation" in refusal(one, plain(1, 2, 2))
+    assert "without the restore frame that starts a generation" in refusal(one, plain(1, 2, 2))
 
 
 def test_an_unknown_producer_is_an_error(one):
-    assert "a frame of producer 7, which the plan doesn't name" in refusal(one, plain(7, 1, 1))
+    assert "the frame is from producer 7, which the plan doesn't name" in refusal(one, plain(7, 1, 1))
 
 
 def test_a_restore_that_undoes_nothing_is_noted(one):
@@ -130,7 +130,7 @@ def test_a_restore_forgets_what_is_buffered_and_void(one):
 
 
 def test_labels_do_not_fall_below_what_is_buffered(one):
-    assert "comes a frame of version 5 at offset 20, behind one of version 6" in refusal(
+    assert "the frame at offset 20 is labelled 5, but an earlier frame is labelled 6" in refusal(
         one, plain(1, 1, 2, 6), plain(1, 1, 3, 5)
     )
 
@@ -139,16 +139,16 @@ def test_a_producer_that_has_not_spoken_is_waited_for():
     receiving = FrameJudge({A0: (1, 2)}, barriers=True)
     frames(receiving, restore(1, 1, -1, 0, 9))
     assert receiving.closed_through == -1
-    assert receiving.holding_up() == [(A0, 2)]
+    assert receiving.waiting_for() == [(A0, 2)]
 
 
 def test_control_frames_need_their_message(one):
     assert "CHECKPOINT frame" in refusal(one, (Header(Kind.CHECKPOINT, 1, 1, 0, 2), None))
-    assert "RESTORE frame was received without its message" in refusal(one, (Header(Kind.RESTORE, 1, 2, 0, 2), None))
+    assert "a RESTORE frame came without its message" in refusal(one, (Header(Kind.RESTORE, 1, 2, 0, 2), None))
 
 
 def test_changelog_frames_do_not_belong_in_streams(one):
-    assert "a COMMIT frame doesn't belong in a stream" in refusal(one, (Header(Kind.COMMIT, 1, 1, 0, 2), None))
+    assert "a COMMIT frame belongs only in a changelog" in refusal(one, (Header(Kind.COMMIT, 1, 1, 0, 2), None))
 
 
 def test_every_kind_of_stream_frame_ends_in_a_row_without_condition():

@@ -77,7 +77,7 @@ def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
     assert reader.receive(A0, *checkpoint(1, 1, 0, 3)) is Verdict.TAKEN
     reader.run()
     assert reader.take() == []
-    assert reader.machine.holding_up() == [(A0, 2)]
+    assert reader.machine.waiting_for() == [(A0, 2)]
     reader.receive(A0, *checkpoint(2, 1, 0, 2))
     reader.run()
     assert reader.take() == COMMIT
@@ -94,7 +94,7 @@ def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_c
     stamped = reader.machine.stamp(B, 0)
     assert stamped.version == 0
     reader.machine.performed()
-    with pytest.raises(ProtocolError, match="not while"):
+    with pytest.raises(ProtocolError, match="stamp was called while appending"):
         reader.machine.stamp(B, 0)
     reader.run(until="ReadChangelog")
     (output,) = (one for one in reader.machine._sealed[1].outputs if one.partition == 0)
@@ -193,10 +193,10 @@ def test_two_writers_of_one_generation_stop(source):
     source.run()
     rival = Host(source.config, source.changelog, writer="x", generations=iter([1]))
     stop = rival.run()
-    with pytest.raises(ProtocolError, match="was given twice, also to writer w"):
+    with pytest.raises(ProtocolError, match="was issued twice, also to writer w"):
         raise stop.error
     source.machine.tick(10_000)
-    with pytest.raises(ProtocolError, match="was given twice, also to writer x"):
+    with pytest.raises(ProtocolError, match="was issued twice, also to writer x"):
         raise source.run().error
 
 
@@ -269,14 +269,14 @@ def test_unversioned_parents_never_roll_back_or_hold_up_an_exactly_once_task(rea
         reader.run()
     assert reader.receive(A0, user(1, 1, 2, UNVERSIONED)) is Verdict.PROCESS
     assert reader.receive(A0, *restore(1, 2, UNVERSIONED, 0, UNVERSIONED)) is Verdict.TAKEN
-    assert reader.machine.holding_up() == []
+    assert reader.machine.waiting_for() == []
 
 
 def test_a_host_may_vouch_for_what_it_wrote_itself(source):
     source.run()
     source.machine.tick(10_000)
     source.run(until="ReadChangelog")
-    source.machine.unbroken(len(source.changelog) - 1)
+    source.machine.confirm_own_commit(len(source.changelog) - 1)
     source.machine.performed()
     source.run()
     assert source.machine.version == 0
@@ -297,11 +297,11 @@ def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_w
 @pytest.mark.parametrize(
     ("act", "says"),
     [
-        (lambda machine: machine.performed(), "nothing was asked for"),
+        (lambda machine: machine.performed(), "no instruction is to be performed"),
         (lambda machine: machine.start(1, None), "generation 1 can't start while generation 1 is running"),
-        (lambda machine: machine.seal(), "not while running"),
-        (lambda machine: machine.rebase(None), "not while running"),
-        (lambda machine: machine.unbroken(0), "not while running"),
+        (lambda machine: machine.seal(), "seal was called while running"),
+        (lambda machine: machine.rebase(None), "rebase was called while running"),
+        (lambda machine: machine.confirm_own_commit(0), "confirm_own_commit was called while running"),
     ],
 )
 def test_a_host_out_of_turn_is_told_so(source, act, says):
@@ -314,7 +314,7 @@ def test_no_frame_is_received_during_a_commit(reader):
     heard(reader)
     reader.receive(A0, *checkpoint(1, 1, 0, 2))
     reader.receive(A0, *checkpoint(2, 1, 0, 2))
-    with pytest.raises(ProtocolError, match="while there is something to perform"):
+    with pytest.raises(ProtocolError, match="while an instruction is to be performed"):
         reader.receive(A0, user(1, 1, 3, 1))
     assert isinstance(reader.run(until="FlushOutputs"), FlushOutputs)
     with pytest.raises(ProtocolError, match="flushing"):

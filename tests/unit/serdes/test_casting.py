@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from headrace.core.errors import DataError
-from headrace.serdes.casting import Fit, cast_column, fit_of
+from headrace.serdes.casting import CastSafety, cast_column, cast_safety
 
 INTS = [pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64(), pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64()]
 FLOATS = [pl.Float32(), pl.Float64()]
@@ -35,8 +35,10 @@ def test_integers_are_called_lossless_exactly_when_their_bounds_survive(
         survives = abs(max(exact)) <= 2 ** (24 if expected == pl.Float32 else 53)
     else:
         survives = bounds.cast(expected, strict=False).null_count() == 0
-    fit = fit_of(found, expected)
-    assert fit is (Fit.SAME if found == expected else Fit.LOSSLESS if survives else Fit.BY_VALUE)
+    safety = cast_safety(found, expected)
+    assert safety is (
+        CastSafety.SAME if found == expected else CastSafety.LOSSLESS if survives else CastSafety.BY_VALUE
+    )
 
 
 CASES: list[tuple[Any, Any, list[Any], list[Any], list[int]]] = [

@@ -96,8 +96,8 @@ def test_no_schema_is_bytes_and_a_schema_is_itself() -> None:
     ("declared", "message"),
     [
         ({}, "at least one column"),
-        ("ts:int", "is no schema"),
-        (int, "is no schema"),
+        ("ts:int", "is not a schema"),
+        (int, "is not a schema"),
         ({"a": int}, "column 'a'"),
     ],
 )
@@ -222,9 +222,9 @@ def test_no_records_are_an_empty_batch(schema: Schema) -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"member": "b", "ts": "late"}, r"record 2, column 'ts': 'late' \(str\) is no Int64"),
-        ({"member": 5, "ts": 1}, r"record 2, column 'member': 5 \(int\) is no String"),
-        ({"member": "b", "ts": 1.5}, r"record 2, column 'ts': 1.5 \(float\) is no Int64"),
+        ({"member": "b", "ts": "late"}, r"record 2, column 'ts': 'late' \(str\) is not of type Int64"),
+        ({"member": 5, "ts": 1}, r"record 2, column 'member': 5 \(int\) is not of type String"),
+        ({"member": "b", "ts": 1.5}, r"record 2, column 'ts': 1.5 \(float\) is not of type Int64"),
         ({"member": "b", "ts": 2**70}, "record 2, column 'ts'"),
         ({"member": "b"}, "record 2 has no 'ts'"),
         (None, "record 2 is a NoneType, not a dict"),
@@ -241,7 +241,7 @@ def test_records_of_a_dataclass_are_checked_too() -> None:
     schema = Schema.of(Visit)
     with pytest.raises(DataError, match="record 1 is a dict, not a Visit"):
         schema.from_records([VISIT, {"member": "a"}])
-    with pytest.raises(DataError, match=r"record 1, column 'price': 'dear' \(str\) is no Float64"):
+    with pytest.raises(DataError, match=r"record 1, column 'price': 'dear' \(str\) is not of type Float64"):
         schema.from_records([VISIT, dataclasses.replace(VISIT, price="dear")])  # type: ignore[arg-type]
     with pytest.raises(DataError, match="record 0, column 'place'"):
         schema.from_records([dataclasses.replace(VISIT, place=5)])  # type: ignore[arg-type]
@@ -255,4 +255,4 @@ def test_sifting_takes_what_fits_and_says_what_is_wrong_with_the_rest(values: li
     assert table.schema == pl.Schema({"n": pl.Int64})
     assert table["n"].to_list() == [value for value in values if value is None or isinstance(value, int)]
     assert [index for index, _ in wrong] == [i for i, value in enumerate(values) if isinstance(value, str | list)]
-    assert all("is no Int64" in error.message for _, error in wrong)
+    assert all("is not of type Int64" in error.message for _, error in wrong)

@@ -97,7 +97,7 @@ def test_a_value_is_what_the_columnar_encoding_makes_of_it(row: Row) -> None:
     ],
 )
 def test_a_key_of_another_type_is_refused_by_the_name_of_its_column(dtype: pl.DataType, value: Any) -> None:
-    with pytest.raises(DataError, match=f"column 'second': .* is no {dtype}"):
+    with pytest.raises(DataError, match=f"column 'second': .* is not of type {dtype}"):
         ScalarKeys({"first": pl.String(), "second": dtype}).encode(("a", value))
 
 

@@ -254,7 +254,7 @@ def test_what_is_no_collection_of_rows_is_not_written(tmp_path: Path) -> None:
     hr.streams.create_stream("numbers", 1, {"n": pl.Int64}, home=tmp_path)
     with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         for rows in (5, {"n": 5}, "n"):
-            with pytest.raises(UsageError, match="rows are a DataFrame, or a list of dicts"):
+            with pytest.raises(UsageError, match="rows must be a DataFrame, or a list of dicts"):
                 writer.write(rows)  # type: ignore[arg-type]
 
 

@@ -138,7 +138,10 @@ def test_committed_results_are_those_that_a_crash_can_no_longer_take_back() -> N
 
 @pytest.mark.parametrize("rows", [5, None, "text", b"bytes", {"member": "a", "ts": 1}])
 def test_what_is_no_collection_of_rows_is_refused(rows: object) -> None:
-    with counting().test() as t, pytest.raises(hr.errors.UsageError, match="rows are a DataFrame, or a list of dicts"):
+    with (
+        counting().test() as t,
+        pytest.raises(hr.errors.UsageError, match="rows must be a DataFrame, or a list of dicts"),
+    ):
         t.feed("views", rows)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Management of the log's streams. Holds no state: threads may share one."""
+"""Management of the log's streams. The admin holds no state, so threads may share one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.systems.log.partition import PartitionFile
 
 
 class LogAdmin(Admin):
-    """See ``Admin``."""
+    """The admin of the log in the folder ``root``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -35,12 +35,11 @@ class LogAdmin(Admin):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """See ``Admin``. Naming no columns accepts a stream that is there with some."""
         return StreamFolder(self._root, stream).create(partitions, columns)
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """See ``Admin``. Offsets are byte positions; an untrimmed partition begins behind its file header."""
+        """Return the offsets of each partition: byte positions, of which the first one follows the file header."""
         folder = StreamFolder(self._root, stream)
         info = folder.require_info()
         seal = folder.read_seal()
@@ -58,10 +57,10 @@ class LogAdmin(Admin):
 
     @override
     def seal(self, stream: str) -> None:
-        """See ``Admin``.
+        """End the stream. The seal file is written before the seal records.
 
-        The seal file comes first: who finds none after a write knows that the write lies before every seal. A
-        second seal, by a racing or a repeated call, changes nothing: the first one in the file counts.
+        So a writer that finds no seal file after a write knows that its records precede every seal record. Another seal
+        record, from a concurrent or repeated call, changes nothing: the first one in the partition counts.
         """
         folder = StreamFolder(self._root, stream)
         info = folder.require_info()
@@ -84,12 +83,15 @@ class LogAdmin(Admin):
         finally:
             file.close()
         if first is None:
-            raise StorageError(f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there")
+            raise StorageError(
+                f"{folder.name}[{partition}]: the seal just written to {file.path} isn't there",
+                hint="another program changed the file, or the file system lost the write",
+            )
         return first
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """See ``Admin``. ``before`` is the offset of a record, or the end. The blocks go back to the disk."""
+        """Drop the records below ``before``, which is the offset of a record or the end, and free their disk blocks."""
         folder = StreamFolder(self._root, ssp.stream.name)
         folder.require_partition(ssp.partition)
         if before <= folder.read_trim(ssp.partition):
@@ -101,8 +103,11 @@ class LogAdmin(Admin):
         finally:
             file.close()
         if not fits:
-            raise UsageError(f"{ssp}: can't trim before {before}: no record begins there (the end is {end})")
-        # The point first: a reader that finds zeros then learns why.
+            raise UsageError(
+                f"{ssp}: can't trim before {before}: no record begins there (the end is {end})",
+                hint="headrace stream read --offsets shows the offsets of records",
+            )
+        # The trim point is written first, so that a reader that finds zeros can learn why.
         folder.write_trim(ssp.partition, before)
         punch(file.path, segment.FILE_HEADER_SIZE, before)
 
@@ -127,4 +132,4 @@ def _append(path: Path, record: bytes) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        raise StorageError(f"can't append to {path}: {error}", hint="make room, then seal again") from error
+        raise StorageError(f"can't append to {path}: {error}", hint="make room on the disk, then seal again") from error

@@ -1,7 +1,7 @@
-"""Wake a reader when a file grows: inotify on Linux, nothing elsewhere.
+"""Wakes a reader when a file grows: inotify on Linux, nothing elsewhere.
 
-The kernel queues an event for each write call, also by other processes on this machine. Writes from another
-machine (a network file system) bring none, so readers look at the sizes once in a while all the same.
+The kernel queues an event for each write call of any process on this machine. Writes from another machine, on a network
+file system, cause none, so readers also check file sizes from time to time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 16
 
 
 class FileWatcher:
-    """An inotify instance. ``open`` gives None where there is none to have."""
+    """An inotify instance. ``fd`` becomes readable when a watched file was written."""
 
     def __init__(self, fd: int, libc: ctypes.CDLL) -> None:
         self.fd = fd
@@ -30,7 +30,7 @@ class FileWatcher:
 
     @classmethod
     def open(cls) -> FileWatcher | None:
-        """A new one; None on other systems, or when the user has used up the allowance of instances."""
+        """Return a new watcher; None on other systems, or if the user's limit of inotify instances is reached."""
         if not sys.platform.startswith("linux"):
             return None
         libc = ctypes.CDLL(None, use_errno=True)
@@ -39,7 +39,7 @@ class FileWatcher:
         return cls(fd, libc) if fd >= 0 else None
 
     def watch(self, path: Path) -> int:
-        """Watch a file; the number names it in ``drain``. The same file gives the same number."""
+        """Watch a file and return the number that stands for it in ``drain``. A file always has the same number."""
         number = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MODIFY))
         if number < 0:
             code = ctypes.get_errno()
@@ -48,11 +48,11 @@ class FileWatcher:
         return number
 
     def unwatch(self, number: int) -> None:
-        """Stop watching. A file that is gone has no watch any more, which is as good."""
+        """Stop watching a file. Does nothing if the file was deleted, since its watch is gone too."""
         self._libc.inotify_rm_watch(self.fd, number)
 
     def drain(self) -> set[int] | None:
-        """Which watched files were written since the last call; None when that is no longer known."""
+        """Return the numbers of the files written since the last call; None if the kernel's queue has overflowed."""
         changed: set[int] = set()
         known = True
         while True:
@@ -60,13 +60,13 @@ class FileWatcher:
                 data = os.read(self.fd, _READ_BYTES)
             except BlockingIOError:
                 return changed if known else None
-            at = 0
-            while at < len(data):
-                number, mask, _, name_length = _EVENT.unpack_from(data, at)
-                at += _EVENT.size + name_length
+            start = 0
+            while start < len(data):
+                number, mask, _, name_length = _EVENT.unpack_from(data, start)
+                start += _EVENT.size + name_length
                 changed.add(number)
                 known = known and not mask & _OVERFLOW
 
     def close(self) -> None:
-        """Release it."""
+        """Release the instance."""
         os.close(self.fd)

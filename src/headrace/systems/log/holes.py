@@ -1,4 +1,4 @@
-"""Give the blocks of a trimmed range back to the disk, where the file system can."""
+"""Frees the disk blocks of a trimmed range, if the file system supports that."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def punch(path: Path, start: int, stop: int) -> bool:
-    """Free the whole blocks in ``start <= byte < stop``; the file keeps its size, they read as zeros.
+    """Free the blocks that are wholly in ``start <= byte < stop``. They read as zeros; the file keeps its size.
 
-    False when this system can't: the bytes then stay where they are, which costs nothing but room.
+    Returns False if this system can't: the bytes then stay, which costs only disk space.
     """
     start = (start + _BLOCK - 1) // _BLOCK * _BLOCK
     stop = stop // _BLOCK * _BLOCK

@@ -1,15 +1,15 @@
-"""Where a stream's files lie, and the small files that are replaced whole.
+"""The files of a stream, and access to the small ones, which are replaced as a whole.
 
 ::
 
-    <root>/<stream>/stream.json          partition count and columns; made once
-    <root>/<stream>/p00000.log           one file a partition (``segment`` says what is in it)
-    <root>/<stream>/p00000.trim          the trim point: what lies below is given up
-    <root>/<stream>/seal.json            the stream has an end; where, once all partitions have it
-    <root>/<stream>/positions/<group>    8 bytes a partition: how far a reader group is
+    <root>/<stream>/stream.json          partition count and columns; written once
+    <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
+    <root>/<stream>/p00000.trim          the trim point: records below it are dropped
+    <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
+    <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
 
-A stream is made in a hidden folder and renamed into place, so that it is there whole or not at all and one of
-several racing creators wins. Everything here is a local file operation; nothing waits for another process.
+A stream is created in a hidden folder and renamed into place. So it exists completely or not at all, and one of several
+concurrent creators wins. Everything here is a local file operation; nothing waits for another process.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _POSITION = struct.Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """The stream is ended. ``ends`` is where, by partition; None while the one who seals is still at it."""
+    """The stream has ended. ``ends`` has the end offset of each partition; None while sealing is in progress."""
 
     ends: tuple[Offset, ...] | None
 
@@ -59,22 +59,22 @@ class StreamFolder:
         self.path = root / stream
 
     def log(self, partition: int) -> Path:
-        """The records of a partition."""
+        """The file with the records of a partition."""
         return self.path / f"p{partition:05d}.log"
 
     def trim(self, partition: int) -> Path:
-        """The trim point of a partition; no such file: nothing was trimmed."""
+        """The file with the trim point of a partition; absent if nothing was trimmed."""
         return self.path / f"p{partition:05d}.trim"
 
     @property
     def seal(self) -> Path:
-        """Is there from the moment on that the stream takes no more records."""
+        """The file that exists from the moment when the stream takes no more records."""
         return self.path / "seal.json"
 
     # -- stream.json -----------------------------------------------------------------------------------
 
     def read_info(self) -> StreamInfo | None:
-        """What ``stream.json`` says; None when there is no such stream."""
+        """Read ``stream.json``. None if there is no such stream."""
         path = self.path / "stream.json"
         try:
             data = _read_json(path)
@@ -86,10 +86,12 @@ class StreamFolder:
                 self.name, int(data["partitions"]), None if columns is None else columns_from_json(columns)
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{path}: unreadable: {error!r}") from error
+            raise DataError(
+                f"{path}: a field is missing or wrong: {error!r}", hint="put the file back as Headrace wrote it"
+            ) from error
 
     def require_info(self) -> StreamInfo:
-        """As ``read_info``, but a missing stream is an error."""
+        """Read ``stream.json``. Raises ``StreamNotFoundError`` if there is no such stream."""
         info = self.read_info()
         if info is None:
             raise StreamNotFoundError(
@@ -99,7 +101,7 @@ class StreamFolder:
         return info
 
     def require_partition(self, partition: int) -> StreamInfo:
-        """The stream's info; raises ``StreamNotFoundError`` when it has no such partition."""
+        """Read ``stream.json``. Raises ``StreamNotFoundError`` if the stream has no such partition."""
         info = self.require_info()
         if not 0 <= partition < info.partitions:
             raise StreamNotFoundError(
@@ -108,24 +110,24 @@ class StreamFolder:
         return info
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
-        """Make the stream, or return the one that is there; see ``Admin.create``."""
+        """Create the stream, or return the existing one if its shape is the same, as ``Admin.create`` says."""
         wanted = wanted_info(self.name, partitions, columns)
-        there = self.read_info()
-        if there is not None:
-            return agree(there, wanted)
+        found = self.read_info()
+        if found is not None:
+            return require_same_shape(found, wanted)
         root = self.path.parent
-        making = root / f".{self.name}-{uuid.uuid4().hex}"
+        staging = root / f".{self.name}-{uuid.uuid4().hex}"
         try:
             root.mkdir(parents=True, exist_ok=True)
-            making.mkdir()
-            self._fill(making, wanted)
-            making.rename(self.path)
+            staging.mkdir()
+            self._fill(staging, wanted)
+            staging.rename(self.path)
         except OSError as error:
-            shutil.rmtree(making, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise StorageError(f"can't create stream {self.name!r} in {root}: {error}") from error
-        # Whoever's rename came first made the stream: what is there now may be another's.
-        return agree(self.require_info(), wanted)
+        # The first rename wins, so the stream that exists now may be another caller's.
+        return require_same_shape(self.require_info(), wanted)
 
     def _fill(self, folder: Path, info: StreamInfo) -> None:
         (folder / "positions").mkdir()
@@ -139,22 +141,24 @@ class StreamFolder:
     # -- the trim point, the seal, reported positions ------------------------------------------------------
 
     def read_trim(self, partition: int) -> Offset:
-        """The oldest offset kept."""
+        """Return the oldest offset that is kept."""
         path = self.trim(partition)
         try:
             text = path.read_text()
         except FileNotFoundError:
             return segment.FILE_HEADER_SIZE
         if not text.strip().isdigit():
-            raise CorruptLogError(f"{path}: {text[:40]!r} is not an offset")
+            raise CorruptLogError(
+                f"{path}: {text[:40]!r} is not an offset", hint="the file was damaged: put it back as it was"
+            )
         return int(text)
 
     def write_trim(self, partition: int, before: Offset) -> None:
-        """Move the trim point."""
+        """Set the oldest offset that is kept."""
         replace_file(self.trim(partition), f"{before}\n")
 
     def read_seal(self) -> Seal | None:
-        """Whether the stream has ended."""
+        """Read the seal; None if the stream hasn't ended."""
         try:
             ends = _read_json(self.seal)["ends"]
         except FileNotFoundError:
@@ -162,12 +166,12 @@ class StreamFolder:
         return Seal(None if ends is None else tuple(ends))
 
     def write_seal(self, seal: Seal) -> None:
-        """Say that the stream has ended."""
+        """Write the seal: from now on the stream has ended."""
         ends = None if seal.ends is None else list(seal.ends)
         replace_file(self.seal, json.dumps({"version": FORMAT_VERSION, "ends": ends}) + "\n")
 
     def write_position(self, partition: int, group: str, position: Offset) -> None:
-        """One write of 8 bytes; 0 stands for nothing reported, so offsets are kept plus one."""
+        """Store the position of a reader group, in one write of 8 bytes. 0 means none, so offsets are stored plus 1."""
         path = self.path / "positions" / check_id("group", group)
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -181,7 +185,7 @@ class StreamFolder:
             raise StorageError(f"can't report the position of {group!r} in {path}: {error}") from error
 
     def read_positions(self, group: str) -> dict[int, Offset]:
-        """What was reported, by partition."""
+        """Return the stored position of each partition that has one."""
         try:
             data = (self.path / "positions" / check_id("group", group)).read_bytes()
         except FileNotFoundError:
@@ -191,55 +195,55 @@ class StreamFolder:
 
 
 def require_there(path: Path, opened: os.stat_result, what: str) -> None:
-    """Raise ``StreamNotFoundError`` when ``path`` isn't the file ``opened`` any more: it was taken away meanwhile."""
+    """Raise ``StreamNotFoundError`` if ``path`` is no longer the file ``opened``: it was deleted or replaced."""
     try:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         raise _gone(what, path) from None
     if not os.path.samestat(found, opened):
         raise StreamNotFoundError(
-            f"{what} was replaced while it was in use: another stream of that name is there now ({path})",
-            hint="put the folder of the old one back, and start again; "
-            "an app that shall go on with the new one has to begin anew, under another app name",
+            f"{what} was replaced while it was in use: another stream with that name is there now ({path})",
+            hint="put the folder of the old stream back, and start again; "
+            "to use the new stream, start over under another app name",
         )
 
 
 def _gone(what: str, path: Path) -> StreamNotFoundError:
     return StreamNotFoundError(
-        f"{what} was deleted or moved away while it was in use: {path} isn't there any more",
+        f"{what} was deleted or moved away while it was in use: {path} doesn't exist any more",
         hint="put the folder of the stream back as it was, and start again; "
-        "an app that shall do without what was in it has to begin anew, under another app name",
+        "to continue without its messages, start over under another app name",
     )
 
 
 def stream_names(root: Path) -> list[str]:
-    """The streams of a log, sorted."""
+    """Return the names of a log's streams, sorted."""
     if not root.is_dir():
         return []
     return sorted(path.parent.name for path in root.glob("[!.]*/stream.json"))
 
 
 def wanted_info(name: str, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
-    """The shape a caller asks for; raises ``DeclarationError`` when there is no such shape."""
+    """Return the requested shape of a stream. Raises ``DeclarationError`` if no stream can have it."""
     if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
-        raise DeclarationError(f"stream {name!r}: {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
+        raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
     typed = None if columns is None else {column: instantiate(dtype, column) for column, dtype in columns.items()}
     return StreamInfo(name, partitions, typed)
 
 
-def agree(there: StreamInfo, wanted: StreamInfo) -> StreamInfo:
-    """``there``, if it is what is wanted; a caller who names no columns accepts any."""
-    if there.partitions != wanted.partitions:
+def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
+    """Return ``found`` if it has the wanted shape, else raise ``StreamExistsError``. No wanted columns means any."""
+    if found.partitions != wanted.partitions:
         raise StreamExistsError(
-            f"stream {there.name!r} is there with {there.partitions} partitions, not {wanted.partitions}",
+            f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}",
             hint="use another name, or the same partition count",
         )
-    if wanted.columns is not None and there.columns != wanted.columns:
+    if wanted.columns is not None and found.columns != wanted.columns:
         raise StreamExistsError(
-            f"stream {there.name!r} is there with columns {_columns(there)}, not {_columns(wanted)}",
+            f"stream {found.name!r} already exists with columns {_columns(found)}, not {_columns(wanted)}",
             hint="use another name, or the same columns",
         )
-    return there
+    return found
 
 
 def _columns(info: StreamInfo) -> str:
@@ -247,16 +251,16 @@ def _columns(info: StreamInfo) -> str:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file so that readers see the old text or the new one, also after a crash of the machine."""
-    making = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    """Replace a file so that readers see either the old or the new text, even after a crash of the machine."""
+    staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        with making.open("w") as file:
+        with staging.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        making.replace(path)
+        staging.replace(path)
     except OSError as error:
-        making.unlink(missing_ok=True)
+        staging.unlink(missing_ok=True)
         raise StorageError(f"can't write {path}: {error}") from error
 
 
@@ -264,11 +268,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text())
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}") from error
+        raise DataError(f"{path}: not JSON: {error}", hint="put the file back as Headrace wrote it") from error
     version = data.get("version") if isinstance(data, dict) else None
     if version != FORMAT_VERSION:
         raise DataError(
-            f"{path}: format version {version!r}; this Headrace reads {FORMAT_VERSION}",
-            hint="upgrade the reader before the writer",
+            f"{path}: format version {version!r}; this version of Headrace reads {FORMAT_VERSION}",
+            hint="a newer version wrote it; upgrade readers before writers",
         )
     return dict(data)

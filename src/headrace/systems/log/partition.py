@@ -1,7 +1,7 @@
-"""One partition file, open for reading: records from a position, boundaries, and the seal.
+"""One partition file, open for reading: records from a position, record boundaries, and the seal.
 
-Reads with pread, so that a file may be shared by any number of readers and never blocks a writer. What
-``segment`` can't decide from a chunk is decided here by reading what it asks for.
+It reads with ``pread``, so any number of readers may share a file, and none blocks a writer. When a chunk isn't enough
+for ``segment`` to judge a record, this module reads the bytes that it asks for.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ _SEARCH_BYTES = 1 << 16
 
 
 class PartitionFile:
-    """A partition, open for reading. ``what`` names it in errors."""
+    """A partition, open for reading. ``what`` is its name in error messages."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.path = path
         self.what = what
         self.torn_bytes = 0
-        """How many bytes of torn appends were stepped over."""
+        """The number of bytes of torn appends that were skipped."""
         try:
             self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
-            raise StreamNotFoundError(f"{what}: its file {path} is missing") from error
+            raise StreamNotFoundError(
+                f"{what}: its file {path} is missing", hint="put the folder of the stream back as it was"
+            ) from error
         try:
             self.seed = segment.decode_file_header(os.pread(self.fd, segment.FILE_HEADER_SIZE, 0))
         except CorruptLogError as error:
@@ -41,19 +43,19 @@ class PartitionFile:
         os.close(self.fd)
 
     def require_there(self) -> None:
-        """Raise ``StreamNotFoundError`` when another file, or none, stands where this one was opened."""
+        """Raise ``StreamNotFoundError`` if the path where this file was opened has another file now, or none."""
         require_there(self.path, os.fstat(self.fd), self.what)
 
     def size(self) -> int:
-        """The bytes in the file now."""
+        """Return the current size of the file."""
         return os.fstat(self.fd).st_size
 
     def read(self, position: Offset, max_bytes: int, size: int) -> segment.Scan:
-        """The records from ``position`` on, of a file of ``size`` bytes.
+        """Return the records from ``position`` on, in a file of ``size`` bytes.
 
-        At most ``max_bytes`` of them, but one whole record if there is one. ``next`` is behind torn appends.
-        Stops with ``END`` or ``SEALED``, or with ``INCOMPLETE`` when what follows is still growing. Raises
-        ``CorruptLogError``, but only once everything before the damage was handed out.
+        Returns at most ``max_bytes`` of records, but always one complete record if there is one. Torn appends are
+        skipped. The scan stops with ``END`` or ``SEALED``, or with ``INCOMPLETE`` if the next record is still being
+        written. Raises ``CorruptLogError``, but only after all records before the damage were returned.
         """
         want = max(max_bytes, segment.HEADER_SIZE)
         while True:
@@ -70,37 +72,37 @@ class PartitionFile:
             position += skip
 
     def _diagnose(self, position: Offset, size: int) -> int:
-        """How many torn bytes to step over; 0: wait for more."""
+        """Return how many torn bytes to skip; 0 means to wait for more bytes."""
         head = self._bytes(position, min(segment.HEADER_SIZE, size - position))
         claimed = min(segment.claimed_size(head, self.seed), size - position)
         diagnosis = segment.diagnose(self._bytes(position, claimed), self.seed)
-        if diagnosis.verdict is TailState.CORRUPT:
+        if diagnosis.state is TailState.CORRUPT:
             raise CorruptLogError(
                 f"{self.what}, offset {position}: {diagnosis.reason} ({self.path})",
                 hint="the file was damaged, or the stream was replaced by another of its name, "
                 "or this isn't the offset of a record: put the file back as it was",
             )
-        return diagnosis.skip if diagnosis.verdict is TailState.TORN else 0
+        return diagnosis.skip if diagnosis.state is TailState.TORN else 0
 
     def begins_record(self, position: Offset) -> bool:
-        """Whether a record begins at ``position``, or what a torn append left of one: a reader may stand there, too."""
+        """Whether a record, or the remains of a torn append, begins at ``position``: a reader may be at either."""
         head = self._bytes(position, segment.HEADER_SIZE)
         if segment.header_at(head, 0, self.seed) is not None:
             return True
         claimed = self._bytes(position, segment.claimed_size(head, self.seed))
-        return segment.diagnose(claimed, self.seed).verdict is TailState.TORN
+        return segment.diagnose(claimed, self.seed).state is TailState.TORN
 
     def end(self) -> tuple[Offset, bool]:
-        """Where the next record will begin, and whether the partition ended there with a seal.
+        """Return where the next record will begin, and whether the partition is sealed there.
 
-        Looks back from the end of the file for the last header: a file that is being written, or was torn,
-        doesn't end at a boundary.
+        This searches backwards from the end of the file for the last header, because a file that is being written, or
+        has a torn append at its end, doesn't end at a record boundary.
         """
         size = self.size()
         stop, width = size, _SEARCH_BYTES
         while stop > segment.FILE_HEADER_SIZE:
             start = max(segment.FILE_HEADER_SIZE, stop - width)
-            # One header may straddle the edge between two of these reads.
+            # A header may straddle two of these reads.
             data = self._bytes(start, min(size, stop + segment.HEADER_SIZE - 1) - start)
             found = segment.find_last_header(data, self.seed)
             if found is not None:
@@ -112,7 +114,7 @@ class PartitionFile:
         return segment.FILE_HEADER_SIZE, False
 
     def find_seal(self, start: Offset) -> Offset | None:
-        """The first seal at or behind ``start``, which need not be a boundary."""
+        """Return the offset of the first seal at or after ``start``, which need not be a record boundary."""
         size = self.size()
         while start < size:
             data = self._bytes(start, min(_SEARCH_BYTES * 16, size - start))
@@ -129,7 +131,7 @@ class PartitionFile:
             return b""
         data = os.pread(self.fd, length, position)
         while len(data) < length:
-            # A single pread ends early at 2 GiB, or by a signal; the size was seen, so the bytes are there.
+            # pread returns fewer bytes than asked for at 2 GiB or after a signal, although the file has them.
             more = os.pread(self.fd, length - len(data), position + len(data))
             if not more:
                 break

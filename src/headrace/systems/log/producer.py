@@ -1,8 +1,8 @@
-"""The writing side of the log: records gather per partition; a flush appends them, one write call each.
+"""The producer of the log: it buffers records by partition, and a flush appends each buffer with one write call.
 
-No lock: the kernel keeps write calls with O_APPEND apart (on a local file system). What a call leaves
-unfinished stays in the file as a torn record, which readers step over; only the records that are not wholly
-in the file stay in the buffer, so a later flush writes those again and no others.
+There is no lock: on a local file system the kernel keeps write calls with O_APPEND apart. If a call writes only part
+of its bytes, the record at the cut stays in the file as a torn append, which readers skip. The buffer keeps only the
+records that aren't completely in the file, so a later flush writes those again and no others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Fsync = Literal["never", "flush"]
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
 _COPY_BELOW = 16 << 10
-"""Up to this mean size, copying parts together is cheaper than to hand the kernel a long list."""
+"""Up to this mean size, joining the parts is cheaper than passing the kernel a long list of them."""
 
 
 class _Appender:
@@ -41,7 +41,7 @@ class _Appender:
         file = PartitionFile(path, self.what)
         try:
             self.seed = file.seed
-            # In this order: while there is no seal file, no seal stands below the size seen before.
+            # The order matters: if there is no seal file after the size was read, no seal is below that size.
             self._unsealed_to = file.size()
         finally:
             file.close()
@@ -57,7 +57,7 @@ class _Appender:
         self.touched = False
 
     def write(self) -> None:
-        """Append what is buffered. Keeps in the buffer what didn't get into the file, if it raises."""
+        """Append what is buffered. If this raises, the buffer keeps the records that aren't in the file."""
         if not self.parts:
             return
         self._refuse_if_sealed()
@@ -69,9 +69,9 @@ class _Appender:
             except OSError as error:
                 raise self._storage_error(error) from error
             self._drop(written)
-        # After the write: bytes in a file that nobody will find again must not count as written.
+        # This comes after the write: bytes in a deleted file must not count as written.
         require_there(self._path, self._opened, self.what)
-        # With O_APPEND, a write call leaves the descriptor's position behind its own bytes.
+        # With O_APPEND, a write call sets the descriptor's position to the end of its own bytes.
         self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
         self.touched = True
         if self._folder.seal.exists():
@@ -111,7 +111,7 @@ class _Appender:
             raise self._sealed()
 
     def _check_seal(self) -> None:
-        """A seal came while we wrote: find out which of us was first."""
+        """Raise if a seal was written before the last records: it appeared while they were written."""
         file = PartitionFile(self._folder.log(self._partition), self.what)
         try:
             seal = file.find_seal(self._unsealed_to)
@@ -122,19 +122,22 @@ class _Appender:
 
     def _sealed(self) -> StreamSealedError:
         return StreamSealedError(
-            f"{self.what} is sealed: it takes no more records", hint="a seal is for good: write to another stream"
+            f"{self.what} was sealed: it takes no more records", hint="a seal is permanent: write to another stream"
         )
 
     def discard(self) -> None:
-        """Forget what is buffered."""
+        """Drop what is buffered."""
         self.parts, self.bytes, self.touched = [], 0, False
 
     def sync(self) -> None:
-        """Bring what was written to the disk itself."""
+        """Wait until the written bytes are on the disk."""
         try:
             os.fsync(self._fd)
         except OSError as error:
-            raise IndeterminateWriteError(f"{self.what}: fsync failed: {error}") from error
+            raise IndeterminateWriteError(
+                f"{self.what}: fsync failed, so records may be lost if the machine crashes: {error}",
+                hint="check the disk that holds the log",
+            ) from error
 
     def close(self) -> None:
         """Release the file."""
@@ -142,10 +145,10 @@ class _Appender:
 
 
 class LogProducer(Producer):
-    """See ``Producer``.
+    """The producer of the log in the folder ``root``.
 
-    ``fsync="never"`` leaves it to the kernel when bytes reach the disk: they survive any death of a process,
-    not one of the machine. ``"flush"`` waits for the disk in every flush.
+    With ``fsync="never"`` the kernel decides when bytes reach the disk: they survive the death of any process, but not
+    a crash of the machine. With ``"flush"`` every flush waits for the disk.
     """
 
     def __init__(self, root: Path, fsync: Fsync = "never", buffer_bytes: int = BUFFER_BYTES) -> None:
@@ -156,12 +159,12 @@ class LogProducer(Producer):
 
     @override
     def send(self, stream: str, partition: int, payload: bytes) -> None:
-        """See ``Producer``. Writes when the buffer is full; if that raises, ``payload`` was not taken."""
+        """Buffer a record, after writing the buffer if it is full. If that raises, ``payload`` was not taken."""
         key = (stream, partition)
         appender = self._appenders.get(key)
         if appender is None:
             appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition)
-        body = bytes(payload)  # the very same object if it is bytes already
+        body = bytes(payload)  # no copy if it already is bytes
         header = record_header(body, appender.seed)
         size = HEADER_SIZE + len(body)
         if appender.parts and appender.bytes + size > self._buffer_bytes:
@@ -174,13 +177,13 @@ class LogProducer(Producer):
         try:
             appender.write()
         except StreamSealedError:
-            # Nothing will ever take these records, so keeping them would only make every later flush fail.
+            # These records can never be written, and keeping them would make every later flush fail.
             appender.discard()
             raise
 
     @override
     def flush(self) -> dict[tuple[str, int], Offset]:
-        """See ``Producer``. All partitions are tried before the first error is raised."""
+        """Write all partitions, then raise the first error if there is one."""
         failure: HeadraceError | None = None
         for appender in self._appenders.values():
             try:

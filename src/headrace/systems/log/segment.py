@@ -1,4 +1,4 @@
-"""The bytes of a log partition: encode, scan, and tell a torn append from damage. Pure.
+"""The bytes of a log partition: encode and scan records, and distinguish torn appends from damage. Pure.
 
 A partition is one append-only file::
 
@@ -6,17 +6,18 @@ A partition is one append-only file::
     then records            mark 3 bytes, kind u8 | length u32 | crc32c u32 | check u32 | body
 
 All integers are big-endian. An offset is a byte position, so the oldest possible offset is 32. ``crc``
-covers the body, ``check`` the twelve bytes before it; both begin from a seed made of the file's salt.
-The salt makes a record self-identifying: bytes copied from another log, lying in a body, are no record here.
+covers the body, ``check`` the twelve bytes before it; both start from a seed derived from the file's salt. The salt
+makes records self-identifying: a message body may contain a copy of another log's records, and they are not taken for
+records of this one.
 
-Writers append with one write call each and no lock. A writer that dies in that call, or meets a full
-disk, leaves the beginning of a record; the next writer's records follow it. So there are three ways for a
-record not to check out, and ``diagnose`` tells them apart:
+Writers append with one write call each and no lock. A writer that dies in that call, or finds the disk full, leaves the
+beginning of a record, and the next writer's records follow it. So bytes that aren't a valid record are one of three
+things, which ``diagnose`` distinguishes:
 
-- *incomplete*: the file ends inside it and no other header stands in it: it may still be growing;
-- *torn*: another header stands before its claimed end (or before the end of its own header): nobody was
-  told that it was written, so it is stepped over, and counted;
-- *corrupt*: anything else. An acknowledged record was whole once, so it is never stepped over.
+- *incomplete*: the file ends inside the record, and no other header is inside it. It may still be growing. - *torn*:
+another header begins before the record's claimed end, or before the end of its own header. The record was never
+  acknowledged, so it is skipped and counted.
+- *corrupt*: anything else. An acknowledged record was once complete, so it is never skipped.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FILE_HEADER_SIZE = FILE_HEADER.size
 FILE_MAGIC = b"HRACELOG"
 
 MARK = b"\xf5HR"
-"""Begins every record. 0xF5 occurs in no UTF-8 text, so that a search for it meets few false starts."""
+"""The first bytes of every record. 0xF5 occurs in no UTF-8 text, so a search for it has few false matches."""
 RECORD = 1
 SEAL = 2
 HEADER = struct.Struct(">3sBIII")
@@ -49,64 +50,71 @@ _extend = google_crc32c.extend
 
 
 def encode_file_header(salt: int) -> bytes:
-    """The first bytes of a partition file. ``salt`` is random, 64 bits."""
+    """Return the header of a partition file. ``salt`` is a random 64-bit number."""
     checked = FILE_HEADER.pack(FILE_MAGIC, FORMAT_VERSION, salt, 0)[:-4]
     return checked + _CHECK.pack(google_crc32c.value(checked))
 
 
 def decode_file_header(data: bytes) -> int:
-    """The checksum seed of the file that ``data`` begins; raises ``CorruptLogError`` for anything else."""
+    """Return the checksum seed of the file that starts with ``data``. Raises ``CorruptLogError`` for other files."""
     if len(data) < FILE_HEADER_SIZE or not data.startswith(FILE_MAGIC):
-        raise CorruptLogError(f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}")
+        raise CorruptLogError(
+            f"not a log partition: it begins with {data[:8]!r}, not {FILE_MAGIC!r}",
+            hint="the file was replaced or damaged: put it back as it was",
+        )
     _, version, salt, crc = FILE_HEADER.unpack_from(data)
     if google_crc32c.value(data[: FILE_HEADER_SIZE - 4]) != crc:
-        raise CorruptLogError("the checksum of the file header fails")
+        raise CorruptLogError(
+            "the checksum of the file header fails", hint="the file was damaged: put it back as it was"
+        )
     if version != FORMAT_VERSION:
         raise CorruptLogError(
-            f"log format version {version}; this Headrace reads {FORMAT_VERSION}",
-            hint="upgrade the reader before the writer",
+            f"log format version {version}; this version of Headrace reads {FORMAT_VERSION}",
+            hint="a newer version wrote it; upgrade readers before writers",
         )
     return seed_of(salt)
 
 
 def seed_of(salt: int) -> int:
-    """What the checksums of a file with this salt begin from."""
+    """Return the initial value of all checksums in a file with this salt."""
     return int(google_crc32c.value(salt.to_bytes(8, "big")))
 
 
 def record_header(body: bytes, seed: int) -> bytes:
-    """The header that stands before ``body``; raises ``UsageError`` when the body is too long."""
+    """Return the header of a record with this body. Raises ``UsageError`` if the body is too long."""
     if len(body) > MAX_BODY:
-        raise UsageError(f"a record of {len(body)} bytes; the log takes {MAX_BODY}")
+        raise UsageError(
+            f"a record has {len(body)} bytes; the log takes at most {MAX_BODY}", hint="write smaller batches"
+        )
     checked = _CHECKED_PART.pack(MARK, RECORD, len(body), _extend(seed, body))
     return checked + _CHECK.pack(_extend(seed, checked))
 
 
 def seal_record(seed: int) -> bytes:
-    """The record that ends a partition."""
+    """Return the record that ends a partition."""
     checked = _CHECKED_PART.pack(MARK, SEAL, 0, seed)
     return checked + _CHECK.pack(_extend(seed, checked))
 
 
-# -- the fast way: everything is whole -------------------------------------------------------------------
+# -- the fast path: all records are valid ----------------------------------------------------------------
 
 
 class ScanEnd(Enum):
-    """Why a scan ended where it did."""
+    """Why a scan stopped."""
 
     END = "end"
-    """At a boundary, with all bytes used."""
+    """The chunk ends at a record boundary."""
     INCOMPLETE = "incomplete"
-    """The bytes end within a record; ``need`` bytes from ``next`` on would hold all of it."""
+    """The chunk ends inside a record; ``need`` bytes from ``next`` on would hold all of it."""
     SEALED = "sealed"
-    """A seal stands at ``next``."""
+    """There is a seal at ``next``."""
     BAD = "bad"
-    """What stands at ``next`` doesn't check out; ``diagnose`` says why."""
+    """The bytes at ``next`` aren't a valid record; ``diagnose`` says why."""
 
 
 @dataclass(slots=True)
 class Scan:
-    """The whole records of a chunk, and where and why it stopped."""
+    """The complete records of a chunk, and where and why the scan stopped."""
 
     offsets: list[int]
     payloads: list[bytes]
@@ -116,7 +124,7 @@ class Scan:
 
 
 def scan(chunk: bytes, base: int, seed: int) -> Scan:
-    """Read the records of ``chunk``, whose first byte stands at offset ``base`` and begins a record."""
+    """Read the records of ``chunk``, which starts at a record boundary, at offset ``base`` of the partition."""
     offsets: list[int] = []
     payloads: list[bytes] = []
     at, size, stop, need = 0, len(chunk), ScanEnd.END, 0
@@ -147,12 +155,12 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
     return Scan(offsets, payloads, base + at, stop, need)
 
 
-# -- the slow way: something isn't -------------------------------------------------------------------------
+# -- the slow path: find out what is wrong -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FoundHeader:
-    """A header that checks out."""
+    """A valid header. It begins at ``at``, and its record claims to end at ``end``."""
 
     at: int
     kind: int
@@ -160,7 +168,7 @@ class FoundHeader:
 
 
 class TailState(Enum):
-    """What is the matter with bytes that aren't a whole record."""
+    """What bytes that aren't a valid record are: incomplete, torn or corrupt, as the module head says."""
 
     WAIT = "wait"
     TORN = "torn"
@@ -169,15 +177,15 @@ class TailState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """``skip`` is how many bytes a torn append left behind; ``reason`` says what is corrupt."""
+    """The state of an invalid record. ``skip`` is the length of a torn append; ``reason`` says what is corrupt."""
 
-    verdict: TailState
+    state: TailState
     skip: int = 0
     reason: str = ""
 
 
 def header_at(data: bytes, at: int, seed: int) -> FoundHeader | None:
-    """The header that stands at ``at``, if it is whole and checks out."""
+    """Return the header at ``at``, if it is complete and valid."""
     if at + HEADER_SIZE > len(data):
         return None
     mark, kind, length, _, check = HEADER.unpack_from(data, at)
@@ -187,7 +195,7 @@ def header_at(data: bytes, at: int, seed: int) -> FoundHeader | None:
 
 
 def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None = None) -> FoundHeader | None:
-    """The first header (of ``kind``) that begins in ``start <= at < stop``."""
+    """Return the first valid header, of ``kind`` if given, that begins in ``start <= at < stop``."""
     at = data.find(MARK, start, stop + len(MARK) - 1)
     while at >= 0:
         found = header_at(data, at, seed)
@@ -198,7 +206,7 @@ def find_header(data: bytes, start: int, stop: int, seed: int, kind: int | None 
 
 
 def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
-    """The last header in ``data``."""
+    """Return the last valid header in ``data``."""
     at = data.rfind(MARK)
     while at >= 0:
         found = header_at(data, at, seed)
@@ -209,15 +217,18 @@ def find_last_header(data: bytes, seed: int) -> FoundHeader | None:
 
 
 def claimed_size(data: bytes, seed: int) -> int:
-    """How many bytes from the start of ``data`` ``diagnose`` wants to see, if the file has them."""
+    """Return how many bytes ``diagnose`` needs of a record that starts with ``data``, if the file has them.
+
+    That is the claimed record, or its header if that isn't valid, and the length of one header after it.
+    """
     found = header_at(data, 0, seed)
     return (found.end if found else HEADER_SIZE) + HEADER_SIZE
 
 
 def diagnose(data: bytes, seed: int) -> Diagnosis:
-    """Say why no whole record stands at the start of ``data``.
+    """Say why there is no complete, valid record at the start of ``data``.
 
-    ``data`` holds ``claimed_size`` bytes, or all that the file has from there on.
+    ``data`` has ``claimed_size`` bytes, or all bytes that the file has from there on.
     """
     found = header_at(data, 0, seed)
     if found is None:
@@ -231,8 +242,8 @@ def diagnose(data: bytes, seed: int) -> Diagnosis:
 
 
 def _without_header(data: bytes, seed: int) -> Diagnosis:
-    # A whole record is never shorter than its header, so another header nearer than that proves a tear. (Two
-    # tears in a row that are both shorter than a header may be taken for damage: then they are reported.)
+    # A complete record is at least as long as its header, so another header within that distance proves that the
+    # append was torn. (Two torn appends in a row, both shorter than a header, may be reported as damage.)
     other = find_header(data, 1, min(HEADER_SIZE, len(data)), seed)
     if other is not None and data.startswith(MARK[:1]):
         return Diagnosis(TailState.TORN, skip=other.at)
@@ -243,9 +254,9 @@ def _without_header(data: bytes, seed: int) -> Diagnosis:
 
 
 def _header_begins(data: bytes, stop: int) -> bool:
-    """Whether the file ends within what may become a header that begins before ``stop``.
+    """Whether the file ends inside what may become a header that begins before ``stop``.
 
-    The mark and the kind must be there: fewer bytes would make a damaged record look like one in the making.
+    Its mark and kind must be complete: with fewer bytes, a damaged record could pass for one that is being written.
     """
     start = max(1, len(data) - HEADER_SIZE + 1)
     at = max(data.rfind(MARK + bytes([kind]), start, stop + len(MARK)) for kind in (RECORD, SEAL))

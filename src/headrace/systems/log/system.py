@@ -18,7 +18,10 @@ from headrace.systems.log.producer import BUFFER_BYTES, Fsync, LogProducer
 
 @dataclass(frozen=True)
 class LogSystem(System):
-    """See ``System``. ``root`` must lie on a local file system; it is made when the first stream is."""
+    """The embedded log in the folder ``root``, which must be on a local file system.
+
+    The folder is created together with the first stream.
+    """
 
     root: Path
     fsync: Fsync = "never"
@@ -27,7 +30,7 @@ class LogSystem(System):
     def __post_init__(self) -> None:
         object.__setattr__(self, "root", Path(self.root))
         if self.fsync not in ("never", "flush"):
-            raise DeclarationError(f'log {self.root}: fsync is "never" or "flush", not {self.fsync!r}')
+            raise DeclarationError(f'log {self.root}: fsync must be "never" or "flush", not {self.fsync!r}')
 
     @override
     def admin(self) -> LogAdmin:
@@ -43,7 +46,7 @@ class LogSystem(System):
 
 
 def open_log(name: str, options: Mapping[str, Any]) -> LogSystem:
-    """The log of a ``SystemSpec`` of kind ``log``: ``root``, and ``fsync``, ``buffer_bytes`` if given."""
+    """Open the log of a ``SystemSpec`` of kind ``log``. Options: ``root``; optional ``fsync`` and ``buffer_bytes``."""
     unknown = set(options) - {"root", "fsync", "buffer_bytes"}
     if unknown or "root" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'root'"

@@ -1,4 +1,4 @@
-"""A table of a SQL database as a target: SQLite and PostgreSQL."""
+"""Tables of SQLite and PostgreSQL databases as targets and remote tables."""
 
 from headrace.systems.sql.system import SqlSystem, open_sql
 

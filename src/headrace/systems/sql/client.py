@@ -1,8 +1,8 @@
-"""What a database has to be able to do, and the statements that SQLite and PostgreSQL understand alike.
+"""The contract of a database client, and the SQL statements that SQLite and PostgreSQL share.
 
-A client is the only place that knows its vendor's driver. It raises our errors alone: those whose ``retry`` is true
-when the database is away, busy or full, others when the same call can't ever succeed. After any error it has let
-its connection go, so that the next call begins with a new one.
+Only a client's module knows the vendor's driver. A client raises only Headrace's errors: errors whose ``retry`` is true
+if the database is unreachable, busy or full, and others if the same call can never succeed. After any error it has
+closed its connection, so the next call starts with a new one.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from typing import Any, Protocol
 import polars as pl
 
 POSITIONS = "headrace_positions"
-"""The table that keeps how far each writer is; in the schema of the target table."""
+"""The table with the position of each writer; in the same schema as the target table."""
 
 
 class SqlClient(Protocol):
-    """One table of one database. Connects when it is first used; one thread uses it."""
+    """A client of one table of one database. It connects when it is first used; one thread uses it."""
 
     def columns(self) -> list[str] | None:
-        """The names of the table's columns; None when there is no such table."""
+        """Return the names of the table's columns; None if there is no such table."""
         ...
 
     def create(self, columns: Mapping[str, pl.DataType]) -> None:
-        """Create the table, unless somebody else has done so meanwhile."""
+        """Create the table. Does nothing if another program has created it meanwhile."""
         ...
 
     def position(self, writer: str) -> int:
-        """See ``Target``."""
+        """Return the highest version that ``writer`` has published, as ``Target.position`` says."""
         ...
 
     def publish(self, writer: str, version: int, rows: pl.DataFrame) -> None:
-        """See ``Target``. With a key, ``rows`` have each key once."""
+        """Add the rows and set the writer's position, as ``Target.publish`` says. Each key occurs once in ``rows``."""
         ...
 
     def find(self, keys: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> list[tuple[Any, ...]]:
-        """These columns of the rows with these keys, which are plain values. Changes nothing, and takes no lock."""
+        """Return these columns of the rows with these keys, given as database values. Takes no lock."""
         ...
 
     def close(self) -> None:
-        """Let the connection go; maybe from another thread than the one that uses it."""
+        """Close the connection, possibly from another thread than the one that uses it."""
         ...
 
 
 def quoted(name: str) -> str:
-    """An identifier as SQL reads it, whatever is in it."""
+    """Quote an identifier for SQL, whatever characters it has."""
     return '"' + name.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The SQL for one table. ``mark`` stands for a parameter."""
+    """The SQL for one table. ``mark`` is the placeholder of a parameter."""
 
     table: str
     key: tuple[str, ...]
@@ -60,33 +60,34 @@ class Statements:
 
     @property
     def name(self) -> str:
-        """The table, quoted; a dot in what the user wrote is between schema and table."""
+        """The table, quoted. A dot in the user's text separates schema and table."""
         return ".".join(quoted(part) for part in self.table.split("."))
 
     @property
     def positions(self) -> str:
-        """The table of positions, quoted, beside the other one."""
+        """The table of positions in the same schema, quoted."""
         return ".".join(quoted(part) for part in [*self.table.split(".")[:-1], POSITIONS])
 
     def create(self, types: Mapping[str, str]) -> str:
-        """Create the table."""
+        """Return the statement that creates the table."""
         columns = [f"{quoted(name)} {type_}" for name, type_ in types.items()]
         if self.key:
             columns.append(f"PRIMARY KEY ({_names(self.key)})")
         return f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(columns)})"
 
     def create_positions(self) -> str:
-        """Create the table of positions."""
+        """Return the statement that creates the table of positions."""
         return f"CREATE TABLE IF NOT EXISTS {self.positions} (writer TEXT PRIMARY KEY, version BIGINT NOT NULL)"
 
     def position(self) -> str:
-        """Read a writer's position."""
+        """Return the query of a writer's position."""
         return f"SELECT version FROM {self.positions} WHERE writer = {self.mark}"  # noqa: S608 - quoted above
 
     def claim(self) -> str:
-        """Set a writer's position if it rises. It changes one row, or none: then the version is there already.
+        """Return the statement that sets a writer's position, but only to a higher version.
 
-        Two that claim at the same time wait for each other here, before either has written anything.
+        It changes one row, or none if the version was already published. Of two concurrent transactions the second one
+        waits here for the first, before either has written any rows.
         """
         return (
             f"INSERT INTO {self.positions} AS p (writer, version) VALUES ({self.mark}, {self.mark}) "  # noqa: S608
@@ -94,7 +95,7 @@ class Statements:
         )
 
     def insert(self, columns: Sequence[str], source: str) -> str:
-        """Insert what ``source`` gives; with a key a new row takes the place of an old one."""
+        """Return the statement that inserts the rows of ``source``. With a key, a new row replaces an old one."""
         text = f"INSERT INTO {self.name} ({_names(columns)}) {source}"
         if not self.key:
             return text
@@ -103,20 +104,20 @@ class Statements:
         return f"{text} ON CONFLICT ({_names(self.key)}) DO {action}"
 
     def values(self, columns: Sequence[str]) -> str:
-        """``VALUES`` with a parameter for each column."""
+        """Return ``VALUES`` with a parameter for each column."""
         return f"VALUES ({', '.join([self.mark] * len(columns))})"
 
     def find(self, columns: Sequence[str], keys: str) -> str:
-        """``SELECT`` these columns of the rows whose keys are in a list.
+        """Return the query of these columns of the rows whose keys are in a list.
 
-        Names are qualified, or SQLite would take one that isn't there for text.
+        Names are qualified, because SQLite takes a quoted name that isn't a column for a string.
         """
         wanted, key = (", ".join(f"t.{quoted(name)}" for name in names) for names in (columns, self.key))
         key = f"({key})" if len(self.key) > 1 else key
         return f"SELECT {wanted} FROM {self.name} AS t WHERE {key} IN ({keys})"  # noqa: S608 - quoted
 
     def select(self, columns: Sequence[str], table: str) -> str:
-        """``SELECT`` these columns of a table."""
+        """Return the query of these columns of all rows of a table."""
         return f"SELECT {_names(columns)} FROM {table}"  # noqa: S608 - quoted
 
 

@@ -1,7 +1,7 @@
-"""PostgreSQL, by psycopg. The one module that knows it; it is imported when a table there is first used.
+"""PostgreSQL, through psycopg. Only this module imports it, and it is imported when a table there is first used.
 
-Rows go in by ``COPY``. Whatever waits, waits for seconds at most: for a connection, for a lock, for an answer that
-a dead machine will never give.
+Rows are written by ``COPY``. Every wait is limited to seconds: for a connection, for a lock, and for the answer of a
+machine that has died. A statement may run for up to a minute.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing_extensions import override
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
 from headrace.core.url import SecretUrl
 from headrace.systems.sql.client import SqlClient, Statements
-from headrace.systems.sql.values import plain, postgres_type
+from headrace.systems.sql.values import postgres_type, to_database_values
 
 _CONNECT_S = 3
 _LOCK_WAIT = "3s"
@@ -27,11 +27,11 @@ _NULL = r"\N"
 _BATCH = "headrace_batch"
 _BYTES_AT_ONCE = 1 << 20
 _RETRIED = ("08", "25", "40", "53", "55", "57", "58")
-"""Classes of SQLSTATE that a later try may not meet: connection, read-only, deadlock, resources, locks, shutdown."""
+"""Classes of SQLSTATE after which a retry may succeed: connection, read-only, deadlock, resources, locks, shutdown."""
 
 
 class PostgresClient(SqlClient):
-    """See ``SqlClient``."""
+    """A client of one PostgreSQL table, with separate connections for transactions and for lookups."""
 
     def __init__(self, url: SecretUrl, table: str, key: tuple[str, ...]) -> None:
         self._url = url
@@ -110,7 +110,7 @@ class PostgresClient(SqlClient):
                 yield cursor
         except psycopg.Error as error:
             self.close()
-            # Without the cause: its message may hold what ours leaves out.
+            # The cause is left out, because its message may contain the password.
             raise self._translated(error) from None
         except BaseException:
             self.close()
@@ -132,7 +132,7 @@ class PostgresClient(SqlClient):
         return psycopg.connect("", autocommit=True, **options)  # type: ignore[arg-type]
 
     def _exists(self, cursor: psycopg.Cursor, name: str) -> bool:
-        """Asked first, because CREATE ... IF NOT EXISTS wants a right that a mere writer needn't have."""
+        """Say whether a table exists. CREATE ... IF NOT EXISTS would need a right that a writer may not have."""
         row = cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [name]).fetchone()
         return bool(row and row[0])
 
@@ -141,7 +141,7 @@ class PostgresClient(SqlClient):
             connection = self._open or self._connected()
             connection.execute(statement.encode())
         except (psycopg.errors.UniqueViolation, psycopg.errors.DuplicateTable):
-            return  # somebody else created it at this very moment
+            return  # another client created it at the same time
         except psycopg.Error as error:
             self.close()
             raise self._translated(error) from None
@@ -151,22 +151,24 @@ class PostgresClient(SqlClient):
         where = f"{self._url}, table {self._sql.table}: {text}"
         state = error.sqlstate or ""
         if state.startswith(("22", "23")):
-            return DataError(where, hint="these rows don't fit the table's types or constraints: filter or mend them")
+            return DataError(where, hint="these rows don't fit the table's types or constraints: filter or fix them")
         unreadable_url = not state and isinstance(error, psycopg.ProgrammingError)
         if unreadable_url or (state and not state.startswith(_RETRIED)):
-            return DeclarationError(where, hint="compare the table, its key and your rights with the output's columns")
-        return UnavailableError(where, hint="is the server up, and do host, user and password in the URL hold?")
+            return DeclarationError(
+                where, hint="check that the output's columns match the table and its key, and that you may write to it"
+            )
+        return UnavailableError(where, hint="check that the server is up, and host, user and password in the URL")
 
 
 def _as_csv(rows: pl.DataFrame) -> bytes:
-    """Text is quoted and null is not, so no text can be taken for a null."""
+    """Return the rows as CSV. Text is quoted and null is not, so no text is read as null."""
     changes = [_as_literal(pl.col(name), dtype).alias(name) for name, dtype in rows.schema.items()]
-    table = plain(rows).with_columns(changes)
+    table = to_database_values(rows).with_columns(changes)
     return table.write_csv(include_header=False, null_value=_NULL, quote_style="non_numeric").encode()
 
 
 def _as_literal(column: pl.Expr, dtype: pl.DataType) -> pl.Expr:
-    """A column that ``plain`` made, as PostgreSQL writes such values."""
+    """Convert a column of ``to_database_values`` to PostgreSQL's text form."""
     match dtype:
         case pl.Binary():
             return pl.lit(r"\x") + column.bin.encode("hex")

@@ -1,7 +1,7 @@
-"""SQLite, by Python's own driver. The only module of this system that knows ``sqlite3``.
+"""SQLite, through Python's own driver. Only this module of the system imports ``sqlite3``.
 
-A transaction begins by taking the write lock, so two that publish the same version come one after the other. Waits
-for a lock that another process holds are short; who doesn't get it is told to try again later.
+A transaction starts by taking the write lock, so two that publish the same version run one after the other. The wait
+for a lock that another process holds is short; when it is over, an error says to retry later.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, HeadraceError, UnavailableError
 from headrace.systems.sql.client import SqlClient, Statements
-from headrace.systems.sql.values import plain, sqlite_type
+from headrace.systems.sql.values import sqlite_type, to_database_values
 
 _LOCK_WAIT_S = 2.0
 _ROWS_AT_ONCE = 1 << 14
 
 
 class SqliteClient(SqlClient):
-    """See ``SqlClient``."""
+    """A client of one SQLite table, with separate connections for transactions and for lookups."""
 
     def __init__(self, path: Path, table: str, key: tuple[str, ...]) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class SqliteClient(SqlClient):
             if connection.execute(self._sql.claim(), [writer, version]).rowcount == 0:
                 return
             insert = self._sql.insert(rows.columns, self._sql.values(rows.columns))
-            for part in plain(rows).iter_slices(_ROWS_AT_ONCE):
+            for part in to_database_values(rows).iter_slices(_ROWS_AT_ONCE):
                 connection.executemany(insert, part.rows())
 
     @override
@@ -86,7 +86,7 @@ class SqliteClient(SqlClient):
             yield connection
             connection.execute("COMMIT")
         except (sqlite3.Error, OSError, OverflowError) as error:
-            self.close()  # with it goes the transaction
+            self.close()  # this ends the transaction
             raise self._translated(error) from error
         except BaseException:
             self.close()
@@ -108,14 +108,14 @@ class SqliteClient(SqlClient):
         where = f"SQLite {self._path}, table {self._sql.table}: {error}"
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if isinstance(error, OSError):
-            return UnavailableError(where, hint="is the disk there, and may we write to it?")
+            return UnavailableError(where, hint="check that the disk is mounted, and that the app may write to it")
         if isinstance(error, OverflowError):
             return DataError(where, hint="SQLite's integers have 63 bits; cast the column to String")
         if code in (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG):
-            return DataError(where, hint="these rows don't fit the table's constraints: filter or mend them")
+            return DataError(where, hint="these rows don't fit the table's constraints: filter or fix them")
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT) or not code:
-            return DeclarationError(where, hint="compare the table with the output's columns and key")
-        return UnavailableError(where, hint="somebody else holds the file, or the disk is full or away")
+            return DeclarationError(where, hint="check that the output's columns and key match the table")
+        return UnavailableError(where, hint="another program has locked the file, or the disk is full or unmounted")
 
 
 def _marks(count: int) -> str:

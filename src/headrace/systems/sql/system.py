@@ -1,4 +1,7 @@
-"""SQL tables as a row system that is only written: a transaction for each version, with the writer's position in it."""
+"""SQL tables as a row system: written with one transaction a version, and looked up by key; never read as a stream.
+
+Each transaction also stores the writer's position.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,20 @@ from headrace.serdes.ipc import concat_rows
 from headrace.systems.base import Admin, Consumer, Extent, Lookup, RowSystem, StreamInfo, Target
 from headrace.systems.sql.client import SqlClient
 from headrace.systems.sql.sqlite_client import SqliteClient
-from headrace.systems.sql.values import plain, restored
+from headrace.systems.sql.values import from_database_values, to_database_values
 
 _SQLITE = "sqlite:///"
 PARAMETERS_MAX = 30_000
-"""In one statement: SQLite takes 32,766, PostgreSQL twice as many."""
+"""The number of parameters in one statement: SQLite takes 32,766, PostgreSQL twice as many."""
 SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
 @dataclass(frozen=True)
 class SqlSystem(RowSystem):
-    """See ``RowSystem``. One table, whatever stream it is called by.
+    """One table of a database, whatever the name of the stream.
 
-    With ``key`` a row takes the place of the one with the same key; without, rows are added. ``create`` says whether a
-    table that isn't there is made.
+    With ``key``, a row replaces the row with the same key; without, rows are added. ``create`` says whether to create
+    a table that doesn't exist.
     """
 
     url: SecretUrl
@@ -43,7 +46,7 @@ class SqlSystem(RowSystem):
     def __post_init__(self) -> None:
         if self.url.scheme not in SCHEMES:
             raise DeclarationError(
-                f"sql: {self.url} is of no known database",
+                f"sql: {self.url} doesn't name a known kind of database",
                 hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
             )
 
@@ -53,7 +56,7 @@ class SqlSystem(RowSystem):
 
     @override
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
-        """Refused: a table has no order to read on from."""
+        """Refuse: the rows of a table have no order in which to resume reading."""
         raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
 
     @override
@@ -62,11 +65,11 @@ class SqlSystem(RowSystem):
         return SqlTarget(self.client(), self.key)
 
     def lookup(self, columns: Mapping[str, pl.DataType]) -> SqlLookup:
-        """See ``KeyedSystem``."""
+        """Return a new lookup of rows with these columns."""
         return SqlLookup(self.client(), self.key, columns)
 
     def client(self) -> SqlClient:
-        """A new client of the database that the URL names."""
+        """Return a new client of the database that the URL names."""
         if self.url.scheme == "sqlite":
             return SqliteClient(sqlite_path(self.url), self.table, self.key)
         try:
@@ -80,7 +83,7 @@ class SqlSystem(RowSystem):
 
 
 class SqlTarget(Target):
-    """See ``Target``."""
+    """The table as a target. ``key`` is empty if rows are only added."""
 
     def __init__(self, client: SqlClient, key: tuple[str, ...]) -> None:
         self._client = client
@@ -92,7 +95,7 @@ class SqlTarget(Target):
 
     @override
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
-        """See ``Target``. Of several rows of one key the last one counts."""
+        """Publish a version. Of several rows with the same key the last one counts."""
         table = concat_rows(list(rows))
         if self._key:
             table = table.unique(subset=list(self._key), keep="last", maintain_order=True)
@@ -104,7 +107,7 @@ class SqlTarget(Target):
 
 
 class SqlLookup(Lookup):
-    """See ``Lookup``."""
+    """Looks up rows of the table by ``key``, with ``columns`` in these types."""
 
     def __init__(self, client: SqlClient, key: tuple[str, ...], columns: Mapping[str, pl.DataType]) -> None:
         self._client = client
@@ -113,11 +116,11 @@ class SqlLookup(Lookup):
 
     @override
     def read(self, keys: pl.DataFrame) -> pl.DataFrame:
-        wanted = plain(keys.select(self._key))
+        wanted = to_database_values(keys.select(self._key))
         found: list[tuple[Any, ...]] = []
         for part in wanted.iter_slices(PARAMETERS_MAX // len(self._key)):
             found += self._client.find(part.rows(), list(self._columns))
-        return restored(found, self._columns)
+        return from_database_values(found, self._columns)
 
     @override
     def close(self) -> None:
@@ -125,7 +128,7 @@ class SqlLookup(Lookup):
 
 
 class SqlAdmin(Admin):
-    """See ``Admin``: what makes sense of it for a table."""
+    """The admin of one table. What needs offsets is refused."""
 
     def __init__(self, system: SqlSystem) -> None:
         self._system = system
@@ -133,17 +136,17 @@ class SqlAdmin(Admin):
 
     @override
     def list(self) -> builtins.list[str]:
-        """The table, if it is there."""
+        """Return the table, if it exists."""
         return [self._system.table] if self._columns() is not None else []
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """See ``Admin``; a table is one partition, and its columns are the database's matter."""
+        """Return one partition without columns if the table exists: column types are the database's own."""
         return None if self._columns() is None else StreamInfo(stream, 1)
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Create the table if it isn't there, or see whether it has the columns."""
+        """Create the table if it doesn't exist, and check that it has the columns."""
         if columns is not None:
             self._require(self._system.key, list(columns), "the output")
         client = self._system.client()
@@ -163,27 +166,24 @@ class SqlAdmin(Admin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """Refused: there are no offsets."""
         return self._refuse("has no offsets")
 
     @override
     def seal(self, stream: str) -> None:
-        """Refused: others may write to a table."""
+        """Refuse: other programs may write to a table."""
         self._refuse("can't be sealed")
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Refused: these rows are the user's."""
+        """Refuse: the rows belong to the user."""
         self._refuse("isn't trimmed")
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Refused: nobody reads it as a stream."""
         self._refuse("isn't read as a stream")
 
     @override
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """None are reported."""
         return {}
 
     def _require(self, wanted: Sequence[str], found: Sequence[str], what: str) -> None:
@@ -191,7 +191,7 @@ class SqlAdmin(Admin):
             if name not in found:
                 raise DeclarationError(
                     f"{what} has no column {name!r}; it has {', '.join(found)}",
-                    hint=f"the output, its key and {self._what} have to name the same columns",
+                    hint=f"the output, its key and {self._what} must have the same columns",
                 )
 
     def _columns(self) -> builtins.list[str] | None:
@@ -210,18 +210,18 @@ def _refused(what: str) -> UsageError:
 
 
 def sqlite_path(url: SecretUrl) -> Path:
-    """The file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; raises ``DeclarationError`` for others."""
+    """Return the file of ``sqlite:///relative.db`` or ``sqlite:////absolute.db``; else raise ``DeclarationError``."""
     path = unquote(url.text[len(_SQLITE) :].partition("?")[0]) if url.text.startswith(_SQLITE) else ""
     if not path or path.startswith(":memory:"):
         raise DeclarationError(
             f"sql: {url} names no file",
-            hint="three slashes and a path: sqlite:///data/results.db, or four from the root",
+            hint="write sqlite:///data/results.db, or sqlite:////data/results.db for an absolute path",
         )
     return Path(path)
 
 
 def open_sql(name: str, options: Mapping[str, Any]) -> SqlSystem:
-    """The table of a ``SystemSpec``: ``url`` and ``table``, and ``key`` and ``create`` if given."""
+    """Open the table of a ``SystemSpec`` of kind ``sql``. Options: ``url``, ``table``; optional ``key``, ``create``."""
     unknown = set(options) - {"url", "table", "key", "create"}
     if unknown or not {"url", "table"} <= set(options):
         wrong = f"unknown options {sorted(unknown)}" if unknown else "options 'url' and 'table' are needed"

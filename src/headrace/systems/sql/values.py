@@ -1,7 +1,8 @@
-"""Polars' types as SQL's, and rows as values that any of the databases reads: columnar, before a driver sees them.
+"""Column types and values of SQL databases: from Polars to a database, and back.
 
-Dates and times become ISO text, in UTC where they have a zone; durations are microseconds; lists, arrays and structs
-are JSON. What a database can't hold is the client's matter.
+Whole columns are converted, before a driver sees any row. Dates and times become ISO text, in UTC if they have a time
+zone; durations become microseconds; lists, arrays and structs become JSON. Each client handles the values that its
+database can't hold.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _SQLITE: dict[type[pl.DataType], str] = {
 
 
 def postgres_type(column: str, dtype: pl.DataType) -> str:
-    """The type of a column in PostgreSQL."""
+    """Return the type of a column in PostgreSQL."""
     match dtype:
         case pl.Datetime():
             return "TIMESTAMP" if dtype.time_zone is None else "TIMESTAMPTZ"
@@ -45,12 +46,12 @@ def postgres_type(column: str, dtype: pl.DataType) -> str:
 
 
 def sqlite_type(column: str, dtype: pl.DataType) -> str:
-    """The type of a column in SQLite. Decimals are text: as numbers they would lose digits."""
+    """Return the type of a column in SQLite. Decimals are text, because as numbers they would lose digits."""
     return _known(_SQLITE, column, dtype)
 
 
-def plain(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with numbers, booleans, text and bytes alone."""
+def to_database_values(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with only numbers, booleans, text and bytes."""
     rows = rows.with_columns(
         [
             pl.Series(name, _as_json(rows[name]), dtype=pl.String)
@@ -61,16 +62,16 @@ def plain(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns([_as_text(pl.col(name), dtype) for name, dtype in rows.schema.items()])
 
 
-def restored(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """What a driver read, with the types that were asked for; raises ``DataError`` for a value that is none of them."""
+def from_database_values(rows: Sequence[tuple[Any, ...]], columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return the rows that a driver read, as ``columns``. Raises ``DataError`` for a value that isn't of its type."""
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
     return pl.DataFrame(
-        [_restored(name, dtype, column) for (name, dtype), column in zip(columns.items(), values, strict=True)]
+        [_as_series(name, dtype, column) for (name, dtype), column in zip(columns.items(), values, strict=True)]
     )
 
 
-def _restored(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
-    """Drivers read text where a database has no such type, and objects of Python's where it has."""
+def _as_series(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
+    """Convert one column. A driver returns Python objects for types that its database has, and text for others."""
     try:
         if dtype.is_integer():
             return pl.Series(name, [None if value is None else int(value) for value in values], dtype=dtype)
@@ -86,8 +87,8 @@ def _restored(name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series
         return pl.Series(name, values, dtype=dtype)
     except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"column {name!r} of the database holds what is no {dtype}: {error}",
-            hint="compare the table's schema= with the columns that it has there",
+            f"column {name!r} of the database has a value that is not of type {dtype}: {error}",
+            hint="compare the table's schema= with its columns in the database",
         ) from error
 
 
@@ -134,7 +135,7 @@ def _as_json(column: pl.Series) -> list[str | None]:
 
 
 def _listed(value: Any) -> Any:
-    """A list within a column comes out of Polars as a Series."""
+    """Encode the lists inside a column, which Polars returns as a Series."""
     if isinstance(value, pl.Series):
         return value.to_list()
     raise NotImplementedError(type(value).__name__)
@@ -144,7 +145,7 @@ def _known(types: dict[type[pl.DataType], str], column: str, dtype: pl.DataType)
     found = types.get(type(dtype))
     if found is None:
         raise DeclarationError(
-            f"column {column!r}: the type {dtype} can't be kept in a SQL table",
+            f"column {column!r}: a SQL table can't hold values of type {dtype}",
             hint="cast it before send_to: Int128 to Decimal or Int64, Categorical to String, Object to Binary",
         )
     return found

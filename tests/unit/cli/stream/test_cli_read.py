@@ -192,4 +192,4 @@ def test_committed_names_the_place_of_a_broken_sequence(cli: Cli, log: LogSystem
     append(log, versioned(Header(Kind.USER, 3, 1, 5, 2), 1), versioned(Header(Kind.USER, 3, 1, 5, 9), 2))
     failed = cli("stream", "read", "numbers", "--committed")
     assert failed.code == 1
-    assert "log.numbers[0]: producer 3: after" in failed.err
+    assert "log.numbers[0]: producer 3: received USER (1, #9)" in failed.err

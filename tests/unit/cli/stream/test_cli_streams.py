@@ -35,7 +35,7 @@ def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("views", "--partitions", 3), 1, "is there with 1 partitions, not 3"),
+        (("views", "--partitions", 3), 1, "already exists with 1 partitions, not 3"),
         (("x", "--partitions", 0), 2, "0 partitions; use 1 to 100000"),
         (("x",), 2, "Missing option '--partitions'"),
         (("x", "--partitions", "two"), 2, "'--partitions'"),

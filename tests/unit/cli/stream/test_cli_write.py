@@ -169,8 +169,8 @@ def test_unknown_columns_can_be_dropped(cli: Cli, tmp_path: Path, name: str) -> 
         (("--key", "membr"), "did you mean 'member'?"),
         (("--key", "member", "--partition", 1), "--key and --partition both choose the partition"),
         (("--partition", 4), "has no partition 4"),
-        (("--schema", "member:i64"), "is there with columns"),
-        (("--create", "--partitions", 3), "is there with 4 partitions, not 3"),
+        (("--schema", "member:i64"), "already exists with columns"),
+        (("--create", "--partitions", 3), "already exists with 4 partitions, not 3"),
         (("--on-error", "ignore"), "'--on-error'"),
     ],
 )

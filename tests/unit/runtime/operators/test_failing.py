@@ -111,7 +111,7 @@ def test_results_that_do_not_fit_fail_too(app: hr.App, views: hr.Stream, out: hr
         )
         reasons = [(letter["index"], letter["reason"]) for letter in letters(t)]
         assert [index for index, _ in reasons] == [1, 2, 3, 5]
-        assert "column 'part': 'two' (str) is no Int64" in reasons[0][1]
+        assert "column 'part': 'two' (str) is not of type Int64" in reasons[0][1]
         assert reasons[1][1] == "KeyError: 6"
         assert all(reason.startswith("doesn't fit its schema: ") for n, (_, reason) in enumerate(reasons) if n != 1)
 

@@ -117,7 +117,7 @@ def test_a_builtin_that_raises_has_no_line_of_its_own(app: hr.App, views: hr.Str
     [
         (None, "record 0 is a NoneType, not a dict: None"),
         ({"membre": 1}, "record 0 has no 'member'"),
-        ({"member": "one"}, "record 0, column 'member': 'one' (str) is no Int64"),
+        ({"member": "one"}, "record 0, column 'member': 'one' (str) is not of type Int64"),
     ],
 )
 def test_a_wrong_result_is_shown(app: hr.App, views: hr.Stream, out: hr.Output, result: Any, says: str) -> None:

@@ -90,7 +90,7 @@ def test_letters_say_what_failed_and_where() -> None:
             ("summing", 0, 2),
         ]
         assert letters[0]["reason"] == "ValueError: 10 can be divided by five"
-        assert "column 'n': 'no number' (str) is no Int64" in letters[1]["reason"]
+        assert "column 'n': 'no number' (str) is not of type Int64" in letters[1]["reason"]
         assert all("test_task_failing.py" in letter["line"] for letter in letters)
         assert t.counter("dead_lettered") == 2
         assert t.counter("commits_asked_for") == 1

@@ -117,9 +117,12 @@ def test_a_store_takes_whole_frames() -> None:
     ("script", "message"),
     [
         (lambda kept: kept.get("a"), r"'a' is no key; it has the columns shop, item"),
-        (lambda kept: kept.get(("a", "1")), r"column 'item': '1' \(str\) is no Int64"),
+        (lambda kept: kept.get(("a", "1")), r"column 'item': '1' \(str\) is not of type Int64"),
         (lambda kept: kept.put(("a", 1), {"price": 1.0}), r"\{'price': 1.0\} has no 'tags'"),
-        (lambda kept: kept.put(("a", 1), {"price": "x", "tags": []}), r"column 'price': 'x' \(str\) is no Float64"),
+        (
+            lambda kept: kept.put(("a", 1), {"price": "x", "tags": []}),
+            r"column 'price': 'x' \(str\) is not of type Float64",
+        ),
         (lambda kept: kept.put(("a", 1), 3), r"3 is a int, not a dict"),
         (lambda kept: list(kept.items((1, 2, 3))), r"no beginning of a key"),
     ],

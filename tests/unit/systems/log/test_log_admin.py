@@ -75,7 +75,7 @@ def test_broken_small_files_are_reported(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[]", "format version None"),
         (json.dumps(good | {"version": 9}), "format version 9"),
-        (json.dumps({"version": 1}), "unreadable"),
+        (json.dumps({"version": 1}), "a field is missing or wrong"),
         (json.dumps(good | {"columns": {"a": "Int65"}}), "unknown column type"),
     ]:
         stream_json.write_text(text)

@@ -41,7 +41,7 @@ def test_a_file_header_of_another_version_or_kind_is_refused() -> None:
         segment.decode_file_header(good[:15] + b"\xff" + good[16:])
     checked = segment.FILE_HEADER.pack(segment.FILE_MAGIC, 7, SALT, 0)[:-4]
     newer = checked + segment.google_crc32c.value(checked).to_bytes(4, "big")
-    with pytest.raises(CorruptLogError, match="version 7; this Headrace reads 1"):
+    with pytest.raises(CorruptLogError, match="version 7; this version of Headrace reads 1"):
         segment.decode_file_header(newer)
 
 
@@ -75,7 +75,7 @@ def test_an_incomplete_record_says_what_it_needs(cut: int) -> None:
     result = segment.scan(whole[:cut], 0, SEED)
     assert result.stop is ScanEnd.INCOMPLETE
     assert result.need == (segment.HEADER_SIZE if cut < segment.HEADER_SIZE else len(whole))
-    assert segment.diagnose(whole[:cut], SEED).verdict is TailState.WAIT
+    assert segment.diagnose(whole[:cut], SEED).state is TailState.WAIT
 
 
 @pytest.mark.parametrize("cut", range(1, len(record(b"hello world, hello"))))
@@ -83,7 +83,7 @@ def test_a_torn_record_is_stepped_over_as_soon_as_another_header_follows(cut: in
     torn, after = record(b"hello world, hello")[:cut], record(b"the next writer's")
     for visible in range(segment.HEADER_SIZE, len(after) + 1):
         diagnosis = segment.diagnose(torn + after[:visible], SEED)
-        assert (diagnosis.verdict, diagnosis.skip) == (TailState.TORN, cut)
+        assert (diagnosis.state, diagnosis.skip) == (TailState.TORN, cut)
 
 
 def test_a_torn_record_that_claims_far_more_than_the_file_holds_does_not_hold_up_its_followers() -> None:
@@ -106,20 +106,20 @@ def test_a_flipped_byte_with_a_record_behind_it_is_corruption(body: bytes, data:
     bad[at] ^= data.draw(st.integers(1, 255))
     tail = data.draw(st.sampled_from([b"", record(b"next"), segment.seal_record(SEED)]))
     assert segment.scan(bytes(bad) + tail, 0, SEED).stop is ScanEnd.BAD
-    assert segment.diagnose(bytes(bad) + tail, SEED).verdict is TailState.CORRUPT
+    assert segment.diagnose(bytes(bad) + tail, SEED).state is TailState.CORRUPT
 
 
 def test_a_record_of_another_file_inside_a_body_is_no_record_here() -> None:
     foreign = record(b"payload", segment.seed_of(SALT + 1))
     growing = record(foreign * 3 + b"tail")
-    assert segment.diagnose(growing[:-4], SEED).verdict is TailState.WAIT
+    assert segment.diagnose(growing[:-4], SEED).state is TailState.WAIT
     flipped = growing[:-1] + b"?"
-    assert segment.diagnose(flipped, SEED).verdict is TailState.CORRUPT
+    assert segment.diagnose(flipped, SEED).state is TailState.CORRUPT
 
 
 def test_zeros_are_corruption() -> None:
-    assert segment.diagnose(bytes(100), SEED).verdict is TailState.CORRUPT
-    assert segment.diagnose(bytes(3), SEED).verdict is TailState.CORRUPT
+    assert segment.diagnose(bytes(100), SEED).state is TailState.CORRUPT
+    assert segment.diagnose(bytes(3), SEED).state is TailState.CORRUPT
 
 
 def test_headers_are_found_from_both_sides() -> None:

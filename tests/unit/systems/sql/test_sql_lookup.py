@@ -124,7 +124,7 @@ def test_a_column_that_is_not_there_can_not_come_later(database: Database) -> No
 
 def test_values_of_another_type_are_the_datas_mistake(database: Database) -> None:
     system = filled(database, pl.DataFrame({"a": [1], "n": ["many"]}), "a")
-    with pytest.raises(DataError, match="column 'n' of the database holds what is no Int64"):
+    with pytest.raises(DataError, match="column 'n' of the database has a value that is not of type Int64"):
         found(system, pl.DataFrame({"a": [1]}), {"a": pl.Int64(), "n": pl.Int64()})
 
 
