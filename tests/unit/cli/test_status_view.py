@@ -136,7 +136,7 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
             ),
         ],
     )
-    assert list(warnings(status)) == [
+    assert list(warnings(status, 0)) == [
         "the app failed: column 'ts' is missing",
         "container 0 on worker-a was last heard of 5 min ago",
         "container 1 on no host yet failed: column 'ts' is missing",
@@ -175,7 +175,7 @@ def test_outputs_say_how_often_results_arrive_and_what_waits() -> None:
     lines = shown(whole(tasks=tasks))
     assert row(lines, "report") == ["report", "exactly-once", "4", "versions,", "2.0", "MB"]
     assert row(lines, "print-1") == ["print-1", "at-least-once", "-"]
-    assert "output report can't be published (4 failures): connection refused" in list(warnings(whole(tasks=tasks)))
+    assert "output report can't be published (4 failures): connection refused" in list(warnings(whole(tasks=tasks), 0))
     assert "delivery" not in "\n".join(shown(whole()))
 
 

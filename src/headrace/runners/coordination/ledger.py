@@ -7,8 +7,10 @@ that is current: the one that registered last. Any other is refused with ``Fence
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -43,6 +45,8 @@ STEADY_MS = 60_000
 PAUSES_MS = (0, 500, 1000, 2000, 5000)
 """How long a container waits before it makes room for its next attempt, by its failures in a row."""
 
+_NOTES_MAX = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -53,8 +57,18 @@ class Seat:
     superseded: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened, for the log: the server writes it when it has released its lock."""
+
+    level: Literal["info", "warning"]
+    message: str
+    fields: Mapping[str, str | int | None]
+
+
 @dataclass(slots=True)
 class _Container:
+    number: int
     tasks: tuple[TaskName, ...]
     state: ContainerState = "waiting"
     registered: Register | None = None
@@ -95,13 +109,14 @@ class Ledger:
         self._started_at = started_at
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
-        self._containers = [_Container(tasks) for tasks in assign(stages, containers)]
+        self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {t: TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s}
         self._rates = {task: Rate() for task in self._statuses}
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
         self._drain = False
         self._stop = False
+        self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- what containers say -----------------------------------------------------------------------
 
@@ -124,6 +139,14 @@ class Ledger:
         if self._left(container):
             container.error = None
             container.state = "running"
+            self._note(
+                "info" if container.superseded is None else "warning",
+                "a container has started" if container.superseded is None else "a container has started again",
+                message.container,
+                attempt=message.attempt,
+                host=message.host,
+                pid=message.pid,
+            )
         elif not self._over:
             container.state = "finished"
         self.revision += 1
@@ -177,6 +200,7 @@ class Ledger:
             self._seen(container, now_ms)
             if self._finished.issuperset(container.tasks):
                 container.state = "finished"
+                self._note("info", "a container has ended: all its tasks are over", message.container)
         self.revision += 1
         return self.orders
 
@@ -200,17 +224,30 @@ class Ledger:
             times = f"container {message.container} failed {container.failures} times in a row, at last with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
         pause = 0 if self._over else PAUSES_MS[min(container.failures, len(PAUSES_MS)) - 1]
+        # The app's own error is raised in the driver; it needs no warning of its own.
+        self._note(
+            "info" if self._over else "warning",
+            "a container failed; the app ends" if self._over else "a container failed and is started again",
+            message.container,
+            failures=container.failures,
+            pause_ms=pause or None,
+            error=f"{error.type}: {error.message}",
+        )
         return Orders(stop=True, pause_ms=pause)
 
     # -- what the driver says ----------------------------------------------------------------------
 
     def drain(self) -> None:
         """From now on, order everybody to finish what is there and end."""
+        if not self._drain:
+            self._note("info", "the app drains")
         self._drain = True
         self.revision += 1
 
     def stop(self) -> None:
         """From now on, order everybody to end at once."""
+        if not self._stop:
+            self._note("warning", "the app stops without a last commit")
         self._stop = True
         self.revision += 1
 
@@ -229,6 +266,8 @@ class Ledger:
             if now_ms - container.seen_ms >= self._lost_after_ms:
                 container.state = "lost"
                 self.revision += 1
+                silent_ms = round(now_ms - container.seen_ms)
+                self._note("warning", "a container sends no heartbeats", container.number, silent_ms=silent_ms)
             else:
                 deadlines.append(container.seen_ms + self._lost_after_ms)
         return min(deadlines, default=None)
@@ -282,7 +321,18 @@ class Ledger:
             error=self.error,
         )
 
+    def take_notes(self) -> list[Note]:
+        """What has happened since the last call."""
+        notes = list(self._notes)
+        self._notes.clear()
+        return notes
+
     # -- inside ------------------------------------------------------------------------------------
+
+    def _note(
+        self, level: Literal["info", "warning"], message: str, container: int | None = None, **fields: str | int | None
+    ) -> None:
+        self._notes.append(Note(level, message, {"app": self.app, "container": container} | fields))
 
     @property
     def _over(self) -> bool:
@@ -328,6 +378,7 @@ class Ledger:
         container.seen_ms = now_ms
         if container.state == "lost":  # only slow: nobody took its place
             container.state = "running"
+            self._note("info", "a container sends heartbeats again", container.number)
             self.revision += 1
 
     def _take_in(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
@@ -356,6 +407,7 @@ class Ledger:
             tasks=[str(task) for task in container.tasks],
             cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
             rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
+            warnings=heartbeat.warnings if heartbeat else [],
             error=container.error,
         )
 

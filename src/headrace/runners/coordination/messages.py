@@ -124,6 +124,14 @@ class CheckpointStatus(Nested, frozen=True, kw_only=True):
     duration_ms: float
 
 
+class WarningStatus(Nested, frozen=True, kw_only=True):
+    """A warning: when it last came (milliseconds since the epoch), and how many times it has."""
+
+    message: str
+    at_ms: int
+    times: int = 1
+
+
 class TaskStatus(Nested, frozen=True, kw_only=True):
     """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text.
 
@@ -153,6 +161,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     blocked_by: str | None = None
     uptime_ms: int = 0
     side_inputs_percent: int | None = None
+    warnings: list[WarningStatus] = []
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
@@ -168,6 +177,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     cpu_ms: int = 0
     rss_bytes: int = 0
     wants_shutdown: bool = False
+    warnings: list[WarningStatus] = []
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):
@@ -254,6 +264,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     tasks: list[str] = []
     cpu_ms: int = 0
     rss_bytes: int = 0
+    warnings: list[WarningStatus] = []
     error: ErrorReport | None = None
 
 

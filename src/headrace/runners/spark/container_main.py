@@ -24,6 +24,7 @@ from typing import Any
 from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, StorageError, UnavailableError
 from headrace.core.ids import TaskName
+from headrace.core.log import OFF, LogSettings, logger, logging_to
 from headrace.plan.model import Plan
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.messages import (
@@ -43,6 +44,8 @@ from headrace.runners.tables.answering import AnswerThread, TableAnswers
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 
+_log = logger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerPayload:
@@ -52,12 +55,14 @@ class ContainerPayload:
     url: str
     token: str
     python_path: tuple[str, ...]
+    log: LogSettings = OFF
 
 
 def container_main(args: ContainerArgs) -> dict[str, Any]:
     """Run one container; returns what it did, for the driver's log."""
     payload = _decode_payload(args.payload)
-    with closing(CoordinatorClient(payload.url, payload.token)) as client:
+    fields = {"container": args.container, "attempt": args.attempt}
+    with logging_to(payload.log, fields=fields), closing(CoordinatorClient(payload.url, payload.token)) as client:
         return _attempt(args, payload, client)
 
 
@@ -72,6 +77,8 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
             incarnation=incarnation,
         )
     )
+    tasks = " ".join(grant.name for grant in assignment.tasks)
+    _log.info("the container has registered", incarnation=incarnation, tasks=tasks, host=socket.gethostname())
     if not assignment.tasks:
         return {"container": args.container, "tasks": 0}
     try:
@@ -86,6 +93,7 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
         if isinstance(error, StorageError):
             error.then("the container begins again by itself until that is done, from its last checkpoint")
         report = ErrorReport.of(error)
+        _log.error("the container fails", error=f"{report.type}: {report.message}")
         orders = client.failure(Failure(container=args.container, incarnation=incarnation, error=report))
         if isinstance(error, HeadraceError) and report.fatal:
             return {"container": args.container, "failed": True}  # the coordinator knows; Spark need not retry
@@ -113,6 +121,7 @@ def _run(
 
     def lose(error: Exception) -> None:
         """Nobody asks for this container any more: stop, and say why when the run loop has returned."""
+        _log.warning("no heartbeat gets through; the container stops", error=str(error))
         lost.append(error)
         container.stop()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from headrace.api.specs import Graph
+from headrace.core.log import current_settings
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
@@ -129,6 +130,7 @@ class _Run:
                     url=self._coordinator.url,
                     token=self._coordinator.token,
                     python_path=_user_folders(),
+                    log=current_settings(),
                 )
                 job = ContainerJob(
                     self._context,
