@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.core.ids import SSP
-from headrace.core.recent_warnings import RecentWarnings
 from headrace.plan.delivery import deliveries
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
@@ -11,7 +10,7 @@ from headrace.runners.coordination.messages import (
     OutputStatus,
     TaskState,
     TaskStatus,
-    WarningStatus,
+    warning_statuses,
 )
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.host.task_host import TaskHost
@@ -54,11 +53,6 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         warnings=warning_statuses(host.metrics.warnings),
     )
-
-
-def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
-    """The latest warnings of a task or a container, the oldest first."""
-    return [WarningStatus(message=one.message, at_ms=one.at_ms, times=one.times) for one in warnings.latest()]
 
 
 def _counters(host: TaskHost) -> dict[str, int]:

@@ -59,11 +59,12 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that happened, for the log: the server writes it when it has released its lock."""
+    """Something that happened to the app, or to one container; the server logs it when it has released its lock."""
 
     level: Literal["info", "warning"]
-    message: str
-    fields: Mapping[str, str | int | None]
+    what: str
+    container: int | None
+    fields: Mapping[str, str | int]
 
 
 @dataclass(slots=True)
@@ -139,14 +140,11 @@ class Ledger:
         if self._left(container):
             container.error = None
             container.state = "running"
-            self._note(
-                "info" if container.superseded is None else "warning",
-                "a container has started" if container.superseded is None else "a container has started again",
-                message.container,
-                attempt=message.attempt,
-                host=message.host,
-                pid=message.pid,
-            )
+            if current is None:
+                self._note("info", "the container has started", container, host=message.host, pid=message.pid)
+            else:
+                replaced = f"attempt {message.attempt} has replaced attempt {current.attempt}"
+                self._note("warning", replaced, container, host=message.host, pid=message.pid)
         elif not self._over:
             container.state = "finished"
         self.revision += 1
@@ -200,7 +198,7 @@ class Ledger:
             self._seen(container, now_ms)
             if self._finished.issuperset(container.tasks):
                 container.state = "finished"
-                self._note("info", "a container has ended: all its tasks are over", message.container)
+                self._note("info", "the container has ended: all its tasks are over", container)
         self.revision += 1
         return self.orders
 
@@ -224,15 +222,10 @@ class Ledger:
             times = f"container {message.container} failed {container.failures} times in a row, at last with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
         pause = 0 if self._over else PAUSES_MS[min(container.failures, len(PAUSES_MS)) - 1]
-        # The app's own error is raised in the driver; it needs no warning of its own.
-        self._note(
-            "info" if self._over else "warning",
-            "a container failed; the app ends" if self._over else "a container failed and is started again",
-            message.container,
-            failures=container.failures,
-            pause_ms=pause or None,
-            error=f"{error.type}: {error.message}",
-        )
+        if self._over:  # the driver raises the error, so that it needs no warning here
+            self._note("info", f"the container failed, and the app ends: {error.type}: {error.message}", container)
+        else:
+            self._note("warning", f"the container failed, and starts again: {error.type}: {error.message}", container)
         return Orders(stop=True, pause_ms=pause)
 
     # -- what the driver says ----------------------------------------------------------------------
@@ -266,8 +259,7 @@ class Ledger:
             if now_ms - container.seen_ms >= self._lost_after_ms:
                 container.state = "lost"
                 self.revision += 1
-                silent_ms = round(now_ms - container.seen_ms)
-                self._note("warning", "a container sends no heartbeats", container.number, silent_ms=silent_ms)
+                self._note("warning", "the container sends no heartbeats", container)
             else:
                 deadlines.append(container.seen_ms + self._lost_after_ms)
         return min(deadlines, default=None)
@@ -330,9 +322,9 @@ class Ledger:
     # -- inside ------------------------------------------------------------------------------------
 
     def _note(
-        self, level: Literal["info", "warning"], message: str, container: int | None = None, **fields: str | int | None
+        self, level: Literal["info", "warning"], what: str, about: _Container | None = None, **fields: str | int
     ) -> None:
-        self._notes.append(Note(level, message, {"app": self.app, "container": container} | fields))
+        self._notes.append(Note(level, what, None if about is None else about.number, fields))
 
     @property
     def _over(self) -> bool:
@@ -378,7 +370,7 @@ class Ledger:
         container.seen_ms = now_ms
         if container.state == "lost":  # only slow: nobody took its place
             container.state = "running"
-            self._note("info", "a container sends heartbeats again", container.number)
+            self._note("info", "the container sends heartbeats again", container)
             self.revision += 1
 
     def _take_in(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
@@ -407,7 +399,6 @@ class Ledger:
             tasks=[str(task) for task in container.tasks],
             cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
             rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
-            warnings=heartbeat.warnings if heartbeat else [],
             error=container.error,
         )
 

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
+from headrace.core.recent_warnings import RecentWarnings
 
 FORMAT = 1
 """Version of all messages together; a newer one is refused, fields that are merely unknown are ignored."""
@@ -132,6 +133,11 @@ class WarningStatus(Nested, frozen=True, kw_only=True):
     times: int = 1
 
 
+def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
+    """The latest warnings of a task or a container, the oldest first."""
+    return [WarningStatus(message=one.message, at_ms=one.at_ms, times=one.times) for one in warnings.latest()]
+
+
 class TaskStatus(Nested, frozen=True, kw_only=True):
     """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text.
 
@@ -177,7 +183,6 @@ class Heartbeat(Message, frozen=True, kw_only=True):
     cpu_ms: int = 0
     rss_bytes: int = 0
     wants_shutdown: bool = False
-    warnings: list[WarningStatus] = []
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ import msgspec
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import UsageError
 from headrace.core.log import logger
+from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination.ledger import Ledger
@@ -37,6 +38,7 @@ from headrace.runners.coordination.messages import (
     TaskGrant,
     decode,
     encode,
+    warning_statuses,
 )
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
@@ -79,6 +81,9 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._tables = tables or TableList(app=ledger.app)
+        self._warnings = [
+            RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
+        ]
         self._desk = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._listener = Listener(host, port, self.token, self._routes())
         name = f"[{reachable}]" if ":" in reachable else reachable
@@ -107,7 +112,11 @@ class Coordinator:
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
-        return msgspec.structs.replace(status, queries=self._desk.status())
+        containers = [
+            msgspec.structs.replace(container, warnings=warning_statuses(self._warnings[container.id]))
+            for container in status.containers
+        ]
+        return msgspec.structs.replace(status, containers=containers, queries=self._desk.status())
 
     @property
     def state(self) -> AppState:
@@ -256,9 +265,14 @@ class Coordinator:
         """Without the lock: writing a log line may block."""
         with self._changed:
             notes = self._ledger.take_notes()
+        app = self._ledger.app
         for note in notes:
-            write = _log.info if note.level == "info" else _log.warning
-            write(note.message, **note.fields)
+            if note.level == "info":
+                _log.info(note.what, app=app, container=note.container, **note.fields)
+            elif note.container is None:
+                _log.warning(note.what, app=app, **note.fields)
+            else:
+                self._warnings[note.container].add(_log, note.what, **note.fields)
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float) -> None:
         deadline_ms = self._clock.monotonic_ms() + timeout_s * 1000

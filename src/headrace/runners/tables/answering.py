@@ -139,6 +139,8 @@ class AnswerThread:
                 # The coordinator asks again for the answer, if there was one.
                 answer = None
                 self.failures += 1
+                if self._closing.is_set():
+                    return  # the call was cut off by ``close``
                 self._throttle.warning(
                     "questions about tables can't be fetched; trying again",
                     container=self._container,

@@ -370,7 +370,7 @@ class TaskHost:
             "the task has its state and reads on",
             task=str(self.name),
             generation=self.generation,
-            version=self.machine.version,
+            version=None if record is None else self.machine.version,
         )
 
     def _append_changes(self, version: int) -> None:

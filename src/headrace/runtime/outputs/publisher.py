@@ -205,7 +205,7 @@ class _Output:
         else:
             if self.failures:
                 away_ms = round(now_ms - self._failing_since_ms)
-                _log.info("the target takes rows again", output=self.spec.id, failures=self.failures, away_ms=away_ms)
+                _log.info("the target takes rows again", writer=self._writer, failures=self.failures, away_ms=away_ms)
             self.failures = 0
             self.error = None
 
@@ -216,7 +216,7 @@ class _Output:
             self._warnings.add(
                 _log,
                 f"output {self.spec.id!r} can't be published, and is tried again: {error.message}",
-                output=self.spec.id,
+                writer=self._writer,
             )
         self.failures += 1
         self.error = error.message

@@ -40,7 +40,7 @@ from headrace.runners.coordination import messages as m
             b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false,"missing":""}},"outputs":{},"counters":{},'
             b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"waitsFor":{},"overdueMs":0,"earlyBytes":0,'
             b'"earlyDiskBytes":0,"blockedBy":null,"uptimeMs":0,"sideInputsPercent":null,"warnings":[]}],'
-            b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false,"warnings":[]}',
+            b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false}',
         ),
         (
             m.GenerationRequest(container=0, incarnation="u", task="a/0"),
