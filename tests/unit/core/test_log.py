@@ -112,7 +112,7 @@ def test_a_level_lets_through_what_is_at_least_as_bad(lines: io.StringIO, level:
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_no_password_of_a_url_is_written(lines: io.StringIO, kind: str) -> None:
     with logging_to(LogSettings("info", "json" if kind == "json" else "text"), lines):
-        log.info("can't reach postgres://ann:s3cret@db:5432/shop", url="https://h/x?token=s3cret&limit=5")
+        log.info("can't reach postgres://ann:s3cret@db:5432/shop", url="postgres://h/x?token=s3cret&limit=5")
     assert "s3cret" not in lines.getvalue()
     assert "postgres://ann:***@db:5432/shop" in lines.getvalue()
     assert "token=***&limit=5" in lines.getvalue()

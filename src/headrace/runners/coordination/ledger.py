@@ -225,7 +225,12 @@ class Ledger:
         if self._over:  # the driver raises the error, so that it needs no warning here
             self._note("info", f"the container failed, and the app ends: {error.type}: {error.message}", container)
         else:
-            self._note("warning", f"the container failed, and starts again: {error.type}: {error.message}", container)
+            self._note(
+                "warning",
+                f"the container failed, and starts again: {error.type}: {error.message}",
+                container,
+                pause_ms=pause,
+            )
         return Orders(stop=True, pause_ms=pause)
 
     # -- what the driver says ----------------------------------------------------------------------

@@ -102,6 +102,8 @@ class Calls:
         self._thread.join(CLOSE_S_MAX)
         if not self._thread.is_alive():
             self._loop.close()
+        else:
+            _log.warning("a function of the app blocks the event loop; not waiting for it", seconds=CLOSE_S_MAX)
         self._loop = self._thread = None
 
 
