@@ -98,7 +98,9 @@ class AppTask(SimTask):
         self.metrics = TaskMetrics()
         self.calls = VirtualCalls(self.world, self.number)
         connections = SimConnections(self.send_frame, self.cluster.targets, self.calls)
-        self.publishing = self.publishing_class(plan, self.stage_plan, name, connections, self.world.chance)
+        self.publishing = self.publishing_class(
+            plan, self.stage_plan, name, connections, self.metrics.warnings, self.world.chance
+        )
         self.outlet = Outlet(plan, name, connections, self.publishing, self.machine.stamp, self.metrics)
         self.state = self.state_class(changelog_ssp(plan, name)[0], self.folder, self.cluster.snapshots[name])
         self.receiver = FrameReceiver(self, self.metrics)

@@ -13,8 +13,10 @@ from typing import Any
 from typing_extensions import override
 
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
+from headrace.core.clock import WallClock
 from headrace.core.errors import FrameError
 from headrace.core.ids import SSP, Offset
+from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.runtime.state.task_state import TaskState
 from headrace.stores.database import Batch, Database
@@ -113,7 +115,7 @@ class SimState(TaskState):
     """The stores of one incarnation, and the folder beneath them."""
 
     def __init__(self, changelog: SSP, folder: Folder, snapshots: list[SimSnapshot]) -> None:
-        super().__init__(changelog, _NOWHERE)
+        super().__init__(changelog, _NOWHERE, RecentWarnings(WallClock()))
         self._contents = folder
         self._copies = snapshots
 

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 
 from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_note, print_traceback
+from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
 from headrace.cli.plan import plan
 from headrace.cli.run import run
 from headrace.cli.status import status
@@ -31,6 +32,7 @@ from headrace.cli.table.list import list_tables
 from headrace.cli.table.scan import scan
 from headrace.cli.version import version
 from headrace.core.errors import HeadraceError
+from headrace.core.log import FORMATS, LEVELS, logging_to
 
 TRACEBACK = "--traceback"
 
@@ -63,6 +65,20 @@ def _headrace(
             TRACEBACK, help="Print the traceback of an error (so does HEADRACE_TRACEBACK=1); any place will do."
         ),
     ] = False,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            LOG_LEVEL,
+            metavar="|".join(LEVELS),
+            help="Which log lines are written to stderr, here and by containers; any place will do.",
+        ),
+    ] = "warning",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; any place will do."
+        ),
+    ] = "text",
 ) -> None:
     """Headrace, a stream processor on Spark."""
 
@@ -97,7 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = [word for word in given if word != TRACEBACK]
     verbose = len(command) < len(given) or os.environ.get("HEADRACE_TRACEBACK", "") not in ("", "0")
     try:
-        code = app(args=command, prog_name="headrace", standalone_mode=False)
+        settings, command = log_settings(command)
+        with logging_to(settings):
+            code = app(args=command, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _nobody_reads()

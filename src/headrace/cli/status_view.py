@@ -34,7 +34,7 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
     if any(_CALLS & task.counters.keys() for task in status.tasks):
         console.print(_calls(status))
     console.print(_containers(status))
-    for title, lines in (("held up", list(held_up(status))), ("warnings", list(warnings(status)))):
+    for title, lines in (("held up", list(held_up(status))), ("warnings", list(warnings(status, now_ms)))):
         if lines:
             console.print(Text(f"\n{title}", style="bold yellow"))
             for line in lines:
@@ -75,7 +75,7 @@ def held_up(status: AppStatus) -> Iterable[str]:
                 yield f"{task.name} has no watermark of {ssp}: {input_.missing}"
 
 
-def warnings(status: AppStatus) -> Iterable[str]:
+def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
     """What an operator should know: errors, targets that are away, lost containers, rows left out, old checkpoints."""
     if status.error is not None:
         yield f"the app failed: {status.error.message}"
@@ -95,6 +95,12 @@ def warnings(status: AppStatus) -> Iterable[str]:
         checkpoint = task.checkpoint
         if task.state != "finished" and checkpoint is not None and checkpoint.age_ms > _OLD_CHECKPOINT_MS:
             yield f"{task.name} committed its last checkpoint {age(checkpoint.age_ms)} ago"
+    for name, found in [(f"container {c.id}", c.warnings) for c in status.containers] + [
+        (task.name, task.warnings) for task in status.tasks
+    ]:
+        for one in found:
+            often = f", {one.times:,} times" if one.times > 1 else ""
+            yield f"{name}: {one.message} ({age(now_ms - one.at_ms)} ago{often})"
 
 
 def age(ms: int | None) -> str:

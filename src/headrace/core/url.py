@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
@@ -9,6 +10,13 @@ from typing_extensions import override
 
 _HIDDEN = "***"
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "token", "secret"})
+_PASSWORD = re.compile(r"(?<=://)([^\s/?#:@\"']*):[^\s/?#@\"']+(?=@)")
+_OPTION = re.compile(rf"([?&](?:{'|'.join(sorted(_SECRET_OPTIONS))})=)[^\s&#\"']+", re.IGNORECASE)
+
+
+def hide_passwords(text: str) -> str:
+    """Any text with the passwords of the URLs in it replaced by ``***``: a safety net under ``SecretUrl``."""
+    return _OPTION.sub(rf"\1{_HIDDEN}", _PASSWORD.sub(rf"\1:{_HIDDEN}", text)) if "://" in text else text
 
 
 @dataclass(frozen=True, slots=True, repr=False)

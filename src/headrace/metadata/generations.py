@@ -19,6 +19,7 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.core.ids import TaskName
+from headrace.core.log import logger
 from headrace.metadata.store import Entry, MetadataStore, Put
 
 HIGHEST = 2**31 - 1
@@ -26,6 +27,8 @@ HIGHEST = 2**31 - 1
 
 FORMAT = 1
 _MOST_ATTEMPTS = 1000
+
+_log = logger(__name__)
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +65,10 @@ class Generations:
                 if version is not None:
                     issued[task] = generation
             missing = [task for task in missing if task not in issued]
+            if missing:
+                _log.info(
+                    "another driver took the same generations; trying the next", app=self._app, tasks=len(missing)
+                )
         raise UnavailableError(
             f"others took every generation of {', '.join(map(str, missing))} of app {self._app!r}"
             f" that was tried for, {_MOST_ATTEMPTS} times in a row",

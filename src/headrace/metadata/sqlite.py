@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -25,6 +26,7 @@ from headrace.core.errors import (
     StorageError,
     UnavailableError,
 )
+from headrace.core.log import logger
 from headrace.metadata.store import Entry, MetadataStore, Put, Version
 
 FORMAT = 1
@@ -40,6 +42,11 @@ _TABLES = (
     "CREATE TABLE last_version (version INTEGER NOT NULL)",
     "INSERT INTO last_version VALUES (0)",
 )
+_SLOW_S = 0.5
+"""Waiting longer than this for the write lock is worth a log line."""
+
+_log = logger(__name__)
+
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -136,7 +143,10 @@ class SqliteMetadata(MetadataStore):
         with self._lock:
             connection = self._open_connection()
             with self._told("write"):
+                began = time.monotonic()
                 connection.execute("BEGIN IMMEDIATE")
+                if (waited := time.monotonic() - began) > _SLOW_S:
+                    _log.warning("waited for the metadata store's lock", path=str(self._path), seconds=round(waited, 1))
             try:
                 with self._told("write"):
                     yield connection

@@ -15,11 +15,14 @@ from typing import NamedTuple, Protocol
 from typing_extensions import override
 
 from headrace.core.errors import UnavailableError
+from headrace.core.log import logger
 
 Version = int
 """The version of a value. Above 0, and never used twice in a store, not even after a delete."""
 
 _MOST_ATTEMPTS = 1000
+
+_log = logger(__name__)
 
 
 class Entry(NamedTuple):
@@ -86,6 +89,7 @@ def update(
             done = entry is None or store.delete_if(namespace, key, entry.version)
         if done:
             return new
+        _log.debug("somebody else changed the value; trying again", namespace=namespace, key=key)
     raise UnavailableError(
         f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was read",
         hint="find out who writes it all the time",

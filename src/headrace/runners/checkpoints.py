@@ -19,6 +19,7 @@ from headrace.checkpoint.record import CommitRecord, LocalCheckpoint
 from headrace.core.errors import HeadraceError, ProtocolError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.core.log import logger
 from headrace.metadata.generations import Generations
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runtime.naming import changelog_name
@@ -29,6 +30,8 @@ from headrace.systems.log.system import LogSystem
 
 _CHANGELOG = "-changelog"
 _READ_BYTES = 8 << 20
+
+_log = logger(__name__)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -91,7 +94,7 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
 def apps_with_checkpoints(home: Path) -> list[str]:
     """The apps that have committed something on this home, or have tried to."""
     found: set[str] = set()
-    for stream in _log(home).admin().list():
+    for stream in _embedded_log(home).admin().list():
         words = stream.removesuffix(_CHANGELOG).split("-") if stream.endswith(_CHANGELOG) else []
         # Both an app's name and a stage's may hold dashes; the tasks that were given generations decide.
         for n in range(1, len(words)):
@@ -127,7 +130,7 @@ def _tasks(home: Path, app: str) -> list[TaskName]:
         metadata.close()
 
 
-def _log(home: Path) -> LogSystem:
+def _embedded_log(home: Path) -> LogSystem:
     return LogSystem(home / "streams")
 
 
@@ -141,7 +144,7 @@ def _task(home: Path, app: str, task: TaskName) -> TaskCheckpoint:
         state_bytes=_size(home / "state" / app / folder),
         snapshots=tuple(_snapshot(snapshot) for snapshot in snapshots),
     )
-    system = _log(home)
+    system = _embedded_log(home)
     try:
         extent = system.admin().extents(name)[task.number]
         read = _read(system, SSP(StreamId("log", name), task.number), extent, snapshots)
@@ -214,6 +217,9 @@ def _read_from(system: LogSystem, ssp: SSP, extent: Extent, base: LocalCheckpoin
                 reading = _Reading(Changelog(header.producer, "", base))
             match reading.changelog.take(offset, header, body_of(payload)):
                 case ReplayStep.MISFIT:
+                    _log.info(
+                        "a snapshot doesn't fit the changelog; trying an older one", changelog=str(ssp), offset=start
+                    )
                     return None
                 case ReplayStep.HOLD:
                     reading.changes_bytes += len(payload)
@@ -224,7 +230,8 @@ def _read_from(system: LogSystem, ssp: SSP, extent: Extent, base: LocalCheckpoin
     except HeadraceError:
         if base is None or reading is not None:
             raise
-        return None  # a snapshot of another changelog, whose commit would stand where no record begins
+        _log.info("a snapshot doesn't fit the changelog; trying an older one", changelog=str(ssp), offset=base.offset)
+        return None  # a snapshot of another changelog, whose commit would be where no record begins
     return reading or _Reading(Changelog(0, "", None))
 
 

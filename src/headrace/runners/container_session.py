@@ -17,6 +17,7 @@ from typing import Protocol
 
 from headrace.core.clock import WallClock
 from headrace.core.ids import TaskName
+from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination.messages import (
     Assignment,
@@ -32,6 +33,8 @@ from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+
+_log = logger(__name__)
 
 
 class CoordinatorLink(Protocol):
@@ -80,6 +83,8 @@ class ContainerSession:
                 incarnation=self.incarnation,
             )
         )
+        tasks = " ".join(grant.name for grant in self.assignment.tasks)
+        _log.info("the container has registered", incarnation=self.incarnation, tasks=tasks, host=socket.gethostname())
         self._granted = {TaskName.parse(grant.name): grant.generation for grant in self.assignment.tasks}
         self._lock = threading.Lock()
         self._statuses: list[TaskStatus] = []
@@ -159,6 +164,7 @@ class ContainerSession:
 
     def lose(self, error: Exception) -> None:
         """Stop: the coordinator can't be reached, or another incarnation is current. ``run`` raises the error."""
+        _log.warning("no heartbeat reaches the coordinator; the container stops", error=str(error))
         self._lost = self._lost or error
         self._container.stop()
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from headrace.core.ids import SSP
 from headrace.plan.delivery import deliveries
-from headrace.runners.coordination.messages import CheckpointStatus, InputStatus, OutputStatus, TaskState, TaskStatus
+from headrace.runners.coordination.messages import (
+    CheckpointStatus,
+    InputStatus,
+    OutputStatus,
+    TaskState,
+    TaskStatus,
+    warning_statuses,
+)
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.host.task_host import TaskHost
 
@@ -31,7 +38,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         lag=None if None in lags else sum(lag or 0 for lag in lags),
         inputs=inputs,
         outputs=_outputs(host),
-        counters=host.metrics.counters | {f"rows_of_{id_}": rows for id_, rows in host.task.chain.sizes().items()},
+        counters=_counters(host),
         checkpoint=None
         if committed is None
         else CheckpointStatus(
@@ -44,7 +51,14 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         blocked_by=host.blocked_by,
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
+        warnings=warning_statuses(host.metrics.warnings),
     )
+
+
+def _counters(host: TaskHost) -> dict[str, int]:
+    sizes = {f"rows_of_{id_}": rows for id_, rows in host.task.chain.sizes().items()}
+    warnings = {"warnings": host.metrics.warnings.total} if host.metrics.warnings.total else {}
+    return host.metrics.counters | sizes | warnings
 
 
 def overdue(host: TaskHost, now_ms: float) -> int:

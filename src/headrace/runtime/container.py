@@ -20,6 +20,7 @@ from functools import partial
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
+from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.task_host import TaskHost
@@ -30,6 +31,8 @@ POLL_WITHOUT_FD_MS = 5.0
 OBSERVE_MS = 250.0
 DRAIN_MS_MAX = 1000.0
 DRAIN_PAUSE_MS = 2.0
+
+_log = logger(__name__)
 
 Observe = Callable[[Sequence[TaskHost]], None]
 
@@ -221,3 +224,6 @@ class Container:
             self.connections.flush_records()
             if not stepped:
                 self.wakeup.wait(DRAIN_PAUSE_MS)
+        for host, label in targets:
+            if not host.finished and not host.has_committed(label):
+                _log.info("drained before its last version was committed and published", task=str(host.name))

@@ -1,22 +1,40 @@
-"""Counters of one task: plain numbers that the run loop adds to and status pages read. Nobody waits for them."""
+"""Counters and warnings of one task: the run loop adds to them, status pages read them. No lock is needed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
+from headrace.core.clock import Clock, WallClock
+from headrace.core.log import Throttle, logger
+from headrace.core.recent_warnings import RecentWarnings
+
+_log = logger(__name__)
+
+_LOGGED = {
+    "late": "messages came too late and had no effect",
+    "rollbacks": "the task rolls back to its last commit, because a task upstream did",
+    "timers_dropped": "timers that were set while the app ended will not fire",
+}
+"""Counters that are also logged at info, as nothing else says what they count."""
+
 
 class TaskMetrics:
     """What a task has done since it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, task: str | None = None, clock: Clock | None = None) -> None:
         self.rows_in = 0
         self.rows_out = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.batches = 0
         self.counters: defaultdict[str, int] = defaultdict(int)
+        self.warnings = RecentWarnings(clock or WallClock(), task=task)
+        self._task = task
+        self._throttle = Throttle(_log)
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a named counter (``late``, ``skipped``, ``dead_lettered``, ...)."""
         if by:
             self.counters[name] += by
+            if name in _LOGGED:
+                self._throttle.info(_LOGGED[name], by=by, task=self._task)

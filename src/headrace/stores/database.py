@@ -25,6 +25,7 @@ from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 from typing_extensions import override
 
 from headrace.core.errors import InfrastructureError, StorageError, UnavailableError
+from headrace.core.log import logger
 from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
@@ -32,6 +33,8 @@ from headrace.stores.pinned import Pin
 _CACHE_BYTES = 64 << 20
 _STAND_IN_DIGITS = 8
 _PUT_IN_ORDER_MIN = 4096
+_log = logger(__name__)
+
 _UNREADABLE = "UNREADABLE"
 """A file of this name says that reading the folder failed: opening it may work nevertheless, and must not."""
 
@@ -371,8 +374,12 @@ class Database:
         for pin in list(self._pins):
             pin.close()
         # Closing brings what is in RocksDB's log into tables. On a full disk that fails, and the log keeps it.
-        with suppress(Exception):
+        try:
             self._db.close()
+        except Exception as error:  # noqa: BLE001 - RocksDict raises this class itself
+            _log.info(
+                "closing was incomplete; the next start reads RocksDB's log", folder=str(self.folder), error=str(error)
+            )
         del self._db  # which releases the folder in any case
         _CACHE.give_back()
 
@@ -397,11 +404,14 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
 def discard(folder: Path) -> None:
     """Throw local state away."""
     shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        _log.warning("local state can't be deleted, and keeps its room on the disk", folder=str(folder))
 
 
 def discard_drafts(snapshots: Path) -> None:
     """Throw away what lives that were killed left half made; a fenced one that still makes it fails at that."""
     for draft in snapshots.glob(str(_draft_of(Path("*")))):
+        _log.info("deleting a snapshot that a killed process left unfinished", folder=str(draft))
         discard(draft)
 
 
@@ -425,6 +435,7 @@ def discard_abandoned(folder: Path) -> None:
         except OSError:
             continue  # it is open
         else:
+            _log.info("deleting the state folder of a process that is gone", folder=str(stand_in))
             discard(stand_in)
 
 
@@ -433,7 +444,8 @@ def _link_table_else_copy(source: str, target: str) -> str:
     if Path(source).suffix in (".sst", ".blob"):
         try:
             Path(target).hardlink_to(source)
-        except OSError:
+        except OSError as error:  # another file system, or one without hard links: a copy is as good, and slower
+            _log.debug("a file of a snapshot is copied, not linked", file=source, error=error.strerror)
             shutil.copy2(source, target)
     else:
         shutil.copy2(source, target)

@@ -12,9 +12,13 @@ from headrace.runners.coordination.messages import (
     OutputStatus,
     StageStatus,
     TaskStatus,
+    WarningStatus,
 )
 
 NOON = 12 * 3600 * 1000
+
+
+FROZE = WarningStatus(message="it froze", at_ms=2000, times=1200)
 
 
 def whole(**known: object) -> AppStatus:
@@ -124,8 +128,10 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
             ContainerStatus(id=0, state="lost", host="worker-a", last_seen_ms=300_000),
             ContainerStatus(id=1, state="failed", error=error),
             ContainerStatus(id=2, state="failed", error=ErrorReport(type="X", message="no room", hint="make some")),
+            ContainerStatus(id=3, state="running", warnings=[FROZE]),
         ],
         tasks=[
+            TaskStatus(name="a/4", state="running", warnings=[WarningStatus(message="the folder is damaged", at_ms=0)]),
             TaskStatus(name="a/0", state="running", counters={"late": 2, "batches": 9}),
             TaskStatus(name="a/1", state="running", counters={"late": 1, "skipped": 0}),
             TaskStatus(
@@ -136,13 +142,15 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
             ),
         ],
     )
-    assert list(warnings(status)) == [
+    assert list(warnings(status, 62_000)) == [
         "the app failed: column 'ts' is missing",
         "container 0 on worker-a was last heard of 5 min ago",
         "container 1 on no host yet failed: column 'ts' is missing",
         "container 2 on no host yet failed: no room (hint: make some)",
         "came too late: 3 rows",
         "a/2 committed its last checkpoint 10 min ago",
+        "container 3: it froze (60 s ago, 1,200 times)",
+        "a/4: the folder is damaged (62 s ago)",
     ]
 
 
@@ -175,7 +183,7 @@ def test_outputs_say_how_often_results_arrive_and_what_waits() -> None:
     lines = shown(whole(tasks=tasks))
     assert row(lines, "report") == ["report", "exactly-once", "4", "versions,", "2.0", "MB"]
     assert row(lines, "print-1") == ["print-1", "at-least-once", "-"]
-    assert "output report can't be published (4 failures): connection refused" in list(warnings(whole(tasks=tasks)))
+    assert "output report can't be published (4 failures): connection refused" in list(warnings(whole(tasks=tasks), 0))
     assert "delivery" not in "\n".join(shown(whole()))
 
 

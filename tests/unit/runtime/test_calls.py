@@ -164,6 +164,24 @@ def test_trouble_is_told_until_something_succeeds(bench: Bench) -> None:
     assert lane.trouble is None
 
 
+def test_calls_that_are_repeated_are_logged_at_first_and_when_they_succeed_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="headrace.runtime.calls.lanes")
+    gate = Gate()
+    lane: Lane[Any] = Lane(bench.calls, gate, calling(1, attempts=None))
+    lane.put(rows(0))
+    for _ in range(5):
+        gate.fail(0, ConnectionError("refused"))
+        gate.until_asked(0)
+    gate.answer(0)
+    bench.taken(lane, 1)
+    failed, back = caplog.records
+    assert (failed.levelname, failed.getMessage()) == ("WARNING", "a call failed and is tried again")
+    assert (vars(failed)["error"], vars(failed)["attempts"]) == ("ConnectionError: refused", 1)
+    assert (back.levelname, back.getMessage(), vars(back)["failures"]) == ("INFO", "calls succeed again", 5)
+
+
 def test_what_is_left_when_a_lane_closes_is_cancelled_and_not_heard_of(bench: Bench) -> None:
     gate = Gate()
     lane: Lane[Any] = Lane(bench.calls, gate, calling(2))

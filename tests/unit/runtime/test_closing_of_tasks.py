@@ -76,7 +76,7 @@ def test_a_close_that_raises_fails_the_run_and_leaves_the_state_free(tmp_path: P
         assert sorted(closed) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
         again = driven.start()
         driven.living.clear()
-        assert [host.state.warnings for host in again.hosts] == [[], []]  # nobody holds the folders
+        assert [list(host.state.warnings) for host in again.hosts] == [[], []]  # nobody holds the folders
         for host in again.hosts:
             with pytest.raises(UserFunctionError):
                 host.close()

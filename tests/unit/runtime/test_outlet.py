@@ -39,7 +39,7 @@ class Leaving:
         self._plan = plan
         self._seqs: dict[tuple[StreamId, int], int] = defaultdict(int)
         name = TaskName("views", number)
-        publishing = Publisher(plan, plan.stage("views"), name, self.connections)
+        publishing = Publisher(plan, plan.stage("views"), name, self.connections, self.metrics.warnings)
         self.outlet = Outlet(plan, name, self.connections, publishing, self._stamp, self.metrics)
 
     def _stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:

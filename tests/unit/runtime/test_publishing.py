@@ -211,3 +211,29 @@ def test_draining_publishes_what_it_commits(scene: Scene) -> None:
         host.commit_now()
     scene.turns(30)
     assert sorted(scene.shelf.rows) == scene.fed
+
+
+def test_a_target_that_is_away_is_reported_once_and_once_when_it_is_back(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="headrace.runtime.outputs.publisher")
+    scene.shelf.trouble = away
+    scene.feed(10)
+    scene.commit()
+    scene.turns(10, int(LONGEST_PAUSE_MS))
+    states = {str(host.name): state for host in scene.container.hosts for _, state in host.publishing.states()}
+    failures = {task: state.failures for task, state in states.items() if state.failures}
+    assert min(failures.values()) > 5
+    text = "output 'out' can't be published, and is tried again: connection refused"
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [("WARNING", text)] * len(failures)
+    assert {vars(record)["task"] for record in caplog.records} == failures.keys()
+    kept = {str(host.name): list(host.metrics.warnings) for host in scene.container.hosts}
+    assert {task: found for task, found in kept.items() if found} == {task: [text] for task in failures}
+    caplog.clear()
+    scene.shelf.trouble = lambda moment: None
+    scene.turns(10, int(LONGEST_PAUSE_MS))
+    for back in caplog.records:
+        assert (back.levelname, back.getMessage()) == ("INFO", "the target takes rows again")
+        assert vars(back)["failures"] == failures.pop(vars(back)["writer"].split("/", 1)[1].rpartition("/")[0])
+        assert vars(back)["away_ms"] > LONGEST_PAUSE_MS
+    assert not failures

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from headrace.checkpoint.record import LocalCheckpoint
+from headrace.core.clock import ManualClock
 from headrace.core.ids import SSP, StreamId
+from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.runtime.state import task_state
 from headrace.runtime.state.task_state import Snapshot, TaskState
@@ -23,9 +25,13 @@ def folders(tmp_path: Path) -> StateFolders:
     return StateFolders(tmp_path / "state" / "stage-0", tmp_path / "snapshots" / "stage-0")
 
 
+def _state(folders: StateFolders) -> TaskState:
+    return TaskState(CHANGELOG, folders, RecentWarnings(ManualClock()))
+
+
 @pytest.fixture
 def states(folders: StateFolders) -> Iterator[list[TaskState]]:
-    states = [TaskState(CHANGELOG, folders), TaskState(CHANGELOG, folders)]
+    states = [_state(folders), _state(folders)]
     yield states
     for each in states:
         each.close()
@@ -67,7 +73,7 @@ def test_nobody_comes_in_while_a_folder_is_rebuilt(
     for each in states:
         each.persist(LocalCheckpoint(200, 2, 6))
         each.close()
-    states.append(TaskState(CHANGELOG, folders))
+    states.append(_state(folders))
     assert states[-1].begin({}) == LocalCheckpoint(200, 2, 6)
 
 

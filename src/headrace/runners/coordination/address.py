@@ -27,11 +27,14 @@ from headrace.core.errors import (
     UnavailableError,
     UsageError,
 )
+from headrace.core.log import logger
 from headrace.runners.coordination.client import CoordinatorClient
 
 FORMAT = 1
 _PROBE_S = 2.0
 _NAME_BYTES_MAX = 200
+
+_log = logger(__name__)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,6 +121,7 @@ def publish(
                     hint="stop that run first (deployments of one app need different stages);"
                     " if you know that it is gone, delete that file",
                 )
+            _log.info("deleted the address of a run that is gone", file=str(path), pid=other.pid)
             path.unlink(missing_ok=True)
         _write(publication.path, address)
     return publication
@@ -145,7 +149,13 @@ def find_all(home: Path, app: str | None = None) -> list[Address]:
     """Every live deployment here (of that app), by app and stages; files of runs that are gone are passed over."""
     folders = [_folder(home, app)] if app else sorted((home / "apps").glob("*"))
     found = [address for folder in folders for path in _files(folder) if (address := _read(path))]
-    return sorted((a for a in found if _is_live(a)), key=lambda a: (a.app, a.stages))
+    live = []
+    for address in found:
+        if _is_live(address):
+            live.append(address)
+        else:
+            _log.debug("passing over the address of a run that is gone", app=address.app, pid=address.pid)
+    return sorted(live, key=lambda a: (a.app, a.stages))
 
 
 def _is_live(address: Address) -> bool:

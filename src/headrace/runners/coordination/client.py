@@ -18,6 +18,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
+from headrace.core.log import logger
 from headrace.runners.coordination.messages import (
     AppStatus,
     Assignment,
@@ -34,6 +35,8 @@ from headrace.runners.coordination.messages import (
     encode,
 )
 from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
+
+_log = logger(__name__)
 
 _A = TypeVar("_A", bound=Message)
 _FIRST_PAUSE_S = 0.05
@@ -137,7 +140,7 @@ class CoordinatorClient:
         body = encode(message) if message is not None else None
         with self._lock:
             deadline = time.monotonic() + self._patience_s
-            pause = _FIRST_PAUSE_S
+            pause, tries = _FIRST_PAUSE_S, 1
             while True:
                 fresh = self._connection is None
                 try:
@@ -151,12 +154,19 @@ class CoordinatorClient:
                         deadline = min(deadline, time.monotonic() + _REFUSED_PATIENCE_S)
                 else:
                     if status == HTTPStatus.OK:
+                        if tries > 1:
+                            _log.info("the coordinator answers again", url=self._url, path=path, tries=tries)
                         return decode(answer, data)
                     why = self._refusal(path, status, data)
                     if status != HTTPStatus.SERVICE_UNAVAILABLE:
                         raise why
                 if self._closing.is_set() or time.monotonic() + pause > deadline:
                     raise self._gone(path, why) from why
+                if tries == 1:  # the end of the wait is reported too: by the line above, or by the error
+                    _log.warning(
+                        "the coordinator doesn't answer; trying again", url=self._url, path=path, error=str(why)
+                    )
+                tries += 1
                 self._closing.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
 

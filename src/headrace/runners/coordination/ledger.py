@@ -7,8 +7,10 @@ that is current: the one that registered last. Any other is refused with ``Fence
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 
@@ -43,6 +45,8 @@ STEADY_MS = 60_000
 PAUSES_MS = (0, 500, 1000, 2000, 5000)
 """How long a container waits before it makes room for its next attempt, by its failures in a row."""
 
+_NOTES_MAX = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -53,8 +57,19 @@ class Seat:
     superseded: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened to the app, or to one container; the server logs it when it has released its lock."""
+
+    level: Literal["info", "warning"]
+    what: str
+    container: int | None
+    fields: Mapping[str, str | int]
+
+
 @dataclass(slots=True)
 class _Container:
+    number: int
     tasks: tuple[TaskName, ...]
     state: ContainerState = "waiting"
     registered: Register | None = None
@@ -95,13 +110,14 @@ class Ledger:
         self._started_at = started_at
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
-        self._containers = [_Container(tasks) for tasks in assign(stages, containers)]
+        self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {t: TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s}
         self._rates = {task: Rate() for task in self._statuses}
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
         self._drain = False
         self._stop = False
+        self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- what containers say -----------------------------------------------------------------------
 
@@ -124,6 +140,11 @@ class Ledger:
         if self._left(container):
             container.error = None
             container.state = "running"
+            if current is None:
+                self._note("info", "the container has started", container, host=message.host, pid=message.pid)
+            else:
+                replaced = f"attempt {message.attempt} has replaced attempt {current.attempt}"
+                self._note("warning", replaced, container, host=message.host, pid=message.pid)
         elif not self._over:
             container.state = "finished"
         self.revision += 1
@@ -177,6 +198,7 @@ class Ledger:
             self._seen(container, now_ms)
             if self._finished.issuperset(container.tasks):
                 container.state = "finished"
+                self._note("info", "the container has ended: all its tasks are over", container)
         self.revision += 1
         return self.orders
 
@@ -200,17 +222,30 @@ class Ledger:
             times = f"container {message.container} failed {container.failures} times in a row, at last with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
         pause = 0 if self._over else PAUSES_MS[min(container.failures, len(PAUSES_MS)) - 1]
+        if self._over:  # the driver raises the error, so that it needs no warning here
+            self._note("info", f"the container failed, and the app ends: {error.type}: {error.message}", container)
+        else:
+            self._note(
+                "warning",
+                f"the container failed, and starts again: {error.type}: {error.message}",
+                container,
+                pause_ms=pause,
+            )
         return Orders(stop=True, pause_ms=pause)
 
     # -- what the driver says ----------------------------------------------------------------------
 
     def drain(self) -> None:
         """From now on, order everybody to finish what is there and end."""
+        if not self._drain:
+            self._note("info", "the app drains")
         self._drain = True
         self.revision += 1
 
     def stop(self) -> None:
         """From now on, order everybody to end at once."""
+        if not self._stop:
+            self._note("warning", "the app stops without a last commit")
         self._stop = True
         self.revision += 1
 
@@ -229,6 +264,7 @@ class Ledger:
             if now_ms - container.seen_ms >= self._lost_after_ms:
                 container.state = "lost"
                 self.revision += 1
+                self._note("warning", "the container sends no heartbeats", container)
             else:
                 deadlines.append(container.seen_ms + self._lost_after_ms)
         return min(deadlines, default=None)
@@ -282,7 +318,18 @@ class Ledger:
             error=self.error,
         )
 
+    def take_notes(self) -> list[Note]:
+        """What has happened since the last call."""
+        notes = list(self._notes)
+        self._notes.clear()
+        return notes
+
     # -- inside ------------------------------------------------------------------------------------
+
+    def _note(
+        self, level: Literal["info", "warning"], what: str, about: _Container | None = None, **fields: str | int
+    ) -> None:
+        self._notes.append(Note(level, what, None if about is None else about.number, fields))
 
     @property
     def _over(self) -> bool:
@@ -328,6 +375,7 @@ class Ledger:
         container.seen_ms = now_ms
         if container.state == "lost":  # only slow: nobody took its place
             container.state = "running"
+            self._note("info", "the container sends heartbeats again", container)
             self.revision += 1
 
     def _take_in(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:

@@ -29,6 +29,7 @@ from headrace.core.errors import (
     ProtocolError,
     UsageError,
 )
+from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
 
 Route = Callable[[bytes], bytes]
@@ -37,6 +38,8 @@ Route = Callable[[bytes], bytes]
 MOST_BYTES = 8 << 20
 MOST_CONNECTIONS = 2048
 IDLE_S = 60.0
+
+_log = logger(__name__)
 
 
 class Listener:
@@ -108,6 +111,7 @@ class _Server(socketserver.TCPServer):
         self.routes = routes
         self.most_bytes = most_bytes
         self._most_connections = most_connections
+        self._throttle = Throttle(_log)
         # Touched by the accepting thread, and by close() after that one has ended.
         self._connections: dict[threading.Thread, socket.socket] = {}
         super().__init__((host, port), _Handler)
@@ -117,6 +121,7 @@ class _Server(socketserver.TCPServer):
         """Serve a connection in a thread of its own; one too many is closed at once."""
         self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
         if len(self._connections) >= self._most_connections:
+            self._throttle.warning("connection refused: too many are open", limit=self._most_connections)
             self.shutdown_request(request)
             return
         thread = threading.Thread(
@@ -170,11 +175,15 @@ class _Handler(BaseHTTPRequestHandler):
             body = self._body()
         except _Refused as refused:
             self.close_connection = True  # a body may still stand on the wire
+            # Who sent it is no secret; what was sent may be (a token), so it is not logged.
+            _log.info("request refused", client=self.client_address[0], status=int(refused.status))
             self._refuse(refused.status, refused.error)
             return
         try:
             answer = route(body)
         except Exception as error:  # noqa: BLE001 - whatever it is, the asker must hear of it
+            if not isinstance(error, HeadraceError):
+                _log.error("a request failed in an unforeseen way", path=self.path, error=repr(error))
             self._refuse(_status_of(error), error)
         else:
             self._send(HTTPStatus.OK, answer)

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
+from headrace.core.recent_warnings import RecentWarnings
 
 FORMAT = 1
 """Version of all messages together; a newer one is refused, fields that are merely unknown are ignored."""
@@ -124,6 +125,19 @@ class CheckpointStatus(Nested, frozen=True, kw_only=True):
     duration_ms: float
 
 
+class WarningStatus(Nested, frozen=True, kw_only=True):
+    """A warning: when it last came (milliseconds since the epoch), and how many times it has."""
+
+    message: str
+    at_ms: int
+    times: int = 1
+
+
+def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
+    """The latest warnings of a task or a container, the oldest first."""
+    return [WarningStatus(message=one.message, at_ms=one.at_ms, times=one.times) for one in warnings.latest()]
+
+
 class TaskStatus(Nested, frozen=True, kw_only=True):
     """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text.
 
@@ -153,6 +167,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     blocked_by: str | None = None
     uptime_ms: int = 0
     side_inputs_percent: int | None = None
+    warnings: list[WarningStatus] = []
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
@@ -254,6 +269,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     tasks: list[str] = []
     cpu_ms: int = 0
     rss_bytes: int = 0
+    warnings: list[WarningStatus] = []
     error: ErrorReport | None = None
 
 

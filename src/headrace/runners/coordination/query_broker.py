@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from headrace.core.clock import Clock
 from headrace.core.errors import UnavailableError
+from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.messages import ContainerState, ErrorReport, QueriesStatus
 from headrace.runners.coordination.query_book import QueryBook
 from headrace.runners.coordination.query_messages import (
@@ -22,6 +23,8 @@ from headrace.runners.coordination.query_messages import (
 
 HOLD_MS = 15_000.0
 """So long a container's request is held when there is nothing to ask."""
+
+_log = logger(__name__)
 
 _GONE: dict[ContainerState, str] = {
     "waiting": "has not registered yet",
@@ -49,6 +52,7 @@ class QueryBroker:
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = False
+        self._throttle = Throttle(_log)
 
     def ask(self, ask: Ask) -> Answers:
         """Block until all tasks have answered, or the time that the asker gave is over."""
@@ -101,6 +105,7 @@ class QueryBroker:
         whys = [f"container {container} {_GONE[self._state_of(container)]}" for container in sorted(silent)]
         tasks = ", ".join(task for container in sorted(silent) for task in silent[container])
         why = "the app is ending" if self._closed else "; ".join(whys)
+        self._throttle.warning("a question about a table got no answer in time", tasks=tasks, reason=why)
         error = UnavailableError(
             f"no answer from {tasks} in time: {why}",
             hint="ask again, with more time if it is busy; headrace status shows how its containers are doing",

@@ -17,6 +17,8 @@ import msgspec
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import UsageError
+from headrace.core.log import logger
+from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination.ledger import Ledger
@@ -36,11 +38,14 @@ from headrace.runners.coordination.messages import (
     TaskGrant,
     decode,
     encode,
+    warning_statuses,
 )
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
 
 LOOPBACK = "127.0.0.1"
+
+_log = logger(__name__)
 
 
 class Coordinator:
@@ -76,6 +81,9 @@ class Coordinator:
         self._changed = threading.Condition()
         self._granting = threading.Lock()
         self._tables = tables or TableList(app=ledger.app)
+        self._warnings = [
+            RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
+        ]
         self._desk = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._listener = Listener(host, port, self.token, self._routes())
         name = f"[{reachable}]" if ":" in reachable else reachable
@@ -104,7 +112,11 @@ class Coordinator:
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
-        return msgspec.structs.replace(status, queries=self._desk.status())
+        containers = [
+            msgspec.structs.replace(container, warnings=warning_statuses(self._warnings[container.id]))
+            for container in status.containers
+        ]
+        return msgspec.structs.replace(status, containers=containers, queries=self._desk.status())
 
     @property
     def state(self) -> AppState:
@@ -233,26 +245,46 @@ class Coordinator:
 
     @contextmanager
     def _noticing(self) -> Iterator[float]:
-        """Under the ledger's lock: the time. Who waits is woken if the revision rose."""
-        with self._changed:
-            before = self._ledger.revision
-            now_ms = self._clock.monotonic_ms()
-            try:
+        """Hold the ledger's lock; the time. Afterwards wake who waits, if the revision rose, and log what happened."""
+        try:
+            with self._changed, self._changing() as now_ms:
                 yield now_ms
-            finally:
-                if self._ledger.revision != before:
-                    self._changed.notify_all()
+        finally:
+            self._log_notes()
+
+    @contextmanager
+    def _changing(self) -> Iterator[float]:
+        before = self._ledger.revision
+        try:
+            yield self._clock.monotonic_ms()
+        finally:
+            if self._ledger.revision != before:
+                self._changed.notify_all()
+
+    def _log_notes(self) -> None:
+        """Without the lock: writing a log line may block."""
+        with self._changed:
+            notes = self._ledger.take_notes()
+        app = self._ledger.app
+        for note in notes:
+            if note.level == "info":
+                _log.info(note.what, app=app, container=note.container, **note.fields)
+            elif note.container is None:
+                _log.warning(note.what, app=app, **note.fields)
+            else:
+                self._warnings[note.container].add(_log, note.what, **note.fields)
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float) -> None:
         deadline_ms = self._clock.monotonic_ms() + timeout_s * 1000
         with self._changed:
             while True:
-                with self._noticing() as now_ms:
+                with self._changing() as now_ms:
                     look_again_ms = self._ledger.tick(now_ms)
                 if reached() or now_ms >= deadline_ms:
-                    return
+                    break
                 until_ms = deadline_ms if look_again_ms is None else min(deadline_ms, look_again_ms)
                 self._changed.wait((until_ms - now_ms) / 1000)
+        self._log_notes()
 
 
 def _is_wildcard(host: str) -> bool:

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.core.errors import HeadraceError, StorageError, UnavailableError
+from headrace.core.log import OFF, LogSettings, logger, logging_to
 from headrace.plan.model import Plan
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.messages import ErrorReport, Failure
 from headrace.runners.spark.hosting import ContainerArgs
 from headrace.runners.tables.answering import AnswerThread
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,14 @@ class ContainerPayload:
     url: str
     token: str
     python_path: tuple[str, ...]
+    log: LogSettings = OFF
 
 
 def container_main(args: ContainerArgs) -> dict[str, Any]:
     """Run one container; returns what it did, for the driver's log."""
     payload = _decode_payload(args.payload)
-    with closing(CoordinatorClient(payload.url, payload.token)) as client:
+    fields = {"container": args.container, "attempt": args.attempt}
+    with logging_to(payload.log, fields=fields), closing(CoordinatorClient(payload.url, payload.token)) as client:
         return _attempt(args, payload, client)
 
 
@@ -58,6 +63,7 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
         if isinstance(error, StorageError):
             error.then("the container restarts by itself until that is done, from its last checkpoint")
         report = ErrorReport.of(error)
+        _log.error("the container fails", error=f"{report.type}: {report.message}")
         orders = client.failure(Failure(container=args.container, incarnation=session.incarnation, error=report))
         if isinstance(error, HeadraceError) and report.fatal:
             return {"container": args.container, "failed": True}  # the coordinator knows; Spark need not retry

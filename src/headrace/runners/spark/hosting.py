@@ -30,6 +30,9 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark import SparkContext, TaskContext
 
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
+from headrace.core.log import logger
+
+_log = logger(__name__)
 
 _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_SECONDS = 1.0
@@ -93,6 +96,7 @@ class ContainerJob:
         """Kill what still runs. Spark gives each worker two seconds; an orderly stop is asked for otherwise."""
         self._cancelled.set()
         if self._thread.is_alive():
+            _log.info("cancelling Spark's job; what still runs is killed", group=self.group)
             jsc: Any = self._context._jsc
             # With those to come: at this moment the job may be on its way to Spark.
             jsc.sc().cancelJobGroupAndFutureJobs(self.group)

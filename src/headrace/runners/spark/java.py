@@ -21,6 +21,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from headrace.core.errors import InfrastructureError
+from headrace.core.log import logger
+
+_log = logger(__name__)
 
 OLDEST_JAVA = 17
 _VECTOR_FLAG = "--add-modules=jdk.incubator.vector"
@@ -49,6 +52,7 @@ class _Runtime:
 def ensure_java() -> JavaHome:
     """Find a Java for Spark and set JAVA_HOME to it, for this process and its children only."""
     java = find_java(os.environ)
+    _log.info("found a Java for Spark", source=java.source, version=java.version, path=str(java.path))
     os.environ["JAVA_HOME"] = str(java.path)
     return java
 
@@ -63,8 +67,10 @@ def find_java(environ: MutableMapping[str, str]) -> JavaHome:
         runtime = _probe(executable)
         if runtime is None:
             refused.append(f"{source} ({executable}) doesn't run")
+            _log.warning("this Java doesn't run; looking further", source=source, path=str(executable))
         elif runtime.version < OLDEST_JAVA:
             refused.append(f"{source} ({executable}) is Java {runtime.version}")
+            _log.warning("this Java is too old; looking further", source=source, version=runtime.version)
         elif runtime.has_vector:
             return JavaHome(runtime.home, runtime.version, source)
         else:

@@ -27,6 +27,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from headrace.core.errors import InfrastructureError
+from headrace.core.log import CLEAR_LINE
 from headrace.runners.spark.java import ensure_java
 from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
 
@@ -225,5 +226,7 @@ class _StderrRelay:
 def _write_stderr(data: bytes) -> None:
     # A closed terminal mustn't stop the draining: the JVM would block on its next line.
     with suppress(OSError):
+        if os.isatty(2):
+            data = CLEAR_LINE.encode() + data  # the progress line may be there
         while data:
             data = data[os.write(2, data) :]

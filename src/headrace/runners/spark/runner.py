@@ -15,6 +15,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from headrace.api.specs import Graph
+from headrace.core.log import current_settings
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
@@ -83,7 +84,13 @@ def _run(
     interrupts: Interrupts,
 ) -> AppStatus:
     """Run the containers as one Spark job, and watch it until the app has ended."""
-    payload = ContainerPayload(plan=planned, url=coordinator.url, token=coordinator.token, python_path=_user_folders())
+    payload = ContainerPayload(
+        plan=planned,
+        url=coordinator.url,
+        token=coordinator.token,
+        python_path=_user_folders(),
+        log=current_settings(),
+    )
     named = f"headrace {planned.graph.app}: {containers} containers"
     job = ContainerJob(context, containers, container_main, ship(payload), named)
     if interrupts.requested:  # nothing runs yet

@@ -11,10 +11,13 @@ from typing import Any
 from pyspark import SparkContext
 
 from headrace.core.errors import InfrastructureError
+from headrace.core.log import logger
 from headrace.runners.spark import settings
 from headrace.runners.spark.session import conf_of
 
 _POLL_SECONDS = 0.05
+
+_log = logger(__name__)
 
 
 def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
@@ -49,7 +52,10 @@ def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 6
     expected = _expected_slots(context)
     due = wanted if expected is None else min(wanted, expected)
     wait = wait_seconds_max if expected is not None else 0.0
-    return max(1, min(wanted, _await_slots(context, due, wait)))
+    slots = max(1, min(wanted, _await_slots(context, due, wait)))
+    if slots < due:
+        _log.warning("not all slots have registered; going on with fewer", expected=due, slots=slots)
+    return slots
 
 
 def _await_slots(context: SparkContext, wanted: int, wait_seconds_max: float) -> int:

@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.core.log import logger
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.spark.hosting import AttemptFailure
+
+_log = logger(__name__)
 
 WATCH_S = 0.25
 """How often everything is looked at; the end of the app is noticed at once."""
@@ -99,6 +102,7 @@ class Supervisor:
         self._kill_lost(status, now_ms)
         count = self._job.failure_count()
         if count != self._failures_seen:
+            _log.info("Spark reports failed attempts at containers", failures=count)
             self._failures_seen = count
             registered = {c.id: -1 if c.attempt is None else c.attempt for c in status.containers}
             if error := why_hopeless(self._job.failures(), registered):
@@ -109,6 +113,7 @@ class Supervisor:
         self._lost = {seat: self._lost.get(seat, now_ms) for seat in lost}
         for (container, attempt), since_ms in self._lost.items():
             if now_ms - since_ms >= LOST_GRACE_MS:
+                _log.warning("killing a container that sends no heartbeats", container=container, attempt=attempt)
                 self._job.kill(container, attempt, f"container {container} was not heard of for too long")
                 self._lost[container, attempt] = now_ms  # if that doesn't help, again after another while
 

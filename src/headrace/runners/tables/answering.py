@@ -14,6 +14,7 @@ import msgspec
 
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError
+from headrace.core.log import Throttle, logger
 from headrace.plan.queryable import queryable_in
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.messages import ErrorReport
@@ -30,6 +31,8 @@ TASK_ANSWER_BYTES_MAX = 5 << 19
 """What one task's rows may take as Arrow: more than stored where strings are short."""
 
 _PAUSE_S = 1.0
+
+_log = logger(__name__)
 
 
 class TableAnswers:
@@ -105,6 +108,7 @@ class AnswerThread:
         self._answers = answers
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-tables", daemon=True)
+        self._throttle = Throttle(_log)
         self.failures = 0
         """How often the coordinator couldn't be reached."""
 
@@ -133,10 +137,17 @@ class AnswerThread:
                 question = self._listen(message).question
             except FencedError:
                 return  # another one has its place; the heartbeat ends the container
-            except HeadraceError:
-                # The answer, if there was one, is asked for again.
+            except HeadraceError as error:
+                # The coordinator asks again for the answer, if there was one.
                 answer = None
                 self.failures += 1
+                if self._closing.is_set():
+                    return  # the call was cut off by ``close``
+                self._throttle.warning(
+                    "questions about tables can't be fetched; trying again",
+                    container=self._container,
+                    error=error.message,
+                )
                 self._closing.wait(_PAUSE_S)
                 continue
             answer = None if question is None else self._answers.answer(question)

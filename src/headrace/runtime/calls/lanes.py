@@ -24,10 +24,13 @@ from typing import Any, Generic, TypeVar
 
 from headrace.core.calling import Calling, is_async
 from headrace.core.errors import HeadraceError
+from headrace.core.log import Throttle, logger
 from headrace.core.rate import TokenBucket
 
 CLOSE_S_MAX = 5.0
 """How long closing waits for the event loop: a function that blocks it isn't waited for any longer."""
+
+_log = logger(__name__)
 
 Argument = TypeVar("Argument")
 
@@ -99,6 +102,8 @@ class Calls:
         self._thread.join(CLOSE_S_MAX)
         if not self._thread.is_alive():
             self._loop.close()
+        else:
+            _log.warning("a function of the app blocks the event loop; not waiting for it", seconds=CLOSE_S_MAX)
         self._loop = self._thread = None
 
 
@@ -135,6 +140,8 @@ class Lane(Generic[Argument]):
         self._rung = False
         self._closed = False
         self.tally = Tally()
+        self._throttle = Throttle(_log)
+        self._warned = False
         self.unfinished = 0
         """Calls that were put in and not taken out yet."""
         self.failing = 0
@@ -199,7 +206,7 @@ class Lane(Generic[Argument]):
             try:
                 result = await self._attempt(argument, loop)
                 done = Done(place, result=result, attempts=attempts)
-                self.trouble, self.failing = None, 0
+                self._succeeded()
                 break
             except BaseException as error:  # noqa: BLE001 - whatever it is, the step says whose it is
                 if self._closed:
@@ -210,6 +217,7 @@ class Lane(Generic[Argument]):
                     done = Done(place, error=error, attempts=attempts)
                     break
                 self.tally.retries += 1
+                self._warn_of_retry(attempts)
                 await asyncio.sleep(pause / 1000)
         self.tally.calls += 1
         self.tally.ms += (loop.time() - began) * 1000
@@ -232,6 +240,20 @@ class Lane(Generic[Argument]):
                 raise
             self.tally.timeouts += 1
             raise TimeoutError(f"no answer within {self.calling.timeout_ms} ms") from error
+
+    def _succeeded(self) -> None:
+        if self._warned:  # as rarely as the warnings themselves
+            _log.info("calls succeed again", function=self._named, failures=self.failing)
+        self.trouble, self.failing, self._warned = None, 0, False
+
+    def _warn_of_retry(self, attempts: int) -> None:
+        self._warned |= self._throttle.warning(
+            "a call failed and is tried again", function=self._named, attempts=attempts, error=self.trouble
+        )
+
+    @property
+    def _named(self) -> str:
+        return getattr(self._function, "__qualname__", repr(self._function))
 
     def _pause_after(self, error: BaseException, attempts: int) -> float | None:
         """How long to wait before the next attempt; None when there is none."""
@@ -278,8 +300,7 @@ class Threads:
                 result = None if future.cancelled() else function(argument)
             except BaseException as raised:  # noqa: BLE001 - whoever awaits it knows what to do
                 error = raised
-            # A loop that is closed has nobody who waits.
-            with suppress(RuntimeError):
+            with suppress(RuntimeError):  # the loop is closed: the lane was closed, and nobody waits for the result
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._busy += 1

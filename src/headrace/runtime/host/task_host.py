@@ -40,6 +40,7 @@ from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset
+from headrace.core.log import logger
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.idleness import Idleness
@@ -69,6 +70,7 @@ NextGeneration = Callable[[], int]
 """Issues the task's next generation, or raises ``FencedError`` when another incarnation has taken over."""
 
 _TIMES = msgspec.json.Decoder(TimesCheckpoint)
+_log = logger(__name__)
 
 
 class TaskHost:
@@ -90,7 +92,7 @@ class TaskHost:
         self.plan = plan
         self.stage = stage
         self.name = task.name
-        self.metrics = TaskMetrics()
+        self.metrics = TaskMetrics(str(task.name), clock)
         self.backpressure = backpressure
         self.finished = False
         self._over = False
@@ -103,11 +105,11 @@ class TaskHost:
         self._connections = connections
         self._systems = {stream.spec.stream: stream.spec.system for stream in plan.streams.values()}
         self._clock = clock
-        self.publishing = Publisher(plan, stage, task.name, connections)
+        self.publishing = Publisher(plan, stage, task.name, connections, self.metrics.warnings)
         self._outlet = Outlet(plan, task.name, connections, self.publishing, self.machine.stamp, self.metrics)
         changelog, system = changelog_ssp(plan, task.name)
         self._changelog = ChangelogPartition(changelog, system, connections)
-        self.state = TaskState(changelog, state_folders(plan, task.name))
+        self.state = TaskState(changelog, state_folders(plan, task.name), self.metrics.warnings)
         self.replay = Replay(str(task.name), self._changelog, self.state, pulse)
         self.receiver = FrameReceiver(self.machine, self.metrics)
         downstream = [id_ for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
@@ -328,6 +330,7 @@ class TaskHost:
                 self._committed(dict(needed))
             case End():
                 self._over = True
+                _log.info("the task has ended", task=str(self.name), version=self.machine.version)
                 self.finished = self.publishing.idle
                 return
             case Stop(error=error):
@@ -363,6 +366,12 @@ class TaskHost:
         self._idleness = Idleness(self.task, self._clock.monotonic_ms())
         self.attempt.begin(begun, self.inputs.ends(self.task.side_inputs), self._clock.now_ms())
         self.state.begun()
+        _log.info(
+            "the task has its state and reads on",
+            task=str(self.name),
+            generation=self.generation,
+            version=None if record is None else self.machine.version,
+        )
 
     def _append_changes(self, version: int) -> None:
         for change in self.state.changes(version):
@@ -383,6 +392,9 @@ class TaskHost:
         self.task.chain.committed()
         self.committed_ms = now
         self.commit_took_ms = now - self._commit_began
+        _log.debug(
+            "committed", task=str(self.name), version=self.machine.version, took_ms=round(self.commit_took_ms, 1)
+        )
 
     # -- time
 

@@ -15,12 +15,15 @@ from headrace.api.specs import DEAD_LETTER_COLUMNS, Role, StreamSpec
 from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
+from headrace.core.log import Throttle, logger
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.base import BadRecord
 
 _CHANGELOG = (Kind.CHANGE, Kind.COMMIT, Kind.ABORT)
+
+_log = logger(__name__)
 
 DeadLetters = Callable[[str, pl.DataFrame], None]
 """Writes rows of ``DEAD_LETTER_COLUMNS`` to the stream of that id."""
@@ -48,6 +51,7 @@ class Intake:
         self._metrics = metrics
         self._dead_letters = dead_letters
         self._keys = keys
+        self._throttle = Throttle(_log)
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
@@ -146,8 +150,10 @@ class Intake:
         match self._spec.on_error:
             case "skip":
                 self._metrics.count("skipped", count)
+                self._throttle.warning("messages skipped", by=count, input=str(ssp), offset=offset, reason=reason)
             case "dead_letter" if self._spec.dead_letter is not None:
                 self._metrics.count("dead_lettered", count)
+                self._throttle.warning("messages dead-lettered", by=count, input=str(ssp), offset=offset, reason=reason)
                 body = encode_rows(raw) if isinstance(raw, pl.DataFrame) else raw
                 letter = [[str(ssp.stream)], [ssp.partition], [offset], [reason], [body]]
                 columns = dict(zip(DEAD_LETTER_COLUMNS, letter, strict=True))

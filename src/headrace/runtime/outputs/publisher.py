@@ -19,6 +19,8 @@ import polars as pl
 from headrace.api.specs import StreamSpec
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.ids import TaskName
+from headrace.core.log import logger
+from headrace.core.recent_warnings import RecentWarnings
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.outputs.function_publisher import FunctionPublisher, Written
@@ -28,6 +30,8 @@ from headrace.systems.registry import keeps_rows
 
 FIRST_PAUSE_MS = 100.0
 LONGEST_PAUSE_MS = 30_000.0
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Publisher:
         stage: StagePlan,
         task: TaskName,
         connections: Connections,
+        warnings: RecentWarnings,
         jitter: random.Random | None = None,
     ) -> None:
         jitter = jitter or random.Random()
@@ -61,7 +66,7 @@ class Publisher:
                 self._outputs[spec.id] = FunctionPublisher(plan, table, table.remote, spec, connections.calls)
             elif keeps_rows(spec.system):
                 writer = f"{plan.graph.app}/{task}/{spec.id}"
-                self._outputs[spec.id] = _Output(spec, writer, connections, jitter, told=table is not None)
+                self._outputs[spec.id] = _Output(spec, writer, connections, warnings, jitter, told=table is not None)
 
     def begin(self, on_written: Written = lambda table, rows, gone: None) -> None:
         """Start over with empty outboxes: the task's stores are about to be filled again.
@@ -145,7 +150,14 @@ class _Output:
     calling = False
 
     def __init__(
-        self, spec: StreamSpec, writer: str, connections: Connections, jitter: random.Random, *, told: bool
+        self,
+        spec: StreamSpec,
+        writer: str,
+        connections: Connections,
+        warnings: RecentWarnings,
+        jitter: random.Random,
+        *,
+        told: bool,
     ) -> None:
         """``told``: somebody wants to know of rows that have been written."""
         self.spec = spec
@@ -157,7 +169,9 @@ class _Output:
         self._writer = writer
         self._told = told
         self._connections = connections
+        self._warnings = warnings
         self._jitter = jitter
+        self._failing_since_ms = 0.0
         self._position: int | None = None
         self._resumed_at = -1
 
@@ -184,14 +198,28 @@ class _Output:
             if not error.retry:
                 error.message = f"output {self.spec.id!r} of {self._writer}: {error.message}"
                 raise
-            self.failures += 1
-            self.error = error.message
+            self._failed(error, now_ms)
             pause = min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** min(self.failures - 1, 20))
             # Half of it drawn: the tasks that lost a server together must not come back together.
             self.next_ms = now_ms + pause * (0.5 + self._jitter.random() / 2)
         else:
+            if self.failures:
+                away_ms = round(now_ms - self._failing_since_ms)
+                _log.info("the target takes rows again", writer=self._writer, failures=self.failures, away_ms=away_ms)
             self.failures = 0
             self.error = None
+
+    def _failed(self, error: HeadraceError, now_ms: float) -> None:
+        """Keep why it failed. One warning for as long as the target is away; the status counts the failures."""
+        if not self.failures:
+            self._failing_since_ms = now_ms
+            self._warnings.add(
+                _log,
+                f"output {self.spec.id!r} can't be published, and is tried again: {error.message}",
+                writer=self._writer,
+            )
+        self.failures += 1
+        self.error = error.message
 
     def _publish(self) -> None:
         target = self._connections.target(self.spec.system, self.spec.stream)

@@ -13,8 +13,11 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.core.errors import CorruptLogError, FencedError, InfrastructureError, TrimmedOffsetError, UsageError
 from headrace.core.frame import Header, Kind
 from headrace.core.ids import Offset
+from headrace.core.log import logger
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.task_state import TaskState
+
+_log = logger(__name__)
 
 
 class Replay:
@@ -55,10 +58,12 @@ class Replay:
         except TrimmedOffsetError as error:
             if start is None:
                 raise self._lost(error.message) from error
+            _log.debug("the base is older than the changelog", task=self._task, offset=start, error=error.message)
             return False
-        except (CorruptLogError, UsageError):
+        except (CorruptLogError, UsageError) as error:
             if start is None or self.records > before:
                 raise
+            _log.debug("the base is of another changelog", task=self._task, offset=start, error=error.message)
             return False
         finally:
             self.progress = None

@@ -18,6 +18,8 @@ from pathlib import Path
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
 from headrace.core.errors import CorruptLogError, InfrastructureError, UnavailableError
 from headrace.core.ids import SSP, Offset
+from headrace.core.log import logger
+from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.stores.base import StateStore
 from headrace.stores.database import (
@@ -38,6 +40,8 @@ from headrace.stores.pinned import Pin
 SNAPSHOT_AFTER_BYTES = 64 << 20
 SNAPSHOTS_KEPT = 2
 _PERSIST_AFTER_BYTES = 32 << 20
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class Snapshot:
 class TaskState:
     """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog."""
 
-    def __init__(self, changelog: SSP, folders: StateFolders | None) -> None:
+    def __init__(self, changelog: SSP, folders: StateFolders | None, warnings: RecentWarnings) -> None:
         self._changelog = changelog
         self._folders = folders
         self._database: Database | None = None
@@ -85,7 +89,7 @@ class TaskState:
         self._restored: Snapshot | None = None
         self._damaged = False
         self._readable = False
-        self.warnings: list[str] = []
+        self.warnings = warnings
 
     # -- beginning
 
@@ -151,6 +155,7 @@ class TaskState:
                     self._database.verify()
                 if self._read_local() == snapshot.local:
                     self._restored = snapshot
+                    _log.info("restored a snapshot", changelog=str(self._changelog), snapshot=snapshot.folder.name)
                     return snapshot.local
                 self._warn(f"snapshot {snapshot.folder.name} holds something else than its name says")
             except StateCorruptError as error:
@@ -206,6 +211,7 @@ class TaskState:
             return None
         self._database.snapshot(self._folders.snapshots / Snapshot.name(local))
         self._since_snapshot = 0
+        _log.debug("took a snapshot", changelog=str(self._changelog), snapshot=Snapshot.name(local))
         snapshots = Snapshot.all(self._folders.snapshots)
         for old in snapshots[:-SNAPSHOTS_KEPT]:
             discard(old.folder)
@@ -297,4 +303,4 @@ class TaskState:
             self._lock = None
 
     def _warn(self, text: str) -> None:
-        self.warnings.append(text)
+        self.warnings.add(_log, text)

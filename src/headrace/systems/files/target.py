@@ -26,12 +26,15 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, StorageError
+from headrace.core.log import logger
 from headrace.serdes.ipc import concat_rows
 from headrace.systems.base import Target
 
 _POSITIONS = ".positions"
 _NAME_CHARS_MAX = 160
 _ABANDONED_S = 3600
+
+_log = logger(__name__)
 
 
 class FilesTarget(Target):
@@ -102,6 +105,7 @@ class FilesTarget(Target):
         for version, draft in drafts:
             if version <= max(highest, noted) and time.time() - draft.stat().st_mtime > _ABANDONED_S:
                 _remove(Path(draft.path))
+                _log.info("deleted a draft that a dead process left", file=draft.path)
         return highest
 
     def _noted(self, name: str) -> int:

@@ -14,11 +14,15 @@ import sys
 from pathlib import Path
 
 from headrace.core.errors import InfrastructureError
+from headrace.core.log import Throttle, logger
 
 _MODIFY = 0x00000002
 _OVERFLOW = 0x00004000
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 1 << 16
+
+_log = logger(__name__)
+_throttle = Throttle(_log)
 
 
 class FileWatcher:
@@ -32,11 +36,19 @@ class FileWatcher:
     def open(cls) -> FileWatcher | None:
         """Return a new watcher; None on other systems, or if the user's limit of inotify instances is reached."""
         if not sys.platform.startswith("linux"):
+            _throttle.info("this system has no inotify: readers look for new records twice a second")
             return None
         libc = ctypes.CDLL(None, use_errno=True)
         libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
         fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        return cls(fd, libc) if fd >= 0 else None
+        if fd >= 0:
+            return cls(fd, libc)
+        _throttle.warning(
+            "no inotify instance is left: readers look for new records twice a second; raise the sysctl "
+            "fs.inotify.max_user_instances",
+            error=os.strerror(ctypes.get_errno()),
+        )
+        return None
 
     def watch(self, path: Path) -> int:
         """Watch a file and return the number that stands for it in ``drain``. A file always has the same number."""
@@ -59,6 +71,8 @@ class FileWatcher:
             try:
                 data = os.read(self.fd, _READ_BYTES)
             except BlockingIOError:
+                if not known:
+                    _throttle.info("the queue of inotify overflowed: all files are looked at")
                 return changed if known else None
             start = 0
             while start < len(data):

@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 from headrace.core.errors import StorageError
+from headrace.core.log import Throttle, logger
 
 _KEEP_SIZE = 0x01
 _PUNCH_HOLE = 0x02
 _BLOCK = 4096
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_throttle = Throttle(logger(__name__))
 
 
 def punch(path: Path, start: int, stop: int) -> bool:
@@ -26,6 +29,7 @@ def punch(path: Path, start: int, stop: int) -> bool:
     if start >= stop:
         return True
     if not sys.platform.startswith("linux"):
+        _throttle.info("this system can't free the blocks of trimmed records: they stay on the disk", path=str(path))
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -37,5 +41,8 @@ def punch(path: Path, start: int, stop: int) -> bool:
     finally:
         os.close(fd)
     if code in _UNSUPPORTED:
+        _throttle.warning(
+            "the file system can't free the blocks of trimmed records: they stay on the disk", path=str(path)
+        )
         return False
     raise StorageError(f"can't free bytes {start} to {stop} of {path}: {os.strerror(code)}")

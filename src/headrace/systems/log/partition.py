@@ -11,11 +11,14 @@ from pathlib import Path
 
 from headrace.core.errors import CorruptLogError, StreamNotFoundError
 from headrace.core.ids import Offset
+from headrace.core.log import logger
 from headrace.systems.log import segment
 from headrace.systems.log.layout import require_there
 from headrace.systems.log.segment import ScanEnd, TailState
 
 _SEARCH_BYTES = 1 << 16
+
+_log = logger(__name__)
 
 
 class PartitionFile:
@@ -69,6 +72,7 @@ class PartitionFile:
             if skip == 0:
                 return result
             self.torn_bytes += skip
+            _log.info("skipped what an unfinished append left", partition=self.what, offset=position, bytes=skip)
             position += skip
 
     def _diagnose(self, position: Offset, size: int) -> int:

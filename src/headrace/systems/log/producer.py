@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, IndeterminateWriteError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
+from headrace.core.log import logger
 from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder, require_there
 from headrace.systems.log.partition import PartitionFile
@@ -25,6 +26,9 @@ Fsync = Literal["never", "flush"]
 
 BUFFER_BYTES = 4 << 20
 _IOV_MAX = 1024
+
+_log = logger(__name__)
+
 _COPY_BELOW = 16 << 10
 """Up to this mean size, joining the parts is cheaper than passing the kernel a long list of them."""
 
@@ -68,6 +72,8 @@ class _Appender:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
                 raise self._storage_error(error) from error
+            if written < self.bytes:
+                _log.info("an append was cut short; the rest is written again", partition=self.what, bytes=written)
             self._drop(written)
         # This comes after the write: bytes in a deleted file must not count as written.
         require_there(self._path, self._opened, self.what)
@@ -177,7 +183,8 @@ class LogProducer(Producer):
         try:
             appender.write()
         except StreamSealedError:
-            # These records can never be written, and keeping them would make every later flush fail.
+            # Nothing will ever take these records, so keeping them would only make every later flush fail. The caller
+            # gets the error, so there is no log line.
             appender.discard()
             raise
 

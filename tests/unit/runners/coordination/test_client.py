@@ -97,6 +97,22 @@ def test_tries_again_after_a_cut_and_a_busy_answer():
     thread.join()
 
 
+def test_a_coordinator_that_is_away_for_a_while_is_reported_once_and_when_it_answers(caplog):
+    caplog.set_level("INFO", logger="headrace.runners.coordination.client")
+    refusal = m.encode(m.Refusal(error=m.ErrorReport(type="UnavailableError", message="busy")))
+    busy = [http_answer(503, refusal)] * 3
+    url, thread = answering([*busy, http_answer(200, m.encode(m.Orders()))])
+    client = CoordinatorClient(url, "the token")
+    assert client.heartbeat(Process(0, "u").heartbeat(0)) == m.Orders()
+    client.close()
+    thread.join()
+    away, back = caplog.records
+    assert (away.levelname, away.getMessage()) == ("WARNING", "the coordinator doesn't answer; trying again")
+    assert (back.levelname, back.getMessage(), back.tries) == ("INFO", "the coordinator answers again", 4)
+    assert "busy" in away.error
+    assert "the token" not in str(vars(away))
+
+
 def test_patience_ends_with_the_reason():
     refusal = m.encode(m.Refusal(error=m.ErrorReport(type="UnavailableError", message="the store is busy")))
     url, thread = answering([http_answer(503, refusal)])

@@ -340,3 +340,44 @@ def test_an_uneventful_heartbeat_doesnt():
     before = ledger.revision
     ledger.heartbeat(zero.heartbeat(1, task("a/0", rows_in=9), task("b/0")), 1)
     assert ledger.revision == before
+
+
+# -- what is logged ------------------------------------------------------------------------------------
+
+
+def notes(ledger):
+    return [(note.level, note.what, note.container) for note in ledger.take_notes()]
+
+
+def test_what_happens_to_containers_is_noted_once_with_a_level():
+    ledger, zero, _ = started()
+    assert notes(ledger) == [("info", "the container has started", 0), ("info", "the container has started", 1)]
+    assert notes(ledger) == []
+    ledger.heartbeat(zero.heartbeat(5000, task("a/0"), task("b/0")), 5000)
+    ledger.tick(5000)
+    ledger.tick(5001)
+    assert notes(ledger) == [("warning", "the container sends no heartbeats", 1)]
+    ledger.register(Process(1, "u1b", attempt=1).register(), 5010)
+    assert notes(ledger) == [("warning", "attempt 1 has replaced attempt 0", 1)]
+    ledger.failed(zero.failure(), 5020)
+    assert notes(ledger) == [("warning", "the container failed, and starts again: E: broke", 0)]
+
+
+def test_an_error_that_ends_the_app_is_no_warning_as_the_driver_raises_it():
+    ledger, zero, _ = started()
+    notes(ledger)
+    ledger.drain()
+    ledger.drain()
+    ledger.failed(zero.failure(retry=False, fault="user"), 10)
+    assert notes(ledger) == [
+        ("info", "the app drains", None),
+        ("info", "the container failed, and the app ends: E: broke", 0),
+    ]
+
+
+def test_a_container_that_was_only_slow_is_noted_too():
+    ledger, _, one = started()
+    ledger.tick(5000)
+    notes(ledger)
+    ledger.heartbeat(one.heartbeat(5001, task("a/1")), 5001)
+    assert notes(ledger) == [("info", "the container sends heartbeats again", 1)]

@@ -332,3 +332,29 @@ def test_it_listens_on_this_machine_alone_unless_told(metadata):
     for wildcard in ("0.0.0.0", "::", ""):
         with pytest.raises(UsageError, match="give advertised_host"):
             Coordinator(new_ledger(), metadata, host=wildcard)
+
+
+# -- warnings ------------------------------------------------------------------------------------------
+
+
+def test_warnings_about_a_container_outlive_it_and_are_logged(coordinator, client, caplog):
+    client.register(Process(0, "u0").register())
+    assert [container.warnings for container in coordinator.status().containers] == [[], []]
+    client.failure(Process(0, "u0").failure())
+    client.register(Process(0, "u0b", attempt=1).register())
+    texts = ["the container failed, and starts again: E: broke", "attempt 1 has replaced attempt 0"]
+    zero, one = client.status().containers
+    assert ([warning.message for warning in zero.warnings], one.warnings) == (texts, [])
+    logged = [(r.levelname, r.getMessage(), r.app, r.container) for r in caplog.records]
+    assert logged == [("WARNING", text, "app", 0) for text in texts]
+
+
+def test_a_refused_request_is_logged_without_what_it_sent(coordinator, caplog):
+    caplog.set_level("INFO", logger="headrace.runners.coordination.listener")
+    stranger = CoordinatorClient(coordinator.url, "a wrong token")
+    with pytest.raises(UsageError):
+        stranger.status()
+    stranger.close()
+    (record,) = caplog.records
+    assert (record.getMessage(), record.status) == ("request refused", 401)
+    assert "token" not in str(vars(record)["client"])

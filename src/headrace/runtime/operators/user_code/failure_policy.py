@@ -21,11 +21,14 @@ from headrace.api.operators.functions import FAILED_COLUMNS
 from headrace.api.operators.spec import OnError
 from headrace.api.operators.streams import FAILED
 from headrace.core.errors import HeadraceError, UserFunctionError
+from headrace.core.log import Throttle, logger
 from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.provenance import Origin, ProvenanceSnapshot
 from headrace.runtime.operators.user_code.source_line import line_of, users_line
 from headrace.serdes.ipc import encode_rows
 from headrace.serdes.json_lines import encode_lines
+
+_log = logger(__name__)
 
 _ROW_CHARS_MAX = 500
 """How much of a row an error shows; a letter has all of it."""
@@ -59,6 +62,7 @@ class FailurePolicy:
         self._operator = operator
         self._on_error = on_error
         self._counters = counters
+        self._throttle = Throttle(_log)
 
     def rows(
         self,
@@ -73,6 +77,8 @@ class FailurePolicy:
         where = self._operator.provenance.here() if whereabouts is None else whereabouts
         if self.stops:
             raise self._error(what, rows, failures[0], where) from failures[0].error
+        step, count, reason = self._operator.node.id, len(failures), failures[0].reason
+        self._throttle.warning(f"{what} failed; the rows are left out", by=count, step=step, reason=reason)
         if self._on_error == "skip":
             self._counters.count("failed_skipped", len(failures))
             return

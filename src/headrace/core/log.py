@@ -1,0 +1,233 @@
+"""Log lines with fields: standard ``logging`` under ``headrace``, silent until an application or a command turns it on.
+
+Modules log through ``logger(__name__)``: a sentence, and what it is about as fields (``task="views/0"``). Fields are
+``extra`` attributes of the record, so any handler can use them. ``logging_to`` attaches a handler of our own; the
+``headrace`` command uses it in the driver, and containers use it with the settings that the driver sends them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TextIO
+
+from typing_extensions import override
+
+from headrace.core.url import hide_passwords
+
+Level = Literal["debug", "info", "warning", "error", "off"]
+Format = Literal["text", "json"]
+Field = str | int | float | bool | None
+
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error", "off")
+FORMATS: tuple[Format, ...] = ("text", "json")
+
+CLEAR_LINE = "\r\x1b[K"
+"""Moves a terminal to the beginning of its line and clears it: removes a progress line before a log line is written."""
+
+_ROOT = "headrace"
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+,[]@%#~")
+
+# Without any handler, Python would print warnings to stderr. A library leaves that choice to the application.
+logging.getLogger(_ROOT).addHandler(logging.NullHandler())
+
+
+class Logger:
+    """A standard logger whose methods take fields as keyword arguments. Fields that are None are left out."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, **fields: Field) -> None:
+        """Details that help to find a fault in Headrace or in an app, up to several a second."""
+        self._log(logging.DEBUG, message, fields)
+
+    def info(self, message: str, **fields: Field) -> None:
+        """What happens in a healthy app: it starts, restores, drains, ends."""
+        self._log(logging.INFO, message, fields)
+
+    def warning(self, message: str, **fields: Field) -> None:
+        """Something went wrong and was dealt with; somebody may want to know."""
+        self._log(logging.WARNING, message, fields)
+
+    def error(self, message: str, **fields: Field) -> None:
+        """Something went wrong for good: a container dies, an app ends."""
+        self._log(logging.ERROR, message, fields)
+
+    def _log(self, level: int, message: str, fields: Mapping[str, Field]) -> None:
+        if self._logger.isEnabledFor(level):
+            extra = {name: value for name, value in fields.items() if value is not None}
+            self._logger.log(level, "%s", message, extra=extra, stacklevel=3)
+
+
+def logger(name: str) -> Logger:
+    """The logger of a module; ``name`` is its ``__name__``."""
+    return Logger(name)
+
+
+class Throttle:
+    """Counts what may happen for every message, and logs its 1st, 10th, 100th, ... time. Used from one thread."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._times: dict[str, int] = {}
+
+    def warning(self, message: str, *, by: int = 1, **fields: Field) -> bool:
+        """Count ``by`` more; log the message when its count reaches 1 or passes a power of ten. Whether it did."""
+        due, times = self._count(message, by)
+        if due:
+            self._log.warning(message, **fields, times=times)
+        return due
+
+    def info(self, message: str, *, by: int = 1, **fields: Field) -> bool:
+        """As ``warning``, at level info."""
+        due, times = self._count(message, by)
+        if due:
+            self._log.info(message, **fields, times=times)
+        return due
+
+    def debug(self, message: str, *, by: int = 1, **fields: Field) -> bool:
+        """As ``warning``, at level debug."""
+        due, times = self._count(message, by)
+        if due:
+            self._log.debug(message, **fields, times=times)
+        return due
+
+    def _count(self, message: str, by: int) -> tuple[bool, int | None]:
+        before = self._times.get(message, 0)
+        now = self._times[message] = before + by
+        return is_milestone(before, now), now if now > 1 else None
+
+
+def is_milestone(before: int, now: int) -> bool:
+    """Whether a count that rose from ``before`` to ``now`` has reached 1 or passed a power of ten.
+
+    >>> [n for n in range(1, 200) if is_milestone(n - 1, n)]
+    [1, 10, 100]
+    """
+    return now > before and (before == 0 or len(str(now)) > len(str(before)))
+
+
+# -- settings and handler ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What is logged, and how it is written. Travels from the driver to its containers."""
+
+    level: Level = "off"
+    format: Format = "text"
+
+
+OFF = LogSettings()
+
+
+@contextmanager
+def logging_to(
+    settings: LogSettings, stream: TextIO | None = None, fields: Mapping[str, Field] | None = None
+) -> Iterator[None]:
+    """Write log lines to ``stream`` (default: stderr) while entered. ``fields`` are added to every line.
+
+    Does nothing at level ``off``. While it is entered, records of ``headrace`` don't reach the root logger's handlers.
+    """
+    if settings.level == "off":
+        yield
+        return
+    root = logging.getLogger(_ROOT)
+    handler = LineHandler(stream, settings, fields)
+    level, propagate = root.level, root.propagate
+    root.addHandler(handler)
+    root.setLevel(settings.level.upper())
+    root.propagate = False
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        root.propagate = propagate
+
+
+def current_settings() -> LogSettings:
+    """What this process logs: as ``logging_to`` says, else as an application has configured ``logging``; else off."""
+    root = logging.getLogger(_ROOT)
+    ours = [handler for handler in root.handlers if isinstance(handler, LineHandler)]
+    if ours:
+        return ours[-1].settings
+    others = [handler for handler in root.handlers if not isinstance(handler, logging.NullHandler)]
+    if not others and not (root.propagate and logging.getLogger().handlers):
+        return OFF
+    effective = root.getEffectiveLevel()
+    numbers = logging.getLevelNamesMapping()
+    return LogSettings(next((level for level in LEVELS[:-1] if effective <= numbers[level.upper()]), "off"))
+
+
+class LineHandler(logging.Handler):
+    """Writes each record as one line in one call. On a terminal it first clears the line that progress is shown on."""
+
+    def __init__(self, stream: TextIO | None, settings: LogSettings, fields: Mapping[str, Field] | None = None) -> None:
+        super().__init__()
+        self.settings = settings
+        self._stream = stream
+        self.setFormatter(LineFormatter(settings.format, fields))
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        stream = self._stream or sys.stderr
+        try:
+            line = self.format(record)
+            stream.write(f"{CLEAR_LINE if stream.isatty() else ''}{line}\n")
+            stream.flush()
+        except (OSError, ValueError):
+            pass  # The stream is closed, so there is nowhere to say so. A lost log line is no reason to fail.
+        except Exception:  # noqa: BLE001 - logging's own contract: errors of a handler go to handleError
+            self.handleError(record)
+
+
+class LineFormatter(logging.Formatter):
+    """Renders a record as ``time LEVEL logger: message key=value ...`` or as a JSON object; hides passwords in URLs."""
+
+    def __init__(self, kind: Format = "text", fields: Mapping[str, Field] | None = None) -> None:
+        """``fields`` are added to every record, before its own."""
+        super().__init__()
+        self._kind = kind
+        self._fields = dict(fields or {})
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        found = self._fields | {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        line = self._json(record, found, trace) if self._kind == "json" else self._text(record, found, trace)
+        return hide_passwords(line)
+
+    def _text(self, record: logging.LogRecord, fields: Mapping[str, object], trace: str) -> str:
+        words = [_time(record), record.levelname, f"{record.name}:", record.getMessage().replace("\n", "\n  ")]
+        words += [f"{name}={_value(value)}" for name, value in fields.items()]
+        return " ".join(words) + (f"\n{trace}" if trace else "")
+
+    def _json(self, record: logging.LogRecord, fields: Mapping[str, object], trace: str) -> str:
+        data: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        data |= {name: value for name, value in fields.items() if name not in data}
+        if trace:
+            data["traceback"] = trace
+        return json.dumps(data, default=str, ensure_ascii=False)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z"
+
+
+def _value(value: object) -> str:
+    """A value without spaces as it is; any other in JSON's quotes, so that a line can be split again."""
+    text = str(value)
+    return text if text and _PLAIN.issuperset(text) else json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,50 @@
+"""Log lines of containers on Spark: at the driver's level, in its format, on its stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import headrace as hr
+
+PIPELINE = """
+import polars as pl
+import headrace as hr
+
+app = hr.App("doubles")
+numbers = app.input("numbers", schema={"n": pl.Int64}, on_error="skip")
+numbers.select(pl.col("n") * 2).send_to(app.output("doubles"))
+"""
+
+
+@pytest.mark.spark
+def test_containers_log_what_the_command_asks_for(tmp_path: Path) -> None:
+    hr.create_stream("numbers", 2, {"n": pl.String}, home=tmp_path)
+    with hr.StreamWriter("numbers", home=tmp_path) as writer:
+        writer.write([{"n": "not a number"}])
+        writer.seal()
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    words = ["run", "pipeline.py", "--master", "local[2]", "--quiet", "--log-level", "info", "--log-format", "json"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", *words],
+        cwd=tmp_path,
+        env=os.environ | {"HEADRACE_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    lines = [json.loads(line) for line in ran.stderr.splitlines() if line.startswith("{")]
+    registered = [line for line in lines if line["message"] == "the container has registered"]
+    assert sorted((line["container"], line["attempt"]) for line in registered) == [(0, 0), (1, 0)]
+    (skipped,) = (line for line in lines if line["message"] == "messages skipped")
+    assert (skipped["level"], skipped["logger"]) == ("warning", "headrace.runtime.inputs.intake")
+    assert {"container", "attempt", "input", "offset", "reason"} <= skipped.keys()
+    assert "the container has ended: all its tasks are over" in {line["message"] for line in lines}
