@@ -1,58 +1,122 @@
-"""A plan as one SVG element: streams as pills, stages as boxes, tables as cylinders. No script is needed.
+"""A plan as a picture: streams and stages are boxes of HTML, and SVG draws the lines between them.
 
-Every shape is a link to the page's account of it (``anchor``) and carries a title that shows on hover.
+A stage is a list: its tables, then its operators. A row follows from the row above it unless lines say otherwise; they
+run at the right side of the list. No script is needed. Every box links to its description in the page (``anchor``) and
+has a title that shows on hover.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import pairwise
 
-from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStream
-from headrace.web.layout import Box, Layout, Link, Point, lay_out
-from headrace.web.stage_figure import (
-    HEAD_HEIGHT,
-    ROW_HEIGHT,
-    TABLE_HEIGHT,
-    StageFigure,
-    caption,
-    figure_of,
-    text_width,
-)
+from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable
+from headrace.web.layout import Box, Link, Point, lay_out
 
-_PILL_HEIGHT = 46.0
-_GAP_X, _GAP_Y, _MARGIN = 64.0, 26.0, 20.0
-_ELLIPSE = 7.0
-_SHRINK_MAX = 0.7
-"""A wide plan shrinks to the window down to this, and from there on is scrolled."""
+# The style sheet has these sizes, too.
+_PILL_HEIGHT, _HEAD_HEIGHT, _ROW_HEIGHT, _STAGE_PADDING = 46.0, 36.0, 48.0, 16.0
+_ROW_WIDTH = 220.0
+_GAP_X, _GAP_Y = 46.0, 26.0
+_ARC, _ARC_MAX = 7.0, 63.0
+
+
+class _StageBox:
+    """A stage as a list: which row is where, and the lines between rows that aren't neighbours."""
+
+    def __init__(self, plan: RenderedPlan, stage: RenderedStage) -> None:
+        self._plan = plan
+        self.stage = stage
+        self.name = f"stage {stage.name}"
+        self.operators = _in_chains(stage)
+        rows = [*(f"table {table}" for table in stage.tables), *(operator.id for operator in self.operators)]
+        self._row = {row: number for number, row in enumerate(rows)}
+        inner = [(kind, self._row[a], self._row[b]) for kind, a, b in self._inner()]
+        self.followed = {b for kind, a, b in inner if kind == "flow" and b == a + 1}
+        self.arcs = [(kind, a, b) for kind, a, b in inner if kind != "flow" or b != a + 1]
+        gutter = max((_reach(a, b) for _, a, b in self.arcs), default=0.0)
+        self.box = Box(
+            _ROW_WIDTH + 2 * _STAGE_PADDING + gutter, _HEAD_HEIGHT + _ROW_HEIGHT * len(rows) + _STAGE_PADDING
+        )
+
+    def y(self, row: str) -> float:
+        """How far the middle of a row is below the top of the stage."""
+        return _HEAD_HEIGHT + _ROW_HEIGHT * (self._row[row] + 0.5)
+
+    def _inner(self) -> Iterator[tuple[str, str, str]]:
+        for operator in self.stage.operators:
+            yield from (("flow", before, operator.id) for before in operator.before if before in self._row)
+            table = f"table {operator.table}"
+            if table in self._row:
+                joined = operator.kind == "join"
+                yield ("table", table, operator.id) if joined else ("table", operator.id, table)
+
+    def lines(self) -> Iterator[tuple[str, Link]]:
+        """Every line between this stage and a stream, with its kind: its class in the style sheet."""
+        streams, middle = self._plan.streams, _PILL_HEIGHT / 2
+        for operator in self.stage.operators:
+            for stream in (before for before in operator.before if before not in self._row):
+                kind = "broadcast" if streams[stream].broadcast else "flow"
+                yield kind, Link(f"stream {stream}", self.name, middle, self.y(operator.id))
+            if operator.output is not None:
+                kind = "broadcast" if streams[operator.output].broadcast else "flow"
+                yield kind, Link(self.name, f"stream {operator.output}", self.y(operator.id), middle)
+        for table in self.stage.tables:
+            for side in self._plan.tables[table].side_inputs:
+                yield "side", Link(f"stream {side}", self.name, middle, self.y(f"table {table}"))
+        read = [*(input_.stream for input_ in self.stage.inputs), *self.stage.side_inputs]
+        for letters in sorted({letters for id_ in read if (letters := streams[id_].dead_letter) is not None}):
+            yield "dead-letter", Link(self.name, f"stream {letters}", _HEAD_HEIGHT / 2, middle)
+
+
+def _in_chains(stage: RenderedStage) -> list[RenderedOperator]:
+    """The operators, upstream first, each directly below one that it follows where that is possible."""
+    waiting = {operator.id: operator for operator in stage.operators}
+    order: list[RenderedOperator] = []
+    while waiting:
+        ready = [operator for operator in waiting.values() if not waiting.keys() & set(operator.before)]
+        below = [operator for operator in ready if order and order[-1].id in operator.before]
+        order.append((below or ready)[0])
+        del waiting[order[-1].id]
+    return order
 
 
 def anchor(kind: str, id_: str) -> str:
-    """The id in the page of what is said about a stream, stage, table or operator."""
+    """The id in the page of the description of a stream, stage, table or operator."""
     return f"{kind}-{id_}"
 
 
-def plan_svg(plan: RenderedPlan) -> str:
+def plan_picture(plan: RenderedPlan) -> str:
     """The whole picture."""
-    figures = {f"stage {stage.name}": figure_of(plan, stage) for stage in plan.stages}
-    boxes = {name: Box(figure.width, figure.height) for name, figure in figures.items()}
-    used = [s for s in plan.streams.values() if s.writers or s.readers]
-    boxes |= {f"stream {stream.id}": Box(_pill_width(stream), _PILL_HEIGHT) for stream in used}
-    links = _links(figures)
-    layout = lay_out(boxes, [link for _, link in links], gap_x=_GAP_X, gap_y=_GAP_Y)
-    width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-_MARGIN:g} {-_MARGIN:g} {width:.0f} {height:.0f}" '
-        f'style="max-width: {width:.0f}px; min-width: {width * _SHRINK_MAX:.0f}px" '
-        f'role="img" aria-label="plan of {escape(plan.app)}">',
-        _MARKERS,
-    ]
-    parts += [_stage_box(figure, layout.places[name]) for name, figure in figures.items()]
-    parts += _outer_edges(plan, links, layout)
-    parts += [_stage_inside(plan, figure, layout.places[name]) for name, figure in figures.items()]
-    parts += [_pill(stream, layout.places[f"stream {stream.id}"]) for stream in used]
-    return "\n".join([*parts, "</svg>"])
+    stages = [_StageBox(plan, stage) for stage in plan.stages]
+    streams = [stream for stream in plan.streams.values() if stream.writers or stream.readers]
+    boxes = {stage.name: stage.box for stage in stages}
+    boxes |= {f"stream {stream.id}": Box(_pill_width(stream), _PILL_HEIGHT) for stream in streams}
+    lines = [line for stage in stages for line in stage.lines()]
+    layout = lay_out(boxes, [link for _, link in lines], gap_x=_GAP_X, gap_y=_GAP_Y)
+    parts = [f'<div class="plan" style="width: {layout.width:.0f}px; height: {layout.height:.0f}px">']
+    parts += [_stage(plan, stage, layout.places[stage.name]) for stage in stages]
+    parts += [_pill(stream, layout.places[f"stream {stream.id}"]) for stream in streams]
+    parts.append(f'<svg xmlns="http://www.w3.org/2000/svg" width="{layout.width:.0f}" height="{layout.height:.0f}">')
+    parts.append(_MARKERS)
+    for (kind, link), route in zip(lines, layout.routes, strict=True):
+        points = list(route)
+        # In a stage the line continues to the row; the head, where dead letters leave, is as wide as the stage.
+        if link.target.startswith("stage "):
+            points.append((points[-1][0] + _STAGE_PADDING, points[-1][1]))
+        elif kind != "dead-letter":
+            left = layout.places[link.source][0]
+            points.insert(0, (left + _STAGE_PADDING + _ROW_WIDTH, points[0][1]))
+        parts.append(_path(kind, _curve(points)))
+    for stage in stages:
+        x, y = layout.places[stage.name]
+        x += _STAGE_PADDING + _ROW_WIDTH
+        for kind, a, b in stage.arcs:
+            from_y, to_y = (y + _HEAD_HEIGHT + _ROW_HEIGHT * (row + 0.5) for row in (a, b))
+            # Lines leave a row below its middle and enter above it, so that they never touch.
+            out = x + _reach(a, b) * 4 / 3  # a curve reaches three quarters of the way to its control points
+            parts.append(_path(kind, f"M{x:g} {from_y + 6:g} C{out:g} {from_y:g} {out:g} {to_y:g} {x:g} {to_y - 6:g}"))
+    return "\n".join([*parts, "</svg>", "</div>"])
 
 
 _MARKERS = (
@@ -67,195 +131,103 @@ _MARKERS = (
 )
 
 
-# -- between stages ---------------------------------------------------------------------------------------
+def _reach(a: int, b: int) -> float:
+    """How far the line between two rows goes out."""
+    return min(_ARC * (1 + abs(a - b)), _ARC_MAX)
 
 
-def _links(figures: dict[str, StageFigure]) -> list[tuple[str, Link]]:
-    """Every line between a stream and a stage, with its kind."""
-    links: list[tuple[str, Link]] = []
-    middle = _PILL_HEIGHT / 2
-    for name, figure in figures.items():
-        for input_ in figure.stage.inputs:
-            y = figure.port_y(f"in {input_.stream}")
-            links.append(("flow", Link(f"stream {input_.stream}", name, middle, y)))
-        for side in figure.stage.side_inputs:
-            links.append(("side", Link(f"stream {side}", name, middle, figure.port_y(f"in {side}"))))
-        letters = {edge.target for edge in figure.edges if edge.kind == "dead-letter"}
-        for stream in figure.stage.outputs:
-            kind = "dead-letter" if f"out {stream}" in letters else "flow"
-            links.append((kind, Link(name, f"stream {stream}", figure.port_y(f"out {stream}"), middle)))
-    return links
-
-
-def _outer_edges(plan: RenderedPlan, links: Sequence[tuple[str, Link]], layout: Layout) -> Iterable[str]:
-    for (kind, link), route in zip(links, layout.routes, strict=True):
-        id_ = (link.source if link.source.startswith("stream ") else link.target).removeprefix("stream ")
-        stream = plan.streams[id_]
-        shown = "broadcast" if stream.broadcast and kind == "flow" else kind
-        # Into a stage the line goes on behind the port, and has its arrow there.
-        yield _path(shown, _curve(route), arrow=link.target.startswith("stream "))
+# -- boxes
 
 
 def _pill_width(stream: RenderedStream) -> float:
-    return max(text_width(stream.id, 7.9), text_width(_pill_words(stream), 6.3)) + 40
+    return max(len(stream.id) * 8.6, len(_pill_words(stream)) * 6.3) + 34
 
 
 def _pill_words(stream: RenderedStream) -> str:
-    count = f"{stream.partitions:,} partition" + ("" if stream.partitions == 1 else "s")
-    return f"{count}, to every task" if stream.broadcast else count
+    words = f"{stream.partitions:,} partition" + "s" * (stream.partitions != 1)
+    return f"{words}, to every task" if stream.broadcast else words
 
 
 def _pill(stream: RenderedStream, place: Point) -> str:
-    x, y = place
-    width = _pill_width(stream)
-    rect = f'width="{width:g}" height="{_PILL_HEIGHT:g}" rx="{_PILL_HEIGHT / 2:g}"'
-    ring = (
-        f'<rect class="ring" x="{x - 4:g}" y="{y - 4:g}" width="{width + 8:g}" height="{_PILL_HEIGHT + 8:g}" '
-        f'rx="{_PILL_HEIGHT / 2 + 4:g}"/>'
-        if stream.broadcast
-        else ""
-    )
+    style = f"left: {place[0]:g}px; top: {place[1]:g}px; width: {_pill_width(stream):g}px"
     title = f"{stream.role} {stream.id}: {stream.system}.{stream.physical}\n{stream.source}: {stream.source.text}"
-    return _link(
-        anchor("stream", stream.id),
-        f"stream {stream.role}",
-        title,
-        f'{ring}<rect x="{x:g}" y="{y:g}" {rect}/>'
-        + _text(x + width / 2, y + 20, stream.id, "name", middle=True)
-        + _text(x + width / 2, y + 35, _pill_words(stream), "note", middle=True),
-    )
+    class_ = f"stream {stream.role}{' broadcast' if stream.broadcast else ''}"
+    inside = f"<b>{escape(stream.id)}</b><i>{escape(_pill_words(stream))}</i>"
+    return _link(anchor("stream", stream.id), class_, title, inside, style)
 
 
-# -- inside a stage ---------------------------------------------------------------------------------------
-
-
-def _stage_box(figure: StageFigure, place: Point) -> str:
-    x, y = place
-    tasks = len(figure.stage.tasks)
+def _stage(plan: RenderedPlan, stage: _StageBox, place: Point) -> str:
+    tasks = len(stage.stage.tasks)
     words = f"{tasks:,} task" + ("" if tasks == 1 else "s")
-    return _link(
-        anchor("stage", figure.stage.name),
-        "stage",
-        f"stage {figure.stage.name}: {words}",
-        f'<rect x="{x:g}" y="{y:g}" width="{figure.width:g}" height="{figure.height:g}" rx="12"/>'
-        + _text(x + 16, y + 23, f"stage {figure.stage.name}", "name")
-        + f'<text x="{x + figure.width - 16:g}" y="{y + 23:g}" class="note" text-anchor="end">{words}</text>',
+    head = f"<b>{escape(stage.name)}</b><i>{words}</i>"
+    rows = [_table(plan.tables[table]) for table in stage.stage.tables]
+    rows += [_operator(o, followed=len(rows) + n in stage.followed) for n, o in enumerate(stage.operators)]
+    return (
+        f'<div class="stage" style="left: {place[0]:g}px; top: {place[1]:g}px; width: {stage.box.width:g}px; '
+        f'height: {stage.box.height:g}px">'
+        + _link(anchor("stage", stage.stage.name), "head", f"{stage.name}: {words}", head)
+        + f"{''.join(rows)}</div>"
     )
 
 
-def _stage_inside(plan: RenderedPlan, figure: StageFigure, place: Point) -> str:
-    x, y = place[0], place[1] + HEAD_HEIGHT
-    wider = figure.width - figure.layout.width
-    routes = iter(figure.layout.routes)
-    parts: list[str] = []
-    for edge in figure.edges:
-        if edge.backward:
-            parts.append(_backward(figure, edge.source, edge.target))
-            continue
-        route = list(next(routes))
-        if edge.target.startswith("out "):
-            # The head may need more width than what is below it: then the right border is farther out.
-            route.append((route[-1][0] + wider, route[-1][1]))
-        parts.append(_path(edge.kind, _curve(route), arrow=not edge.target.startswith("out ")))
-    for name, box in figure.boxes.items():
-        left, top = figure.layout.places[name]
-        kind, _, id_ = name.partition(" ")
-        if kind == "table":
-            parts.append(_cylinder(plan, id_, left, top, box.width))
-        elif kind == "card":
-            parts.append(_card(figure.cards[name], left, top, box.width))
-        else:
-            at = left + wider if kind == "out" else left
-            parts.append(f'<circle class="port" cx="{at:g}" cy="{top + box.height / 2:g}" r="4"/>')
-    return f'<g transform="translate({x:g} {y:g})">{"".join(parts)}</g>'
-
-
-def _card(chain: Sequence[RenderedOperator], x: float, y: float, width: float) -> str:
-    height = ROW_HEIGHT * len(chain)
-    parts = [f'<rect class="card" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="7"/>']
-    for number, operator in enumerate(chain):
-        top = y + number * ROW_HEIGHT
-        if number:
-            middle = x + width / 2
-            parts.append(f'<path class="rule" d="M{x:g} {top:g} H{x + width:g}"/>')
-            parts.append(f'<path class="step" d="M{middle - 5:g} {top - 2:g} l5 5 l5 -5 z"/>')
-        parts.append(_row(operator, x, top, width))
-    return "".join(parts)
-
-
-def _row(operator: RenderedOperator, x: float, y: float, width: float) -> str:
-    kind_width = text_width(operator.kind, 7.6)
-    room = round((width - 34 - kind_width) / 6.6)
+def _operator(operator: RenderedOperator, *, followed: bool) -> str:
+    inside = f"<b>{escape(operator.kind)}</b><i>{escape(operator.id)}</i><code>{escape(caption(operator))}</code>"
     title = f"{operator.kind} {operator.id}\n{operator.source}: {operator.source.text}"
-    return _link(
-        anchor("operator", operator.id),
-        "operator",
-        title,
-        f'<rect x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" height="{ROW_HEIGHT - 2:g}" rx="6"/>'
-        + _text(x + 12, y + 19, operator.kind, "kind")
-        + _text(x + width - 12, y + 19, _short(operator.id, room), "note", end=True)
-        + _text(x + 12, y + 35, _short(caption(operator), int((width - 24) / 6.0)), "code"),
-    )
+    class_ = "operator followed" if followed else "operator"
+    return _link(anchor("operator", operator.id), class_, title, inside)
 
 
-def _cylinder(plan: RenderedPlan, id_: str, x: float, y: float, width: float) -> str:
-    table = plan.tables[id_]
-    low, radius = y + TABLE_HEIGHT - _ELLIPSE, width / 2
-    body = (
-        f"M{x:g} {y + _ELLIPSE:g} A{radius:g} {_ELLIPSE:g} 0 0 1 {x + width:g} {y + _ELLIPSE:g} "
-        f"V{low:g} A{radius:g} {_ELLIPSE:g} 0 0 1 {x:g} {low:g} Z"
-    )
-    lid = f"M{x:g} {y + _ELLIPSE:g} A{radius:g} {_ELLIPSE:g} 0 0 0 {x + width:g} {y + _ELLIPSE:g}"
-    words = _short(f"{table.kind} table, key {', '.join(table.key)}", int((width - 16) / 6.0))
-    return _link(
-        anchor("table", id_),
-        f"table {table.kind}",
-        f"{table.kind} table {id_}\n{table.source}: {table.source.text}",
-        f'<path d="{body}"/><path class="lid" d="{lid}"/>'
-        + _text(x + radius, y + 32, _short(id_, int((width - 16) / 7.6)), "name", middle=True)
-        + _text(x + radius, y + 47, words, "note", middle=True),
-    )
+def _table(table: RenderedTable) -> str:
+    inside = f"<b>{escape(table.id)}</b><i>{table.kind} table</i><code>key {escape(', '.join(table.key))}</code>"
+    title = f"{table.kind} table {table.id}\n{table.source}: {table.source.text}"
+    return _link(anchor("table", table.id), f"table {table.kind}", title, inside)
 
 
-def _backward(figure: StageFigure, source: str, target: str) -> str:
-    """From below a card to below the table to the left of it."""
-    (from_x, from_y), (to_x, to_y) = figure.layout.places[source], figure.layout.places[target]
-    start = (from_x + figure.boxes[source].width / 2, from_y + figure.boxes[source].height)
-    end = (to_x + figure.boxes[target].width / 2, to_y + figure.boxes[target].height)
-    below = max(start[1], end[1]) + 30
-    return _path(
-        "table", f"M{start[0]:g} {start[1]:g} C{start[0]:g} {below:g} {end[0]:g} {below:g} {end[0]:g} {end[1]:g}"
-    )
+def caption(operator: RenderedOperator) -> str:
+    """The second line of an operator: what it does, else what the user wrote between its brackets."""
+    words = []
+    if operator.table is not None:
+        words.append(f"{'with' if operator.kind == 'join' else 'into'} {operator.table}")
+    if operator.kind == "send_to" and operator.output is not None:
+        words.append(f"into {operator.output}")
+    if operator.kind == "broadcast":
+        words.append("to every task")
+    if operator.detail:
+        words.append(operator.detail)
+    return ", ".join(words) or _arguments(operator) or "; ".join(operator.expressions)
 
 
-# -- marks on paper ---------------------------------------------------------------------------------------
+def _arguments(operator: RenderedOperator) -> str:
+    """What the brackets of the operator's call contain, if its line has exactly one such call, and ends it."""
+    call = f".{operator.kind}("
+    text = operator.source.text
+    if text.count(call) != 1:
+        return ""
+    inside = text[text.index(call) + len(call) :]
+    depth = 1
+    for place, character in enumerate(inside):
+        depth += (character in "([{") - (character in ")]}")
+        if depth == 0:
+            return inside[:place]
+    return ""
+
+
+# -- marks
 
 
 def _curve(points: Sequence[Point]) -> str:
     """Level at every point, and smooth between them."""
     words = [f"M{points[0][0]:g} {points[0][1]:g}"]
     for (x, y), (to_x, to_y) in pairwise(points):
-        if y == to_y:
-            words.append(f"H{to_x:g}")
-        else:
-            middle = (x + to_x) / 2
-            words.append(f"C{middle:g} {y:g} {middle:g} {to_y:g} {to_x:g} {to_y:g}")
+        middle = (x + to_x) / 2
+        words.append(f"H{to_x:g}" if y == to_y else f"C{middle:g} {y:g} {middle:g} {to_y:g} {to_x:g} {to_y:g}")
     return " ".join(words)
 
 
-def _path(kind: str, d: str, *, arrow: bool = True) -> str:
-    marker = f' marker-end="url(#arrow-{kind})"' if arrow else ""
-    return f'<path class="edge {kind}" d="{d}"{marker}/>'
+def _path(kind: str, d: str) -> str:
+    return f'<path class="edge {kind}" d="{d}" marker-end="url(#arrow-{kind})"/>'
 
 
-def _text(x: float, y: float, words: str, class_: str, *, middle: bool = False, end: bool = False) -> str:
-    at = ' text-anchor="middle"' if middle else ' text-anchor="end"' if end else ""
-    return f'<text x="{x:g}" y="{y:g}" class="{class_}"{at}>{escape(words)}</text>'
-
-
-def _link(target: str, class_: str, title: str, inside: str) -> str:
-    return f'<a href="#{escape(target)}" class="{class_}"><title>{escape(title)}</title>{inside}</a>'
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: max(length - 1, 1)] + "…"
+def _link(target: str, class_: str, title: str, inside: str, style: str = "") -> str:
+    placed = f' style="{style}"' if style else ""
+    return f'<a href="#{escape(target)}" class="{class_}" title="{escape(title)}"{placed}>{inside}</a>'

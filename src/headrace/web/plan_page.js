@@ -1,9 +1,9 @@
-// The page works without this: it keeps the shape whose account is shown marked, and lets Escape close it.
+// The page works without this: it marks the box whose description is shown, and lets Escape close it.
 const mark = () => {
-  document.querySelectorAll("svg .shown").forEach((shape) => shape.classList.remove("shown"));
+  document.querySelectorAll(".plan .shown").forEach((box) => box.classList.remove("shown"));
   const wanted = decodeURIComponent(location.hash);
-  document.querySelectorAll("svg a").forEach((shape) => {
-    if (shape.getAttribute("href") === wanted) shape.classList.add("shown");
+  document.querySelectorAll(".plan a").forEach((box) => {
+    if (box.getAttribute("href") === wanted) box.classList.add("shown");
   });
 };
 addEventListener("hashchange", mark);

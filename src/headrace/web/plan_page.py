@@ -1,6 +1,6 @@
-"""A plan as one HTML page that needs nothing else: the picture, and an account of everything in it.
+"""A plan as one HTML page that needs nothing else: the picture, and a description of everything in it.
 
-The picture works without script: shapes link to their account, and the one that is linked to is shown.
+The picture works without script: boxes link to their descriptions, and the one that is linked to is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.plan.render import (
     RenderedTable,
 )
 from headrace.plan.text import to_text
-from headrace.web.plan_drawing import anchor, plan_svg
+from headrace.web.plan_drawing import anchor, plan_picture
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _LEGEND = (
@@ -33,7 +33,7 @@ Facts = Iterable[tuple[str, str]]
 
 
 def plan_html(plan: RenderedPlan) -> str:
-    """The page as text; save it anywhere and open it in a browser."""
+    """Return the page as text. Saved as a file, it works offline in any browser."""
     return f"""<!DOCTYPE html>
 <html lang="en" xmlns="http://www.w3.org/1999/xhtml">
 <head>
@@ -51,9 +51,9 @@ def plan_html(plan: RenderedPlan) -> str:
 </header>
 {_legend()}
 <main id="top">
-{plan_svg(plan)}
+{plan_picture(plan)}
 </main>
-{"".join(_accounts(plan))}
+{"".join(_descriptions(plan))}
 <details><summary>As text</summary>
 <pre>{escape(to_text(plan))}</pre>
 </details>
@@ -85,27 +85,27 @@ def _legend() -> str:
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-# -- accounts ---------------------------------------------------------------------------------------------
+# -- descriptions
 
 
-def _accounts(plan: RenderedPlan) -> Iterable[str]:
+def _descriptions(plan: RenderedPlan) -> Iterable[str]:
     for stage in plan.stages:
-        yield _account("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
+        yield _description("stage", stage.name, f"stage {stage.name}", None, _about_stage(stage))
         for operator in stage.operators:
             title = f"{operator.kind} {operator.id}"
-            yield _account("operator", operator.id, title, operator.source, _about_operator(plan, stage, operator))
+            yield _description("operator", operator.id, title, operator.source, _about_operator(plan, stage, operator))
     for stream in plan.streams.values():
         title = f"{stream.role} {stream.id}"
-        yield _account("stream", stream.id, title, stream.source, _about_stream(stream))
+        yield _description("stream", stream.id, title, stream.source, _about_stream(stream))
     for table in plan.tables.values():
-        yield _account("table", table.id, f"{table.kind} table {table.id}", table.source, _about_table(table))
+        yield _description("table", table.id, f"{table.kind} table {table.id}", table.source, _about_table(table))
 
 
-def _account(kind: str, id_: str, title: str, source: RenderedSource | None, facts: Facts) -> str:
+def _description(kind: str, id_: str, title: str, source: RenderedSource | None, facts: Facts) -> str:
     code = f"<p>{escape(str(source))}</p><pre>{escape(source.text)}</pre>" if source is not None else ""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts if value)
     return (
-        f'<section id="{escape(anchor(kind, id_))}" class="account {kind}"><a class="close" href="#top" '
+        f'<section id="{escape(anchor(kind, id_))}" class="description {kind}"><a class="close" href="#top" '
         f'aria-label="close">✕</a><h2>{escape(title)}</h2>{code}<dl>{rows}</dl></section>\n'
     )
 

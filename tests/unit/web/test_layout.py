@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,9 +16,9 @@ def link(source: str, target: str) -> Link:
     return Link(source, target, 20, 20)
 
 
-def placed(names: str, *links: str, **options: object) -> Layout:
+def placed(names: str, *links: str) -> Layout:
     boxes = dict.fromkeys(names, BOX)
-    return lay_out(boxes, [link(*pair) for pair in links], gap_x=50, gap_y=20, **options)
+    return lay_out(boxes, [link(*pair) for pair in links], gap_x=50, gap_y=20)
 
 
 def test_a_chain_is_one_level_line():
@@ -49,16 +48,6 @@ def test_a_link_over_several_ranks_passes_beside_the_boxes_between():
 
 def test_a_source_stands_beside_its_reader():
     assert placed("abcd", "ab", "bc", "dc").places["d"][0] == 150
-
-
-def test_ports_stand_at_the_borders():
-    layout = placed("abcd", "ab", "bc", "dc", first=["a", "d"], last=["c"])
-    assert (layout.places["a"][0], layout.places["d"][0], layout.places["c"][0]) == (0, 0, 300)
-
-
-def test_a_circle_is_refused():
-    with pytest.raises(ValueError, match="circle"):
-        placed("ab", "ab", "ba")
 
 
 def test_nothing_takes_no_place():

@@ -16,7 +16,7 @@ from headrace.systems.base import StreamInfo
 from headrace.web.plan_page import plan_html
 
 CASES = Path(__file__).parents[2] / "plan" / "cases"
-XHTML, SVG = "{http://www.w3.org/1999/xhtml}", "{http://www.w3.org/2000/svg}"
+XHTML = "{http://www.w3.org/1999/xhtml}"
 
 
 def rendered(case: str) -> RenderedPlan:
@@ -33,6 +33,10 @@ def page_of(case: str) -> ElementTree.Element:
 
 def words(element: ElementTree.Element) -> str:
     return " ".join("".join(element.itertext()).split())
+
+
+def boxes(page: ElementTree.Element) -> list[ElementTree.Element]:
+    return list(page.find(f".//{XHTML}div[@class='plan']").iter(f"{XHTML}a"))
 
 
 @pytest.mark.parametrize("case", ["two_stages", "everything", "table_joined_then_written", "source_met_again"])
@@ -57,7 +61,7 @@ def test_it_needs_nothing_from_elsewhere():
 def test_everything_is_drawn_and_accounted_for():
     plan = rendered("everything")
     page = page_of("everything")
-    drawn = {a.get("href") for a in page.iter(f"{SVG}a")}
+    drawn = {a.get("href") for a in boxes(page)}
     told = {f"#{section.get('id')}" for section in page.iter(f"{XHTML}section")}
     expected = {f"#stream-{id_}" for id_ in plan.streams} | {f"#table-{id_}" for id_ in plan.tables}
     expected |= {f"#stage-{stage.name}" for stage in plan.stages}
@@ -68,7 +72,7 @@ def test_everything_is_drawn_and_accounted_for():
 def test_each_operator_shows_the_users_line_on_hover_and_in_its_account():
     plan = rendered("two_stages")
     page = page_of("two_stages")
-    titles = {a.get("href"): a.findtext(f"{SVG}title") for a in page.iter(f"{SVG}a")}
+    titles = {a.get("href"): a.get("title") for a in boxes(page)}
     accounts = {f"#{section.get('id')}": words(section) for section in page.iter(f"{XHTML}section")}
     for stage in plan.stages:
         for operator in stage.operators:
