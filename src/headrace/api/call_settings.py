@@ -1,4 +1,4 @@
-"""How functions of the user's that take time are called, as it is declared."""
+"""How slow functions of the user's are called: concurrency, timeout and retries, checked."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CONCURRENCY_MAX = 10_000
 def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration = "10s") -> Retry:
     """Say how often to try a call that fails, and how long to wait between two attempts.
 
-    Pauses double. Half of each is left to chance, so that tasks that lost a server together don't all come back at
-    once.
+    Pauses double. Half of each pause is random, so that tasks that lost a server at the same moment don't return at
+    the same moment.
 
     Parameters
     ----------
@@ -47,17 +47,17 @@ def retry(attempts: int | None = 5, first: Duration = "100ms", longest: Duration
 
 
 def calling_of(*, concurrency: int, timeout: Duration, retry: Retry | None, default: Retry | None = None) -> Calling:
-    """What was declared, checked; ``default`` is for where no ``retry`` was given."""
+    """The checked settings of calls; without ``retry`` the ``default`` applies."""
     check_count("concurrency", concurrency, CONCURRENCY_MAX)
     if retry is not None and not isinstance(retry, Retry):
         raise DeclarationError(
-            f"retry={retry!r} doesn't say how to try again", hint="write retry=hr.calls.retry(attempts=5)"
+            f"retry={retry!r} is not made by hr.calls.retry(...)", hint="write retry=hr.calls.retry(attempts=5)"
         )
     return Calling(concurrency, to_ms(timeout, "timeout", minimum=1), retry or default or Retry(5, 100, 10_000))
 
 
 def check_count(what: str, value: object, most: int | None = None) -> None:
-    """Raise unless ``value`` is a whole number from 1 on, up to ``most``."""
+    """Raise unless ``value`` is a whole number from 1 up to ``most``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or (most is not None and value > most):
-        upto = "on" if most is None else f"to {most}"
+        upto = "up" if most is None else f"up to {most}"
         raise DeclarationError(f"{what}={value!r} is not a whole number from 1 {upto}")

@@ -1,4 +1,4 @@
-"""How ``split`` and ``sample`` choose messages."""
+"""``split`` and ``sample``: choosing messages by predicate, by key or at random."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headrace.serdes.schema import Schema
 def first_matches(
     schema: Schema, branches: Mapping[str, str | pl.Expr], others: str | None = None
 ) -> dict[str, pl.Expr]:
-    """For each branch the predicate that is true where its own is, and none before it; last the one for the others."""
+    """By branch a predicate that is true if the branch's own is and no earlier one is; ``others`` takes the rest."""
     if not isinstance(branches, Mapping) or not branches:
         raise DeclarationError(
             "there is nothing to split by", hint='name predicates: split({"slow": pl.col("ms") > 1000}, others="rest")'
         )
     wrong = [name for name in (*branches, others) if name is not None and (not isinstance(name, str) or not name)]
     if wrong:
-        raise DeclarationError(f"a branch is called by a text, not {wrong[0]!r}", hint='write "slow"')
+        raise DeclarationError(f"the name of a branch is a string, not {wrong[0]!r}", hint='write "slow"')
     if others in branches:
         raise DeclarationError(f"others={others!r} is the name of a branch already", hint="choose another name")
     found: dict[str, pl.Expr] = {}
@@ -42,28 +42,30 @@ def first_matches(
 
 
 def sampler(schema: Schema, fraction: float, key: str | Sequence[str] | None, seed: int | None) -> Sampler:
-    """What leaves a fraction of all keys, or of all messages, in each batch."""
+    """A sampler that keeps a fraction of all keys, or of all messages."""
     if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 < fraction <= 1:
-        raise DeclarationError(f"fraction={fraction!r} is not a part of all", hint="0.01 is one in a hundred, 1 is all")
+        raise DeclarationError(
+            f"fraction={fraction!r} is not in (0, 1]", hint="0.01 keeps one in a hundred, 1 keeps all"
+        )
     if key is None:
         if seed is not None:
             raise DeclarationError(
-                "seed= chooses keys, and without key= chance decides for each message",
+                "seed= chooses keys, and without key= each message is chosen at random",
                 hint="leave it out, or name key=",
             )
         return SomeMessages(fraction)
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63):
-        raise DeclarationError(f"seed={seed!r} is not a number from 0 up")
+        raise DeclarationError(f"seed={seed!r} is not a whole number from 0 up")
     if not isinstance(key, str) and not list(key):
         raise DeclarationError("key= names no column", hint='write key="member", or leave it out')
     return SomeKeys(fraction, key_columns(key, schema, "sample"), seed or 0)
 
 
-# Classes, not expressions with a Python function in them: plans show what they are.
+# Classes, and not expressions with a Python function inside, because plans show their names.
 
 
 class Sampler:
-    """Leaves messages out, and does nothing else; it looks at the columns ``keys``."""
+    """Leaves out messages, and does nothing else; it reads the columns ``keys``."""
 
     __slots__ = ()
 
@@ -76,9 +78,10 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class SomeKeys(Sampler):
-    """Keeps the keys whose hash, mixed with the seed, is in the lower part of all hashes.
+    """Keeps the keys whose hash, mixed with the seed, is in the lower ``fraction`` of all hashes.
 
-    The seed is mixed in always: hashes of the keys alone choose partitions, and of a partition all or none would stay.
+    The seed is always mixed in. The hash of the keys alone chooses the partition, so that without a seed a sample
+    would keep all or nothing of each partition.
     """
 
     fraction: float
@@ -87,7 +90,6 @@ class SomeKeys(Sampler):
 
     @override
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The messages of a batch that stay."""
         bound = math.floor(self.fraction * 2**64)
         if bound == 2**64:
             return rows
@@ -97,12 +99,11 @@ class SomeKeys(Sampler):
 
 @dataclass(frozen=True, slots=True)
 class SomeMessages(Sampler):
-    """Keeps messages by chance, each alone. No generator is kept: two tasks must not draw the same numbers."""
+    """Keeps each message at random. It holds no generator: two tasks must not draw the same numbers."""
 
     fraction: float
     keys: tuple[str, ...] = ()
 
     @override
     def __call__(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The messages of a batch that stay."""
         return rows.filter(pl.Series(np.random.default_rng().random(rows.height) < self.fraction))

@@ -22,10 +22,10 @@ from headrace.systems.registry import SystemSpec
 
 
 class SystemDescriptor(Protocol):
-    """Anything that can say which system a stream lives in."""
+    """Says which system holds a stream."""
 
     def system(self, stream_id: str) -> SystemSpec:
-        """The system for the stream of that id."""
+        """The system of the stream with this id."""
         ...
 
 
@@ -105,7 +105,7 @@ class Draft:
         return known
 
     def written_table(self, table: TableSpec) -> str:
-        """The output that flows sent to a remote table write; it has the table's id."""
+        """The output for messages to a remote table; it has the table's id."""
         if table.id not in self.streams:
             system = table.system or SystemSpec(f"remote-{table.id}".replace(".", "-"), "remote")
             self.streams[table.id] = StreamSpec(
@@ -146,7 +146,7 @@ class Draft:
         return node
 
     def read(self, spec: StreamSpec, location: Location) -> Node:
-        """Register a stream that the app reads, and the ``Input`` that reads it."""
+        """Add a stream that the app reads, and the ``Input`` that reads it."""
         self.streams[spec.id] = spec
         return self.add(
             "input",
@@ -165,7 +165,7 @@ class Draft:
         return None if spec is None or spec.role is Role.INTERMEDIATE else spec
 
     def followed(self) -> set[str]:
-        """The nodes whose output some other node takes."""
+        """The nodes whose results some other node takes."""
         return {input_ for node in self.nodes.values() for input_ in node.inputs}
 
     def _next_id(self, kind: str, first: str = "-1") -> str:

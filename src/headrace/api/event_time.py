@@ -98,5 +98,5 @@ def needed_time(time: Time, schema: Schema, who: str, named: str | None = None) 
 
 
 def bound_dtype(dtype: pl.DataType) -> pl.DataType:
-    """The dtype of a window's bounds: like the event time's column, Int64 for milliseconds."""
+    """The dtype of a window's bounds: that of the event time's column if it is Datetime, else Int64 milliseconds."""
     return dtype if isinstance(dtype, pl.Datetime) else pl.Int64()

@@ -1,8 +1,8 @@
-"""What a Polars expression yields over a schema, and whether a stream may be computed with it.
+"""The schema that Polars expressions result in, and whether a stream may be computed with them.
 
-Inference is Polars' own, over a frame without rows. A stream has no end, and where its batches are cut
-is chance: an expression may look at one row at a time only. One that looks further (``sum``, ``shift``,
-``over``, ``sort``) would give another answer for every cut, so it is refused here.
+Polars infers the schema, over a frame without rows. Batches of a stream begin and end anywhere, so an expression may
+read only one row at a time. One that reads several (``sum``, ``shift``, ``over``, ``sort``) would depend on how the
+stream is cut into batches, and is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.schema import Schema
 
-# How Polars serializes an expression that runs another one over the elements of a list.
+# How Polars serializes an expression that evaluates another one over the elements of a list.
 _PER_ELEMENT = '{"Eval"'
 _ACROSS_ROWS = ('{"Agg"', '"Len"', '{"Over"', '{"Sort', '{"Slice"', '{"Gather"', '{"Filter"', '{"Explode"')
 
@@ -38,7 +38,7 @@ def as_expression(value: object, what: str) -> pl.Expr:
 
 
 def named_expression(name: str, value: object) -> pl.Expr:
-    """A keyword of ``select`` or ``with_columns``: an expression, a column's name, or a value as such."""
+    """A keyword of ``select`` or ``with_columns``: an expression, a column's name, or a literal value."""
     if isinstance(value, str | pl.Expr):
         return as_expression(value, name).alias(name)
     try:
@@ -51,7 +51,7 @@ def named_expression(name: str, value: object) -> pl.Expr:
 
 
 def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[str, pl.DataType]:
-    """The columns that ``exprs`` give; with ``keep`` beside those that they don't replace."""
+    """The columns that ``exprs`` compute; with ``keep`` added to the columns that they don't replace."""
     exprs = tuple(exprs)
     for expr in exprs:
         check_row_wise(expr)
@@ -68,16 +68,16 @@ def projected(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> dict[s
 
 
 def value_dtype(schema: Schema, expr: pl.Expr) -> pl.DataType:
-    """The dtype of one expression, which must give one column."""
+    """The dtype of an expression, which must compute exactly one column."""
     check_row_wise(expr)
     columns = _resolve(pl.LazyFrame(schema=dict(schema.columns)).select(expr), schema, (expr,))
     if len(columns) != 1:
-        raise DeclarationError(f"{_short(expr)} gives {len(columns)} columns, not one")
+        raise DeclarationError(f"{_short(expr)} computes {len(columns)} columns, not one")
     return next(iter(columns.values()))
 
 
 def check_predicate(schema: Schema, predicate: pl.Expr) -> None:
-    """Raise unless ``predicate`` is a Boolean for each row."""
+    """Raise unless ``predicate`` is a Boolean."""
     dtype = value_dtype(schema, predicate)
     if dtype != pl.Boolean:
         raise DeclarationError(
@@ -87,7 +87,7 @@ def check_predicate(schema: Schema, predicate: pl.Expr) -> None:
 
 
 def check_columns(names: Iterable[str], schema: Schema, what: str) -> tuple[str, ...]:
-    """Return ``names`` as a tuple if each of them is a column, and none twice."""
+    """Return ``names`` as a tuple; raise if one isn't a column, or is there twice."""
     names = tuple(names)
     for name in names:
         if name not in schema.columns:
@@ -99,14 +99,14 @@ def check_columns(names: Iterable[str], schema: Schema, what: str) -> tuple[str,
 
 
 def unknown_column(name: str, columns: Columns, where: str = "") -> DeclarationError:
-    """The error for a column that isn't there: it names those that are, and the likeliest."""
+    """The error for a missing column: it lists the columns, and suggests the likeliest."""
     near = difflib.get_close_matches(name, columns, n=1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return DeclarationError(f"there is no column {name!r}{where}", hint=f"{guess}there are: {', '.join(columns)}")
 
 
 def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -> set[str]:
-    """The columns that come out of a projection with the values they had."""
+    """The columns whose values a projection leaves unchanged."""
     lazy = pl.LazyFrame(schema=dict(schema.columns))
     same = set(schema.columns) if keep else set()
     for expr in exprs:
@@ -119,11 +119,11 @@ def unchanged_columns(schema: Schema, exprs: Iterable[pl.Expr], *, keep: bool) -
 
 
 def check_row_wise(expr: pl.Expr) -> None:
-    """Raise if a part of ``expr`` needs to see more than one row."""
+    """Raise if a part of ``expr`` reads more than one row."""
     for part in _parts(_judgeable(expr)):
         if not _is_row_wise(part):
             raise DeclarationError(
-                f"{_short(part)} looks at more than one row, and a stream's batches are cut anywhere",
+                f"{_short(part)} reads more than one row, and the batches of a stream begin and end anywhere",
                 hint="aggregate in a window: window(shape, key=, id=).agg(...); "
                 "drop or multiply rows by filter() or flat_map()",
             )
@@ -134,7 +134,7 @@ def _is_row_wise(part: pl.Expr) -> bool:
         scalar = part.meta.is_scalar() and part.meta.is_row_separable()
         return scalar or (part.meta.is_row_separable() and part.meta.is_length_preserving())
     except PolarsError:
-        # Selectors and struct or list functions need a schema to be judged; their kind tells enough.
+        # Selectors and struct or list functions need a schema to be judged; their kind is enough.
         return not _serialized(part).startswith(_ACROSS_ROWS)
 
 
@@ -149,11 +149,11 @@ def _serialized(expr: pl.Expr) -> str:
     try:
         return expr.meta.serialize(format="json")
     except (PolarsError, ModuleNotFoundError):
-        return ""  # a Python function is inside; it has no serialized form here
+        return ""  # it contains a Python function, which has no serialized form here
 
 
 def _judgeable(expr: pl.Expr) -> pl.Expr:
-    """The same with one field of a struct instead of several: of those Polars 2.1 can't say anything, and panics."""
+    """The expression with one field of a struct selected instead of several, for which Polars 2.1 panics."""
     form = _serialized(expr)
     if '"SelectFields"' not in form:
         return expr

@@ -47,7 +47,7 @@ class Flow(Composed):
     __slots__ = ("_schema", "_time", "draft", "node")
 
     def __init__(self, draft: Draft, node: str, schema: Schema, time: Time) -> None:
-        """Made by ``app.input`` and by the methods here."""
+        """Called by ``app.input`` and by the methods here."""
         self.draft = draft
         self.node = node
         self._schema = schema
@@ -65,7 +65,7 @@ class Flow(Composed):
 
     @property
     def event_time(self) -> EventTime | None:
-        """The column that holds the event time; None where there is none.
+        """The column that holds the event time, or None.
 
         >>> views.event_time.column
         'ts'

@@ -1,4 +1,4 @@
-"""Where in the user's code something was declared. Errors, plans and the plan page point there."""
+"""Where in the user's code something was declared: errors, plans and the plan page refer to it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def here() -> Location:
 
 
 class Declaring:
-    """Around the body of a public method: its ``DeclarationError`` names it and ends with the user's line.
+    """Context manager for the body of a public method: adds the method and the user's line to a ``DeclarationError``.
 
-    Code below raises plain errors and needn't know where it was called from.
+    So the code that it calls raises plain errors, and need not know where it was called from.
     """
 
     def __init__(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""What a row function yields: said by ``schema=``, or by its return annotation."""
+"""Checks of the functions that users pass, and the schema of their results: ``schema=`` or the return annotation."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
 SchemaLike = Schema | type | typing.Mapping[str, Any]
-"""What the API takes for a schema: a dict of column names to Polars types, a dataclass, or a ``Schema``."""
+"""What the API accepts as a schema: a dict of column names to Polars types, a dataclass, or a ``Schema``."""
 
 
 ROW, BATCH = ("a row",), ("a batch",)
-"""What most functions are called with."""
+"""The arguments that most functions are called with."""
 
 
 def check_function(function: object, what: str, given: Sequence[str] = ROW, *, may_be_async: bool = False) -> None:
-    """Raise unless ``function`` can be called with so many arguments; ``given`` says what each of them is."""
+    """Raise unless ``function`` can be called with the arguments ``given``, which says in words what each one is."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
             f"{what} must be a function, and is {type(function).__name__} {function!s:.80}",
@@ -39,9 +39,9 @@ def check_function(function: object, what: str, given: Sequence[str] = ROW, *, m
 
 
 def _check_parameters(function: Callable[..., Any], given: Sequence[str]) -> None:
-    """Raise when ``function`` certainly can't take these arguments; of some nothing is known before they are called."""
+    """Raise if ``function`` certainly can't take these arguments; of some callables nothing is known in advance."""
     try:
-        # A wrapper is called, not what it wraps.
+        # The wrapper is what gets called, and not the wrapped function.
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
@@ -52,12 +52,12 @@ def _check_parameters(function: Callable[..., Any], given: Sequence[str]) -> Non
         called = f"{name_of(function)} is called with {arguments} ({', '.join(given)})"
         raise DeclarationError(
             f"{called}, but takes {signature!s:.80}: {error}",
-            hint="what it needs besides can come by functools.partial, or as parameters with defaults",
+            hint="bind other arguments with functools.partial, or give them defaults",
         ) from None
 
 
 def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, many: bool) -> Schema:
-    """The columns of what ``function`` returns; ``many``: it returns any number of rows, not one."""
+    """The schema of the rows that ``function`` returns; ``many``: it returns an iterable of rows."""
     if schema is not None:
         return Schema.of(schema)
     row = _returned(function)
@@ -74,7 +74,7 @@ def output_schema(function: Callable[..., Any], schema: SchemaLike | None, *, ma
 
 
 def name_of(function: object) -> str:
-    """What to call a function in an error."""
+    """A function's name for error messages."""
     name = getattr(function, "__qualname__", None) or type(function).__name__
     return "the lambda" if name.endswith("<lambda>") else f"{name}()"
 
@@ -85,7 +85,7 @@ def _returned(function: Callable[..., Any]) -> Any:
     if not inspect.isroutine(function) and not isinstance(function, type):
         function = type(function).__call__
     if isinstance(function, type):
-        return function  # calling a class yields an instance of it
+        return function  # calling a class returns an instance of it
     try:
         return typing.get_type_hints(function).get("return")
     except NameError as error:

@@ -1,4 +1,4 @@
-"""Comparing schemas, and saying one in a line."""
+"""Compare schemas, and describe a schema in one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.serdes.schema import Schema
 
 
 def schema_difference(found: Schema, wanted: Schema) -> str:
-    """How two schemas differ, apart from the order of columns; empty when they don't."""
+    """How two schemas differ, apart from the order of columns; empty if they don't."""
     parts = [f"{name!r} is missing" for name in wanted.columns if name not in found.columns]
     parts += [f"{name!r} is not expected" for name in found.columns if name not in wanted.columns]
     parts += [

@@ -1,4 +1,4 @@
-"""What an app sets once for all of itself."""
+"""Settings of a whole app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Grouping = Literal["partition", "container"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an app sets once for all of itself; the only place where these defaults are written."""
+    """Settings of a whole app; the only place where their defaults are written."""
 
     home: str = DEFAULT_HOME
     intermediate_partitions: int | None = None
@@ -27,5 +27,5 @@ class Settings:
     combine: bool = True
 
     def internal_system(self) -> SystemSpec:
-        """Where intermediate streams and changelogs live: the embedded log under ``home`` unless stated."""
+        """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""
         return self.internal or SystemSpec("log", "log", {"root": f"{self.home}/streams"})

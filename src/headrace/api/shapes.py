@@ -21,7 +21,7 @@ TimeAxis = Literal["event", "processing"]
 
 @dataclass(frozen=True, slots=True)
 class Tumbling:
-    """Windows of one size, side by side, aligned to the epoch (plus ``offset_ms``)."""
+    """Windows of one size, one after the other, aligned to the epoch (plus ``offset_ms``)."""
 
     size_ms: int
     offset_ms: int = 0
@@ -33,7 +33,7 @@ class Tumbling:
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
-    """Windows of one size, one beginning every ``every_ms``: a message is in several of them."""
+    """Windows of one size that begin every ``every_ms``: a message is in several of them."""
 
     size_ms: int
     every_ms: int
@@ -68,7 +68,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class CountWindow:
-    """The last ``size`` messages of a key, each time that ``every`` more have arrived."""
+    """The last ``size`` messages of a key, whenever ``every`` more have arrived."""
 
     size: int
     every: int
@@ -92,7 +92,7 @@ WindowShape = Tumbling | Hopping | Sliding | Session | CountWindow | GlobalWindo
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment, ``ms`` after the first or last message since the last pane; or the next multiple of ``ms``."""
+    """A time: ``ms`` after the first or last message since the last pane, or the next multiple of ``ms``."""
 
     since: Since
     ms: int

@@ -1,16 +1,16 @@
-"""A plan as JSON, in the shape that Samza's plan viewer reads: one job for each stage.
+"""A plan as JSON, in the format that Samza's plan viewer reads: one job for each stage.
 
-As Samza has them: ``applicationName``, ``applicationId``; ``jobs`` with ``jobName``, ``jobId`` and
+As in Samza: ``applicationName``, ``applicationId``; ``jobs`` with ``jobName``, ``jobId`` and
 ``operatorGraph`` (``inputStreams``, ``outputStreams``, ``operators`` by id with ``opCode``, ``opId``,
 ``sourceLocation``, ``nextOperatorIds`` and, where it applies, ``outputStreamId``, ``tableId``, ``ttlMs``);
 ``sourceStreams``, ``sinkStreams`` and ``intermediateStreams`` by id with ``streamSpec``, ``sourceJobs``,
 ``targetJobs``; ``tables`` by id with ``tableProviderFactory`` and ``config``. Side inputs are among the
 source streams.
 
-Added by us, and safe to ignore:
+Added by Headrace, and safe to ignore:
 
 - at the top ``guarantee`` and ``grouping``;
-- in a job ``sideInputs``, ``tables`` and ``tasks``: ``name``, ``producer`` (the number it writes under) and
+- in a job ``sideInputs``, ``tables`` and ``tasks``: ``name``, ``producer`` (its producer id) and
   ``inputs`` (``system.stream[partition]``);
 - in an operator ``kind``, ``detail``, ``expressions``, ``previousIds`` (operators, or the streams it reads)
   and ``sourceText``;
@@ -28,7 +28,7 @@ from typing import Any
 from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable
 
 _ID = "1"
-"""Samza numbers instances of an app and of a job; ours have one."""
+"""Samza numbers the instances of an app and of a job; here each has one."""
 
 _ROLES = {
     "sourceStreams": ("source", "side-input"),

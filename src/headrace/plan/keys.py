@@ -1,4 +1,4 @@
-"""Check that flows which meet at a join were partitioned by the join's keys: equal partition counts don't ensure it.
+"""Check that the flows of a join were partitioned by its keys. Equal partition counts don't ensure that.
 
 A flow is followed from its ``partition_by`` through the steps that carry the key columns unchanged, perhaps under other
 names or as copies (``OperatorSpec.carried``). Only what is certain is an error. It is unknown how a source is
@@ -32,7 +32,7 @@ class Partitioning:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a flow: its partitioning, and the columns that are unchanged since they entered the app."""
+    """What is known of a flow: its partitioning, and its columns that are unchanged since they entered the app."""
 
     partitioning: Partitioning | None = None
     plain: frozenset[str] = frozenset()
@@ -87,7 +87,7 @@ def _check_lookup(
         if their_places is None:
             raise PlanError(
                 f"{_join(node)} looks up table {table.id!r} by {_names(table.key)}, but what fills it at "
-                f"{writer.location} is another way: {_by(graph, theirs)}",
+                f"{writer.location} is partitioned differently: {_by(graph, theirs)}",
                 hint=f"partition what fills the table by its key: {_partition_by(table.key)}",
             )
         if ours is not None and ours.certain and places != their_places:

@@ -1,4 +1,4 @@
-"""What planning yields: stages, tasks, streams with their partition counts. Frozen, printable, shippable."""
+"""The result of planning: stages, tasks, and streams with their partition counts. Frozen and picklable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """One task: its name, its producer id (int32, stable over re-planning) and the partitions it reads."""
+    """One task: its name, its producer id (int32, the same whenever the app is planned) and the partitions it reads."""
 
     name: TaskName
     producer: int
@@ -55,9 +55,9 @@ class Plan:
     streams: Mapping[str, StreamPlan]
     stages: tuple[StagePlan, ...]
     combined: Mapping[str, str] = field(default_factory=dict)
-    """Intermediate streams that carry partial results, with the window that they are of: see ``combining``."""
+    """The intermediate streams that carry partial results, each with the window they belong to: see ``combining``."""
     needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    """By node id the columns that somebody behind it looks at; None, or no entry: all. See ``pruning``."""
+    """By node id the columns of its results that other nodes need; None, or no entry: all. See ``pruning``."""
 
     @override
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Plan:
         return to_html(render(self))
 
     def stage(self, name: str) -> StagePlan:
-        """The stage of that name; KeyError when there is none."""
+        """The stage of that name; raises ``KeyError`` if there is none."""
         for stage in self.stages:
             if stage.name == name:
                 return stage
@@ -83,7 +83,7 @@ class Plan:
     def successors(self, stage: StagePlan) -> dict[str, tuple[str, ...]]:
         """For each node of the stage the nodes of the same stage that take its output.
 
-        A source that several stages read has an ``Input`` in each of them, so this is less than the graph's.
+        A source that several stages read has its ``Input`` in each of them, so the graph has more.
         """
         nodes = set(stage.nodes)
         after = self.graph.successors()

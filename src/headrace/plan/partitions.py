@@ -1,15 +1,15 @@
-"""How many partitions each stream has: counts that are given spread to the streams they are joined with.
+"""How many partitions each stream has: known counts spread to the streams that they are joined with.
 
-Given are the counts of the streams the app reads, and what the user fixed. From there:
+The counts of the streams that the app reads are known, and those that the user fixed. Then:
 
-1. an intermediate stream that is joined with one of known count gets that count, and may so make its
-   own count known to others: in rounds, until nothing changes;
-2. what is left gets the app's ``intermediate_partitions``;
-3. without that setting, what it has if it is there already, else the largest count among the app's
-   inputs and outputs, at most 256.
+1. An intermediate stream that is joined with a stream of known count gets that count, and can pass it on in turn. This
+   is repeated in rounds until nothing changes.
+2. The other intermediate streams get the app's ``intermediate_partitions``.
+3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's inputs
+   and outputs, at most 256.
 
-Each round looks only at what the rounds before it decided. That is why no order, of the declaration or
-of the joins, can change the outcome.
+Each round uses only what earlier rounds decided, so neither the order of declaration nor the order of the joins can
+change the result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Facts = Mapping[str, StreamInfo | None]
 
 
 def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) -> dict[str, int]:
-    """The count of every stream by its id; raises ``PlanError`` when the streams of a join can't agree."""
+    """The count of every stream by its id; raises ``PlanError`` if the streams of a join can't agree."""
     inputs = _input_counts(graph, facts)
     outputs = _output_counts(graph, facts)
     largest = min(max([*inputs.values(), *outputs.values()]), INTERMEDIATE_PARTITIONS_MAX)
@@ -63,7 +63,7 @@ def _input_counts(graph: Graph, facts: Facts) -> dict[str, int]:
 
 
 def _output_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """Of the outputs whose count somebody decided; the others follow the inputs."""
+    """The counts of the outputs that are declared or exist; other outputs follow the inputs."""
     counts: dict[str, int] = {}
     for spec in graph.streams.values():
         info = facts.get(spec.id)
@@ -85,7 +85,7 @@ def _fixed_intermediate_counts(graph: Graph) -> dict[str, int]:
 
 
 def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
-    """An app that gains an output must not outgrow the streams and the state it has already."""
+    """These keep their counts, so that a new output doesn't make an app disagree with the streams and state it has."""
     found = {spec.id: facts.get(spec.id) for spec in _intermediates(graph)}
     return {id_: info.partitions for id_, info in found.items() if info is not None}
 
@@ -94,7 +94,7 @@ def _existing_intermediate_counts(graph: Graph, facts: Facts) -> dict[str, int]:
 
 
 def _spread(graph: Graph, counts: dict[str, int], groups: Sequence[JoinGroup]) -> None:
-    """Give every stream that is joined, at however many removes, with one of known count that count."""
+    """Give every stream that is joined with one of known count, directly or through other joins, that count."""
     given = dict(counts)
     while True:
         wanted: dict[str, set[int]] = {}
@@ -115,9 +115,9 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
         spec = graph.streams[id_]
         if counts[id_] != existing:
             raise PlanError(
-                f"stream {str(spec.stream)!r} is there with {existing} partitions, "
+                f"stream {str(spec.stream)!r} exists with {existing} partitions, "
                 f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
-                hint=f"give {id_!r} another id; its messages and the state behind it belong to the old count",
+                hint=f"give {id_!r} another id; its messages and the state made from them belong to the old count",
             )
 
 
@@ -125,7 +125,7 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
 
 
 def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinGroup]) -> PlanError:
-    """The shortest way, from join to join, between two given counts that differ."""
+    """The error; it shows the shortest chain of joins between two given counts that differ."""
     streams, joins = _shortest_conflict(given, groups)
     steps = [
         f"  {_meeting(graph, join)} brings together {left!r} and {right!r}"
@@ -184,10 +184,10 @@ def _remedy(graph: Graph, left: str, right: str) -> str:
     for id_ in (left, right):
         spec = graph.streams[id_]
         if spec.role is Role.INTERMEDIATE and spec.partitions is not None:
-            return f"leave out partitions= of {id_!r}: the planner gives it the count it has to have"
+            return f"leave out partitions= of {id_!r}: the planner gives it the count that it needs"
         if spec.role is Role.INTERMEDIATE:
-            return f"give {id_!r} another id: a stream of that name is there with another partition count"
+            return f"give {id_!r} another id: a stream of that name exists with another partition count"
     return (
-        f"put a partition_by of its own in front of the join for {left!r} or for {right!r}: "
-        "an intermediate stream takes the partition count of what it is joined with"
+        f"put a partition_by before the join, for {left!r} or for {right!r}: "
+        "an intermediate stream takes the partition count of the stream it is joined with"
     )

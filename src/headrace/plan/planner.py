@@ -1,7 +1,7 @@
-"""From a declared app to a plan: pure passes, in the order in which they stand here.
+"""Turn a declared app into a plan, by pure passes that run in the order in which they are called here.
 
-What is known of the world comes in as ``facts``; what the app is to be on this world goes out as a
-``Plan``. The same app and facts give the same plan, in whatever order things were declared.
+``facts`` is what is known of the streams that exist. The same app and facts give the same plan, in whatever order
+things were declared.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from headrace.systems.base import StreamInfo
 
 
 def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int = 1) -> Plan:
-    """Plan an app. ``facts`` says by stream id what is known of a stream; None, or no entry, is nothing.
+    """Plan an app. ``facts`` holds what is known of each stream by id; None, or no entry: nothing is known.
 
-    ``containers`` matters only to an app that groups by container. Raises ``PlanError``.
+    ``containers`` matters only for an app that groups by container. Raises ``PlanError``.
     """
     if containers < 1:
-        raise UsageError(f"an app runs in one container at least, not in {containers}")
+        raise UsageError(f"an app needs at least one container, not {containers}")
     check_graph(graph)
     check_facts(graph, facts)
     groups = join_groups(graph)
@@ -47,7 +47,7 @@ def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int =
 
 
 def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan]) -> dict[str, StreamPlan]:
-    """Every stream by its id, sorted, with the stages at its two ends."""
+    """Every stream by its id, sorted, with the stages that write and read it."""
     return {
         id_: StreamPlan(
             spec=graph.streams[id_],

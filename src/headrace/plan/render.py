@@ -1,6 +1,6 @@
-"""A plan as it is shown: strings, numbers and links, resolved once for the text, the JSON and the page.
+"""A plan as strings, numbers and links, resolved once for the text, the JSON and the page.
 
-The three printers read this and nothing else, so they can't tell different stories.
+The three printers read nothing else, so they show the same plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.systems.registry import keeps_rows
 
 @dataclass(frozen=True, slots=True)
 class RenderedSource:
-    """A line of the user's code; ``file`` is relative to the folder that all files of the app are in."""
+    """A line of the user's code; ``file`` is relative to the common folder of the app's files."""
 
     file: str
     line: int
@@ -62,7 +62,7 @@ class RenderedInput:
 
 @dataclass(frozen=True, slots=True)
 class RenderedTask:
-    """A task, the number it writes under, and the partitions it reads as text."""
+    """A task, its producer id, and the partitions it reads as text."""
 
     name: str
     producer: int
@@ -84,9 +84,9 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream; ``notes`` say what is special about how it is read.
+    """A stream; ``notes`` say in words how it is read.
 
-    ``delivery`` says of an output how often a result arrives. A ``target`` is an output in a foreign system.
+    ``delivery`` is how often a result arrives at an output. A ``target`` is an output in a foreign system.
     """
 
     id: str
@@ -111,9 +111,9 @@ class RenderedStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedTable:
-    """A table, the stages that hold it, and what keeps it: operators that write it, or side inputs.
+    """A table, the stages that use it, and what fills it: operators or side inputs.
 
-    ``delivery`` says of a remote one how often a row is written there; None: it is no remote one, or nothing is.
+    ``delivery`` is how often a row is written to a remote table; None if it isn't remote, or nothing is written.
     """
 
     id: str
@@ -130,7 +130,7 @@ class RenderedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedPlan:
-    """The whole; stages upstream first, streams and tables by id."""
+    """A whole plan: stages upstream first, streams and tables by id."""
 
     app: str
     guarantee: str
@@ -140,12 +140,12 @@ class RenderedPlan:
     tables: Mapping[str, RenderedTable]
 
     def tasks(self) -> int:
-        """How many tasks there are in all."""
+        """The number of tasks of all stages."""
         return sum(len(stage.tasks) for stage in self.stages)
 
 
 def render(plan: Plan) -> RenderedPlan:
-    """Everything about a plan that can be shown."""
+    """Everything about a plan that the printers show."""
     sources = _Sources(plan.graph)
     return RenderedPlan(
         app=plan.graph.app,
@@ -158,7 +158,7 @@ def render(plan: Plan) -> RenderedPlan:
 
 
 class _Sources:
-    """Makes file names short: the folder that all of them are in says nothing."""
+    """Makes file names short, by leaving out the common folder."""
 
     def __init__(self, graph: Graph) -> None:
         locations = [graph.location]
@@ -218,7 +218,7 @@ def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sou
 
 
 def _name_before(node: Node) -> str:
-    """To its readers an input is the stream it reads."""
+    """The node's id, or the stream that it reads if it is an input."""
     return node.id if node.operator.stream_read is None else node.operator.stream_read
 
 

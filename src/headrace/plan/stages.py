@@ -1,16 +1,16 @@
-"""Cut the graph into stages: the pieces that are left when every intermediate stream is cut through.
+"""Cut the graph into stages: the pieces that remain when it is cut at every intermediate stream.
 
-A node belongs to the stage of its neighbours, of those that read the same stream, and of those that use
-the same table if a flow of the app writes it, for such a table lives in one task. A table that side inputs
-keep is no tie: each stage that joins it keeps its own.
+A node is in the same stage as its neighbours, as the nodes that read the same stream, and as those that use the same
+table if a flow of the app writes the table, because such a table is kept in one task. A table that side inputs fill
+ties nothing: each stage that joins it keeps its own copy.
 
-A stage that would so read what it writes itself (a source is joined with its own messages, partitioned
-anew) is taken apart: there, a source ties nothing, and each part reads it for itself. If that doesn't help,
-the app can't be planned: such a stage would wait for its own end of stream.
+A stage that would read what it writes itself (a source is joined with its own messages, repartitioned) is split: a
+source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
+planned: such a stage would wait for its own end of stream.
 
-A stage is called after the smallest id among the intermediate streams it reads, or else among its inputs.
-No two stages read the same intermediate stream, nor do two that read none share a source, so no two have
-the same name. It is what checkpoints and stores hang on, and changes with no declaration but those ids.
+A stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two stages
+read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints and stores
+depend on the name; it changes only with those ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCut:
-    """A stage before its tasks are known. All ids are sorted, but for ``nodes``: upstream first."""
+    """A stage before its tasks are known. ``nodes`` come upstream first, all other ids are sorted."""
 
     name: str
     nodes: tuple[str, ...]
@@ -37,7 +37,7 @@ class StageCut:
 
 
 def cut_stages(graph: Graph) -> tuple[StageCut, ...]:
-    """The stages, upstream first, then by name; raises ``PlanError`` when one would have to feed itself."""
+    """The stages, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
     flows = _flows(graph)
     stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
     in_a_loop = _in_a_loop(stages)
@@ -55,7 +55,7 @@ def cut_stages(graph: Graph) -> tuple[StageCut, ...]:
 
 
 def _flows(graph: Graph) -> list[frozenset[str]]:
-    """The smallest pieces that could be stages: sources tie nothing, and belong to all who read them."""
+    """The smallest pieces that could be stages: sources tie nothing, and belong to every piece that reads them."""
     neighbours = _neighbours(graph)
     sources = {id_ for id_, node in graph.nodes.items() if _reads_source(graph, node)}
     flows: set[frozenset[str]] = set()
@@ -70,7 +70,7 @@ def _flows(graph: Graph) -> list[frozenset[str]]:
 
 
 def _joined_by_a_node(pieces: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The pieces, those put together that have a node in common."""
+    """The pieces, with those united that have a node in common."""
     joined: list[frozenset[str]] = []
     for piece in pieces:
         apart = [other for other in joined if not other & piece]
@@ -79,7 +79,7 @@ def _joined_by_a_node(pieces: Iterable[frozenset[str]]) -> list[frozenset[str]]:
 
 
 def _parts(graph: Graph, stage: StageCut, flows: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The flows of a stage, together only where they read nothing but sources."""
+    """The flows of a stage; only those that read nothing but sources are united."""
     mine = [flow for flow in flows if flow <= set(stage.nodes)]
     further = [flow for flow in mine if any(_reads_intermediate(graph, graph.nodes[id_]) for id_ in flow)]
     return [*further, *_joined_by_a_node(flow for flow in mine if flow not in further)]
@@ -111,7 +111,7 @@ def _in_a_loop(stages: Sequence[StageCut]) -> list[StageCut]:
 
 
 def _neighbours(graph: Graph) -> dict[str, set[str]]:
-    """Undirected: whom each node shares a stage with for a reason of its own."""
+    """By node those that directly share a stage with it, in both directions."""
     neighbours: dict[str, set[str]] = {id_: set() for id_ in graph.nodes}
     shared: dict[tuple[str, str], list[str]] = {}
     for node in graph.nodes.values():
@@ -131,7 +131,7 @@ def _neighbours(graph: Graph) -> dict[str, set[str]]:
 
 
 def _ties(graph: Graph, table: str) -> bool:
-    """Whoever uses the table has to be in one task."""
+    """All nodes that use the table must be in one task."""
     spec = graph.tables[table]
     return not spec.side_inputs and spec.kind != "remote"
 
@@ -167,7 +167,7 @@ def _name(graph: Graph, inputs: Iterable[str]) -> str:
 
 
 def _check_one_reader_of_each_stream(graph: Graph, inputs: Iterable[str], side_inputs: Iterable[str]) -> None:
-    """A task keeps one position for each partition, so a stage reads a stream once, and in one way."""
+    """A task keeps one position for each partition, so a stage can read a stream only once."""
     read_by: dict[str, str] = {}
     for id_ in [*sorted(inputs), *sorted(side_inputs)]:
         spec = graph.streams[id_]
@@ -183,7 +183,7 @@ def _check_one_reader_of_each_stream(graph: Graph, inputs: Iterable[str], side_i
 
 
 def _feeds_itself(graph: Graph, loop: list[StageCut]) -> PlanError:
-    """Such a stage would wait for its own end of stream, and its watermark for itself."""
+    """The error for stages that would wait for their own end of stream and watermark."""
     lines = []
     for stage, after in zip(loop, [*loop[1:], loop[0]], strict=True):
         for stream in sorted(set(stage.outputs) & set(after.inputs)):

@@ -1,9 +1,8 @@
-"""Group partitions into tasks, and give every task the number under which it writes.
+"""Group partitions into tasks, and give every task its producer id.
 
-Task n of a stage reads partition n of each of its streams, of those that have so many; so messages of
-one key meet in one task where the streams have equal counts. Every task reads all of a broadcast stream
-and of the side inputs of a global table. A stage that reads nothing else is one task: more of them would
-do the same work again.
+Task n of a stage reads partition n of each of its streams that has one. So messages of a key meet in one task if the
+streams have equal partition counts. Every task reads all partitions of a broadcast stream, and of the side inputs of a
+global table. A stage that reads nothing else has one task: more tasks would repeat the same work.
 """
 
 from __future__ import annotations
@@ -45,11 +44,10 @@ def group_tasks(
 
 
 def producer_ids(app: str, names: Iterable[TaskName]) -> dict[TaskName, int]:
-    """A number from 1 to 2^31-1 for each name, no two the same.
+    """A distinct number from 1 to 2^31-1 for each task.
 
-    It is a hash of the app's name and the task's, so it stays the same whatever else is planned beside it, and apps
-    that write one stream are told apart. Where two names hash alike, the one that sorts later takes the next free
-    number.
+    It is a hash of the app's name and the task's. So it doesn't depend on the other tasks, and apps that write the same
+    stream have different ids. If two names have the same hash, the one that sorts later takes the next free number.
     """
     ids: dict[TaskName, int] = {}
     taken: set[int] = set()
@@ -63,16 +61,16 @@ def producer_ids(app: str, names: Iterable[TaskName]) -> dict[TaskName, int]:
 
 
 def _hash(name: str) -> int:
-    """Never 0: that is a writer outside any app."""
+    """Never 0, which is a writer outside any app."""
     return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
 
 
 def _task_inputs(graph: Graph, stage: StageCut, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
-    """For each task of the stage what it reads, sorted."""
+    """For each task of the stage the partitions that it reads, sorted."""
     shared = _shared_streams(graph, stage)
     streams = sorted({*stage.inputs, *stage.side_inputs})
     if graph.settings.grouping == "container":
-        # Whoever asks for this has its containers share the partitions out in some way of their own.
+        # Here containers divide the partitions among themselves.
         return [_partitions(graph, {stream: range(counts[stream]) for stream in streams})] * containers
     task_count = max([counts[stream] for stream in streams if stream not in shared], default=1)
     return [
@@ -88,7 +86,7 @@ def _task_inputs(graph: Graph, stage: StageCut, counts: Mapping[str, int], conta
 
 
 def _shared_streams(graph: Graph, stage: StageCut) -> set[str]:
-    """The streams of which every task reads all."""
+    """The streams of which every task reads all partitions."""
     shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
     for table in stage.tables:
         if graph.tables[table].kind == "global":

@@ -17,7 +17,7 @@ from headrace.plan.render import (
 Row = tuple[str, ...]
 
 _SOURCE_CHARS_MAX = 72
-"""A longer line of code, which chains a whole flow, is cut."""
+"""A line of code that chains a whole flow would push the table's columns out of sight."""
 
 
 def to_text(plan: RenderedPlan) -> str:
@@ -94,7 +94,7 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
 
 
 def _extent(stream: RenderedStream) -> str:
-    """Its partitions; a target has none, and what it promises depends on it and not on its readers."""
+    """The partition count, or the delivery of a target, which has no partitions."""
     return str(stream.delivery) if stream.target else _count(stream.partitions, "partition")
 
 
@@ -126,7 +126,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _aligned(rows: Iterable[Row]) -> list[str]:
-    """The rows as lines of aligned columns; the last column may have any width."""
+    """The rows as lines with aligned columns; only the last column isn't padded."""
     table: Sequence[Row] = list(rows)
     widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
     return [

@@ -1,7 +1,7 @@
-"""The one traversal of a graph that every analysis of the planner uses.
+"""The graph traversal that every analysis of the planner uses.
 
-What an analysis looks for lives in its visitor, where it may go in its ``next_vertexes``. So an edge
-that isn't in the app (from writing a table to joining it) is a matter of the caller, not of the walk.
+The visitor collects what an analysis looks for, and ``next_vertexes`` says where it may go. So the caller can add edges
+that the app doesn't have, as from a write of a table to its joins.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def traverse(
 ) -> None:
     """Call ``visitor`` once for every vertex that can be reached from ``vertex``, itself first.
 
-    Depth first, in the order of ``next_vertexes``. A cycle ends where it closes, and a long chain is no
-    deeper than a short one: the walk keeps its own stack.
+    Depth first, in the order of ``next_vertexes``. Cycles are followed once. The walk keeps its own stack, so the
+    length of a chain isn't limited by Python's.
     """
     seen = {vertex}
     visitor(vertex)
@@ -43,9 +43,9 @@ def reachable(vertex: Vertex, next_vertexes: Callable[[Vertex], Iterable[Vertex]
 
 
 def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str], list[str]]:
-    """The names with each behind its predecessors, smallest name first; and those no order can place.
+    """The names with each after its predecessors, smallest name first; and the names that can't be ordered.
 
-    The second list is empty unless there is a cycle: then it holds what lies on or behind one.
+    The second list is empty unless there is a cycle: then it holds the names on a cycle or downstream of one.
     """
     waiting = dict.fromkeys(successors, 0)
     for following in successors.values():
@@ -66,11 +66,11 @@ def topological_order(successors: Mapping[str, Iterable[str]]) -> tuple[list[str
 
 
 def a_cycle(successors: Mapping[str, Iterable[str]]) -> list[str]:
-    """One cycle as names in order, beginning with its smallest; empty when there is none."""
+    """One cycle as names in order, beginning with the smallest; empty if there is none."""
     _, unplaced = topological_order(successors)
     stuck = set(unplaced)
     for start in unplaced:
-        # A shortest way back to the start, breadth first, so that the error shows no detours.
+        # Breadth first, for a shortest path back to the start: the error should show no detours.
         came_from: dict[str, str] = {}
         frontier = [start]
         while frontier and start not in came_from:

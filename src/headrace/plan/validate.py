@@ -1,7 +1,7 @@
-"""What has to be true of an app before it can be planned, checked in one place with an error for each.
+"""Check what must be true of an app before it can be planned, with an error for each case.
 
-The fluent API makes some of this impossible. A graph may come from elsewhere, and an error that names
-the line is cheaper than a plan that is wrong.
+The fluent API excludes some of these cases, but a graph may come from elsewhere, and an error that names the line is
+better than a wrong plan.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
 
 
 def check_graph(graph: Graph) -> None:
-    """Raise ``PlanError`` for a graph that no facts about the world could make plannable."""
+    """Raise ``PlanError`` for a graph that can't be planned, whatever streams exist."""
     _check_settings(graph)
     for node in _sorted(graph.nodes.values()):
         _check_references(graph, node)
@@ -43,7 +43,7 @@ def check_graph(graph: Graph) -> None:
 
 
 def check_facts(graph: Graph, facts: Facts) -> None:
-    """Raise ``PlanError`` where the app and the streams that exist contradict each other."""
+    """Raise ``PlanError`` if the app and the streams that exist contradict each other."""
     for spec in _sorted(graph.streams.values()):
         _check_declared_count(spec)
         info = facts.get(spec.id)
@@ -56,7 +56,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
         if spec.role is not Role.INTERMEDIATE and spec.partitions not in (None, info.partitions):
             raise PlanError(
                 f"{_the(spec)} is declared with {spec.partitions} partitions, and has {info.partitions}",
-                hint="leave partitions= out: what exists decides",
+                hint="leave partitions= out: the existing stream decides",
             )
         _check_columns(spec, facts)
 
@@ -65,7 +65,7 @@ def check_facts(graph: Graph, facts: Facts) -> None:
 
 
 def _sorted(things: Iterable[Declared]) -> list[Declared]:
-    """By id, so that of several mistakes the same one is reported whatever the order of declaration."""
+    """By id, so that the first mistake reported doesn't depend on the order of declaration."""
     return sorted(things, key=lambda thing: thing.id)
 
 
@@ -96,7 +96,7 @@ def _check_references(graph: Graph, node: Node) -> None:
 
 
 def _roles(operator: OperatorSpec) -> tuple[Role, ...]:
-    """What the stream may be that an operator reads or writes."""
+    """The roles that a stream can have for an operator that reads or writes it."""
     if operator.stream_read is not None:
         return (Role.SOURCE, Role.INTERMEDIATE)
     return (Role.SINK,) if isinstance(operator, SendTo) else (Role.INTERMEDIATE,)
@@ -114,7 +114,7 @@ def _check_edges(graph: Graph) -> None:
     reached = {id_ for start in input_nodes(graph) for id_ in reachable(start, successors.__getitem__)}
     for node in _sorted(graph.nodes.values()):
         if node.id not in reached:
-            raise PlanError(f"{_at(node)} can't be reached from any input: nothing would ever come there")
+            raise PlanError(f"{_at(node)} can't be reached from any input: no message would ever arrive")
 
 
 def _check_intermediates(graph: Graph) -> None:
@@ -157,24 +157,24 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
 
 
 def _check_versions(graph: Graph, table: TableSpec) -> None:
-    """What fills a table of versions has a time, what joins it as well, and neither waits for itself."""
+    """All that fills or joins a table of versions needs an event time."""
     where = f"table {table.id!r} ({table.location})"
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
         if isinstance(node.operator, SendToTable | TableJoin) and node.operator.time is None:
             raise PlanError(
-                f"{where} has versions, and {_at(node)} no event time",
+                f"{where} has versions, and {_at(node)} has no event time",
                 hint='give its input an event time: app.input("...", event_time="ts")',
             )
     for id_ in table.side_inputs:
         if graph.streams[id_].event_time is None:
             raise PlanError(
-                f"{where} has versions, and its {_the(graph.streams[id_])} no event time",
+                f"{where} has versions, and its {_the(graph.streams[id_])} has no event time",
                 hint=f'give it one: app.input("{id_}", ..., event_time="ts")',
             )
 
 
 def _check_waiting(graph: Graph) -> None:
-    """A join waits for what fills its table of versions, which may not in turn wait for the join."""
+    """A join waits for the writers of its table of versions, so these can't wait for the join."""
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     for join, fillers in fillers_of_versions(graph).items():
         for filler in fillers:
@@ -190,12 +190,12 @@ def _check_waiting(graph: Graph) -> None:
 
 
 def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
-    """Every task has a global table whole, so what fills it has to reach every task."""
+    """Every task has all rows of a global table, so whatever fills it must reach every task."""
     for start in _streams_upstream(graph, writer):
         spec = graph.streams[start]
         if not spec.broadcast:
             raise PlanError(
-                f"global table {table.id!r} ({table.location}) would hold only a part in each task: "
+                f"global table {table.id!r} ({table.location}) would hold only some rows in each task: "
                 f"{_at(writer)} fills it from {_the(spec)}, of which each task reads its own partition",
                 hint='put .broadcast(id="...") before the send_to, or make it a local table',
             )
@@ -224,12 +224,12 @@ def _missing(spec: StreamSpec) -> PlanError:
         name = spec.stream.name if spec.stream.system == "log" else str(spec.stream)
         hint = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}{_home_option(spec)}"
     else:
-        hint = f"look at the place that the system {spec.system.name!r} names, and at the stream's name"
+        hint = f"check the location that the system {spec.system.name!r} names, and the stream's name"
     return PlanError(f"{_the(spec)} doesn't exist", hint=hint)
 
 
 def _home_option(spec: StreamSpec) -> str:
-    """How to name the home of a stream of the log, unless commands look there anyway."""
+    """The option that names the home of a stream of the log, unless it is the default."""
     root = Path(str(spec.system.options.get("root", "")))
     if root.name != "streams" or root.parent.absolute() == home_of().absolute():
         return ""
@@ -237,7 +237,7 @@ def _home_option(spec: StreamSpec) -> str:
 
 
 def _check_columns(spec: StreamSpec, facts: Facts) -> None:
-    """A reader takes what can become what it declares; a writer adds only what is like the rest."""
+    """A reader needs columns that can be cast to what it declares; a writer needs exactly the stream's columns."""
     info = facts.get(spec.id)
     if info is None or info.columns is None or spec.schema is None or spec.role is Role.INTERMEDIATE:
         return

@@ -1,4 +1,4 @@
-# must fail: global table 'rules' .* would hold only a part in each task
+# must fail: global table 'rules' .* would hold only some rows in each task
 """A global table is whole in every task, so what fills it has to be broadcast."""
 
 import polars as pl

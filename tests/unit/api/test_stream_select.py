@@ -58,7 +58,7 @@ ACROSS_ROWS = [
 
 @pytest.mark.parametrize("expr", ACROSS_ROWS, ids=str)
 def test_what_looks_at_other_rows_is_refused(views: hr.Stream, expr: pl.Expr) -> None:
-    with pytest.raises(hr.errors.DeclarationError, match="looks at more than one row"):
+    with pytest.raises(hr.errors.DeclarationError, match="reads more than one row"):
         views.with_columns(expr)
 
 

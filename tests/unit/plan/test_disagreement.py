@@ -25,8 +25,8 @@ def test_two_inputs():
         "  source 's1' has 8 partitions (/app/pipeline.py:1: app.input(\"s1\"))\n"
         "  join 'j' (/app/pipeline.py:5: in-s1.join(in-s2)) brings together 's1' and 's2'\n"
         "  source 's2' has 16 partitions (/app/pipeline.py:3: app.input(\"s2\"))\n"
-        "  hint: put a partition_by of its own in front of the join for 's1' or for 's2': "
-        "an intermediate stream takes the partition count of what it is joined with"
+        "  hint: put a partition_by before the join, for 's1' or for 's2': "
+        "an intermediate stream takes the partition count of the stream it is joined with"
     )
 
 

@@ -189,5 +189,5 @@ def test_an_intermediate_stream_that_exists_with_another_count_than_it_must_have
         app.output("out", app.join("j", "in-s1", a))
     app.output("out", a)
     app.facts["a"] = StreamInfo("a", 2)
-    with pytest.raises(PlanError, match=r"'log\.a' is there with 2 partitions, and this app needs 5"):
+    with pytest.raises(PlanError, match=r"'log\.a' exists with 2 partitions, and this app needs 5"):
         app.plan()

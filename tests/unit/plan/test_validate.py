@@ -54,7 +54,7 @@ def test_missing_files_cannot_be_created():
     app = AppBuilder()
     app.output("out", app.input("s", None))
     app.streams["s"] = replace(app.streams["s"], system=SystemSpec("files-s", "files", {}))
-    assert "look at the place that the system 'files-s' names" in error_of(app)
+    assert "check the location that the system 'files-s' names" in error_of(app)
 
 
 def test_a_missing_side_input():
@@ -171,7 +171,7 @@ def test_an_intermediate_stream_that_nothing_writes():
 
 
 def test_one_container_at_least():
-    with pytest.raises(Exception, match="one container at least, not in 0"):
+    with pytest.raises(Exception, match="at least one container, not 0"):
         plan(simple_app().graph(), {"s": StreamInfo("s", 1)}, containers=0)
 
 
@@ -209,7 +209,7 @@ def test_a_global_table_filled_by_a_stream_that_each_task_reads_in_part():
     t = app.table("t", kind="global")
     app.fill(t, app.filter("f", app.input("s", 4)))
     text = error_of(app)
-    assert "global table 't' (/app/pipeline.py:1) would hold only a part in each task" in text
+    assert "global table 't' (/app/pipeline.py:1) would hold only some rows in each task" in text
     assert ".broadcast(" in text
 
 

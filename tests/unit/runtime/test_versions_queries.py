@@ -86,7 +86,7 @@ def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
         assert at(2_500) == [("CHF", 1.05), ("USD", 0.9)]
         app.kill(container)
         app.start()
-        with pytest.raises(UsageError, match="kept for 1h behind the watermark") as caught:
+        with pytest.raises(UsageError, match="kept until they are 1h older than the watermark") as caught:
             at(2_400)
         assert "ask for 1970-01-01T00:00:02.500+00:00 or later" in (caught.value.hint or "")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.operators.column_set import ColumnSet, columns_read, union
-from headrace.api.operators.spec import OperatorSpec, all_carried
+from headrace.api.operators.column_set import ColumnSet, columns_read
+from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.wording import on_one_line
 from headrace.serdes.schema import Schema
 
@@ -20,19 +20,17 @@ class Filter(OperatorSpec):
 
     predicate: pl.Expr
     kind = "filter"
+    passes_rows = True
 
     @property
     @override
     def expressions(self) -> tuple[str, ...]:
         return (on_one_line(self.predicate),)
 
+    @property
     @override
-    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        return all_carried(before)
-
-    @override
-    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
-        return union(downstream, columns_read([self.predicate]))
+    def columns_used(self) -> ColumnSet:
+        return columns_read([self.predicate])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

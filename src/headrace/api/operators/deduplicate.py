@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -10,8 +10,8 @@ from typing_extensions import override
 from headrace.api.event_time import Time, needed_time
 from headrace.api.handles import Output, check_target
 from headrace.api.keys import key_columns
-from headrace.api.operators.column_set import ColumnSet, union
-from headrace.api.operators.spec import EventTime, OperatorSpec, all_carried
+from headrace.api.operators.column_set import ColumnSet
+from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.wording import names
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
@@ -26,6 +26,7 @@ class Deduplicate(OperatorSpec):
     within_ms: int
     event_time: EventTime
     kind = "deduplicate"
+    passes_rows = True
     hidden_state = "a deduplicate"
     gathers_keys = True
 
@@ -34,13 +35,10 @@ class Deduplicate(OperatorSpec):
     def detail(self) -> str:
         return f"by {names(self.keys)} within {format_ms(self.within_ms)}"
 
+    @property
     @override
-    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        return all_carried(before)
-
-    @override
-    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
-        return union(downstream, frozenset({*self.keys, self.event_time.column}))
+    def columns_used(self) -> ColumnSet:
+        return frozenset({*self.keys, self.event_time.column})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,12 @@ class DropLate(OperatorSpec):
 
     event_time: EventTime
     kind = "drop_late"
+    passes_rows = True
 
+    @property
     @override
-    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        return all_carried(before)
-
-    @override
-    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
-        return union(downstream, frozenset({self.event_time.column}))
+    def columns_used(self) -> ColumnSet:
+        return frozenset({self.event_time.column})
 
 
 def deduplicate_step(schema: Schema, time: Time, key: str | Sequence[str], within: Duration) -> Deduplicate:

@@ -1,7 +1,7 @@
 """What every operator of a graph says about itself.
 
 A spec is a frozen record: it holds what the user declared, and runs nothing. The planner's passes ask it through the
-properties of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
+members of ``OperatorSpec``, so they need no list of operators. A new operator overrides what differs from the
 defaults here; ``runtime/operators/registry.py`` names the class that runs it.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.api.operators.column_set import ColumnSet
+from headrace.api.operators.column_set import ColumnSet, union
 from headrace.api.tasks import StoreSpec
 from headrace.serdes.schema import Schema
 
@@ -102,7 +102,29 @@ class OperatorSpec:
         """If it keeps state that can't be queried, what the operator is called in that error: ``a window``."""
         return None
 
-    # -- keys
+    # -- rows and columns
+
+    passes_rows = False
+    """Its results are rows that it was given, unchanged, perhaps not all of them."""
+
+    @property
+    def columns_used(self) -> ColumnSet:
+        """The columns that it reads itself, if it passes rows on."""
+        return frozenset()
+
+    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
+        """The input columns that it needs, if ``downstream`` are the columns of its results that others need.
+
+        ``has_side_outputs``: some other operator takes a side output of this one.
+        """
+        return union(downstream, self.columns_used) if self.passes_rows else None
+
+    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
+        """For each column of the first input the names under which its values leave, unchanged.
+
+        ``before`` is the schema of the first input. Columns that are missing here are dropped, recomputed, or unknown.
+        """
+        return all_carried(before) if self.passes_rows else {}
 
     @property
     def gathers_keys(self) -> bool:
@@ -111,22 +133,6 @@ class OperatorSpec:
         For a join with a table this holds only if the table is local.
         """
         return False
-
-    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        """For each column of the first input the names under which its values leave, unchanged.
-
-        ``before`` is the schema of the first input. Columns that are missing here are dropped, recomputed, or unknown.
-        """
-        return {}
-
-    # -- columns
-
-    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
-        """The input columns that it needs, if ``downstream`` are the columns of its results that others need.
-
-        ``has_side_outputs``: some other operator takes a side output of this one.
-        """
-        return None
 
 
 def all_carried(before: Schema) -> Mapping[str, tuple[str, ...]]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from typing_extensions import override
 
 from headrace.api.operators.column_set import ColumnSet
-from headrace.api.operators.spec import OperatorSpec, all_carried
+from headrace.api.operators.spec import OperatorSpec
 from headrace.api.operators.wording import names
-from headrace.serdes.schema import Schema
 
 LATE = "late"
 """The side output of messages that are too late for a step."""
@@ -40,14 +38,7 @@ class Merge(OperatorSpec):
     """All messages of all its inputs, which have the same schema."""
 
     kind = "merge"
-
-    @override
-    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        return all_carried(before)
-
-    @override
-    def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
-        return downstream
+    passes_rows = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +86,12 @@ class PartitionBy(_StreamWriter):
 
     keys: tuple[str, ...]
     kind = "partition_by"
+    passes_rows = True
 
     @property
     @override
     def detail(self) -> str:
         return f"by {names(self.keys)}"
-
-    @override
-    def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
-        return all_carried(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Low-level tasks: ``app.task`` and ``Stream.process``, which become one node for the task and one for each output."""
+"""Low-level tasks, declared by ``app.task`` or ``Stream.process``: one node for the task and one for each output."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple
                 hint="give each a hr.tasks.Store(...) and an id of its own",
             )
         _check_store(name, store)
-        # A store's id is the step's and its own: a table of that name would share its state.
+        # Claim the whole id, step and store: a table of that name would share its state.
         whole = draft.claim(f"the store {attribute!r} of a task", f"{id_}.{name}", here)
         specs[name] = StoreSpec(whole, attribute, store.key, store.value, store.ttl_ms)
     return tuple(specs.values())
@@ -212,7 +212,7 @@ def _output_times(
     event_time: str | Mapping[str, str] | None,
     here: Location,
 ) -> dict[str, Time]:
-    """The event time of each output: the named column, or one that is called like an input's event time."""
+    """The event time of each output: the named column, or one with the name of an input's event time."""
     named = dict.fromkeys(schemas, event_time) if isinstance(event_time, str) else dict(event_time or {})
     for output in named:
         if output not in schemas:

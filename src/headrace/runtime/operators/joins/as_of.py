@@ -21,7 +21,7 @@ from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
-from headrace.runtime.operators.joins.key_lookup import FOUND
+from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 from headrace.stores.versions import VersionedTable
@@ -41,12 +41,10 @@ class TableAsOf(Operator):
         self._table = table
         self._counters = context.counters
         self._waits = context.tables.filled_by_flows(spec.table)
-        self._inner = spec.how == "inner"
         self._column = spec.time.column
         self._time = time_ms(spec.time, left.columns[spec.time.column]).alias(_TIME)
-        self._columns = list(left.columns)
-        self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
-        self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in table.values}
+        self._left = list(left.columns)
+        self._columns = LookupColumns(spec, left, table.key, table.values)
         self._held = Runs(f"{node.id}.held", _TIME, lambda run: run.sort(_TIME, maintain_order=True), list(spec.keys))
         self._watermark = NEVER
         table.used_by(node.id)
@@ -101,8 +99,6 @@ class TableAsOf(Operator):
     def _join(self, timed: pl.DataFrame) -> None:
         if not timed.height:
             return
-        found = self._table.as_of(timed.select(self._keys), timed.get_column(_TIME).to_numpy(), found=FOUND)
-        columns = found.select(pl.col(old).alias(new) for old, new in self._names.items())
-        rows = timed.select(self._columns)
-        joined = pl.concat([rows, columns], how="horizontal") if self._names else rows
-        self.emit(joined.filter(found.get_column(FOUND)) if self._inner else joined)
+        keys, times = timed.select(self._columns.keys), timed.get_column(_TIME).to_numpy()
+        found = self._table.as_of(keys, times, found=FOUND)
+        self.emit(self._columns.joined(timed.select(self._left), found))

@@ -25,6 +25,7 @@ from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
+from headrace.runtime.operators.joins.key_lookup import result_names
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.schema import Schema
@@ -48,11 +49,8 @@ class IntervalJoinOperator(Operator):
         self.counters = context.counters
         self.columns = list(node.schema.columns)
         self.delay_ms = max(0, spec.after_ms)
-        self._right_names = {
-            name: f"{name}{spec.suffix}" if name in left.columns else name
-            for name in right.columns
-            if name not in spec.keys
-        }
+        values = [name for name in right.columns if name not in spec.keys]
+        self._right_names = result_names(values, left, spec.suffix)
         self._right_only = [pl.lit(None, dtype=t).alias(n) for n, t in left.columns.items() if n not in spec.keys]
         self._left_only = [pl.lit(None, dtype=right.columns[old]).alias(new) for old, new in self._right_names.items()]
         self.left = JoinSide(self, "left", left, spec.left_time, spec.after_ms, alone=spec.how != "inner")

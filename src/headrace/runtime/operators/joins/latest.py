@@ -17,7 +17,7 @@ from headrace.api.specs import Node
 from headrace.core.errors import UsageError
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
-from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
+from headrace.runtime.operators.joins.key_lookup import FOUND, look_up, result_names
 from headrace.runtime.tables.expiry import Sweeper
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
@@ -35,8 +35,7 @@ class LatestJoinOperator(Operator):
         self._columns = list(node.schema.columns)
         left, right = context.inputs
         keys = list(spec.keys)
-        names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in right.columns}
-        names |= {key: key for key in keys}
+        names = result_names(right.columns, left, spec.suffix) | {key: key for key in keys}
         self._left = LatestSide(self, "left", left, spec, {}, alone=spec.how != "inner")
         self._right = LatestSide(self, "right", right, spec, names, alone=spec.how == "full")
         self._sweeper = Sweeper(side.table.store for side in (self._left, self._right))

@@ -16,11 +16,10 @@ from headrace.api.specs import Node
 from headrace.core.errors import DataError, HeadraceError
 from headrace.runtime.calls.lanes import Done
 from headrace.runtime.operators.build_context import BuildContext
+from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.user_code.waiting import LaneCounts, WaitingOperator
 from headrace.runtime.tables.remote_table import PendingLookup
-
-_FOUND = "__found"
 
 
 @dataclass(slots=True, eq=False)
@@ -42,18 +41,16 @@ class RemoteLookup(WaitingOperator[_Batch]):
         (left,) = context.inputs
         super().__init__(node, ordered=True, most=2 * table.remote.calling.concurrency)
         self._table = table
-        self._inner = spec.how == "inner"
         self._lane = table.lane()
         self._counts = LaneCounts(self._lane, context.counters)
-        self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
         values = [name for name in table.schema.columns if name not in table.key]
-        self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in values}
+        self._columns = LookupColumns(spec, left, table.key, values)
         self._asked: dict[int, tuple[_Batch, PendingLookup]] = {}
         self._next = 0
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        keys = rows.select(self._keys)
+        keys = rows.select(self._columns.keys)
         known, unknown = self._table.known(keys.drop_nulls().unique(maintain_order=True), self.now_ms or 0)
         if not unknown.height and not self.holding:
             self.emit(self._joined(rows, keys, known))
@@ -100,11 +97,9 @@ class RemoteLookup(WaitingOperator[_Batch]):
         self._counts.tell()
 
     def _joined(self, rows: pl.DataFrame, keys: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-        columns = found.with_columns(pl.lit(value=True).alias(_FOUND))
+        columns = found.with_columns(pl.lit(value=True).alias(FOUND))
         looked_up = keys.join(columns, on=self._table.key, how="left", maintain_order="left")
-        named = looked_up.select(pl.col(old).alias(new) for old, new in self._names.items())
-        joined = pl.concat([rows, named], how="horizontal") if self._names else rows
-        return joined.filter(looked_up.get_column(_FOUND).is_not_null()) if self._inner else joined
+        return self._columns.joined(rows, looked_up.with_columns(pl.col(FOUND).fill_null(value=False)))
 
     def _answer(self, done: Done, keys: pl.DataFrame) -> pl.DataFrame:
         what = f"the read function of table {self._table.id!r}"

@@ -18,7 +18,7 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.as_of import TableAsOf
-from headrace.runtime.operators.joins.key_lookup import FOUND, look_up
+from headrace.runtime.operators.joins.key_lookup import LookupColumns, look_up
 from headrace.runtime.operators.joins.remote import RemoteLookup
 from headrace.runtime.operators.sending import require_keys
 from headrace.serdes.schema import Schema
@@ -88,14 +88,8 @@ class TableLookup(Operator):
     def __init__(self, node: Node, spec: TableJoin, left: Schema, table: RowTable) -> None:
         super().__init__(node)
         self._table = table
-        self._inner = spec.how == "inner"
-        self._keys = [pl.col(ours).alias(theirs) for ours, theirs in zip(spec.keys, table.key, strict=True)]
-        self._names = {name: f"{name}{spec.suffix}" if name in left.columns else name for name in table.values}
+        self._columns = LookupColumns(spec, left, table.key, table.values)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        looked_up = look_up(self._table, rows.select(self._keys))
-        found = looked_up.get_column(FOUND)
-        columns = looked_up.select(pl.col(old).alias(new) for old, new in self._names.items())
-        joined = pl.concat([rows, columns], how="horizontal") if self._names else rows
-        self.emit(joined.filter(found) if self._inner and not found.all() else joined)
+        self.emit(self._columns.joined(rows, look_up(self._table, rows.select(self._columns.keys))))
