@@ -25,8 +25,8 @@ numbers.select(pl.col("n") * 2).send_to(app.output("doubles"))
 
 @pytest.mark.spark
 def test_containers_log_what_the_command_asks_for(tmp_path: Path) -> None:
-    hr.create_stream("numbers", 2, {"n": pl.String}, home=tmp_path)
-    with hr.StreamWriter("numbers", home=tmp_path) as writer:
+    hr.streams.create_stream("numbers", 2, {"n": pl.String}, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
         writer.write([{"n": "not a number"}])
         writer.seal()
     (tmp_path / "pipeline.py").write_text(PIPELINE)

@@ -155,8 +155,8 @@ class Producer(Protocol):
         """Wait until everything sent is acknowledged.
 
         Return for each partition written since the last flush the offset after its last record. Raises ``StorageError``
-        if something was certainly not written, ``IndeterminateWriteError`` if it may have been, ``StreamSealedError`` if
-        the stream has ended.
+        if something was certainly not written, ``IndeterminateWriteError`` if it may have been, ``StreamSealedError``
+        if the stream has ended.
         """
         ...
 

@@ -93,9 +93,9 @@ REFUSED: list[tuple[Any, str, str]] = [
     (X.approx_n_unique(), "takes null for a value", "hr.aggregates.approx_n_unique(...)"),
     (X.top_k(3), "takes null for a value", "drop_nulls() before .top_k"),
     (X.drop_nulls().top_k(X.max()), "top_k takes a number", "write top_k(3)"),
-    (X.shift(1).sum(), "looks at more than one row", "agg("),
-    (pl.col("x", "f").sum(), "gives 2 columns, not one", ""),
-    (pl.all().sum(), "gives 6 columns, not one", ""),
+    (X.shift(1).sum(), "reads more than one row", "agg("),
+    (pl.col("x", "f").sum(), "computes 2 columns, not one", ""),
+    (pl.all().sum(), "computes 6 columns, not one", ""),
     (pl.col("nope").sum(), "there is no column 'nope'", "there are: k, x"),
     ("sum", "must be an aggregate, and is str sum", ".agg(views=pl.len()"),
 ]
@@ -144,7 +144,7 @@ def test_counts_and_sums_are_wide() -> None:
 
 def test_a_window_is_aggregated_once() -> None:
     grouped = windows()
-    assert repr(grouped).startswith("WindowedStream('w': Tumbling")
+    assert repr(grouped).startswith("WindowedStream('w': tumbling")
     grouped.agg(pl.len())
     with pytest.raises(hr.errors.DeclarationError, match="the window 'w' has its aggregates already"):
         grouped.agg(pl.len())

@@ -164,8 +164,8 @@ PROGRAM = """
 import polars as pl
 import headrace as hr
 from headrace.core.log import logger
-hr.create_stream("numbers", 1, {"n": pl.Int64})
-with hr.StreamWriter("numbers") as writer:
+hr.streams.create_stream("numbers", 1, {"n": pl.Int64})
+with hr.streams.StreamWriter("numbers") as writer:
     writer.write([{"n": 1}])
     writer.seal()
 app = hr.App("doubles")

@@ -244,7 +244,7 @@ def test_metadata_that_was_lost_is_noticed_at_the_start(tmp_path: Path, orders: 
         path.unlink()
     with (
         DrivenApp(orders_app(tmp_path)) as app,
-        pytest.raises(ProtocolError, match="generation 1, which it was given, has been used before") as caught,
+        pytest.raises(ProtocolError, match="it was given generation 1, which was used before") as caught,
     ):
         app.start()
     assert "restore it from a backup" in (caught.value.hint or "")

@@ -20,7 +20,7 @@ GOOD = pl.DataFrame({"member": ["a", "b"], "ts": [1, 2]})
 POLICIES: dict[str, dict[str, Any]] = {
     "fail": {},
     "skip": {"on_error": "skip"},
-    "dead_letter": {"on_error": "dead_letter", "dead_letter": "bad"},
+    "dead_letter": {"on_error": "dead_letter"},
 }
 
 
@@ -30,7 +30,9 @@ def frame(rows: pl.DataFrame) -> bytes:
 
 def app(policy: str) -> hr.App:
     app = hr.App("page-views")
-    views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts", **POLICIES[policy])
+    bad = app.output("bad") if policy == "dead_letter" else None
+    columns = {"member": pl.String, "ts": pl.Int64}
+    views = app.input("views", columns, event_time="ts", dead_letter=bad, **POLICIES[policy])
     views.send_to(app.output("out"))
     return app
 

@@ -106,7 +106,7 @@ def test_seal_ends_a_stream(cli: Cli, tmp_path: Path) -> None:
     assert cli("stream", "describe", "views", "--json").json()["sealed"] is True
     refused = cli("stream", "write", "views", "views.jsonl")
     assert refused.code == 1
-    assert "is sealed" in refused.err
+    assert "was sealed" in refused.err
 
 
 @pytest.mark.parametrize("verb", [("describe",), ("seal",), ("read",), ("trim", "--before", "upcoming")])

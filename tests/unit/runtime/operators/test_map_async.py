@@ -302,7 +302,11 @@ def test_what_fails_for_good_is_left_out_in_its_turn(ordered: bool) -> None:
 
 @pytest.mark.parametrize(
     ("result", "message"),
-    [(None, "record 0 is a NoneType, not a dict"), ({"n": 1}, "has no 'ts'"), ({"n": "x", "ts": 1}, "is no Int64")],
+    [
+        (None, "record 0 is a NoneType, not a dict"),
+        ({"n": 1}, "has no 'ts'"),
+        ({"n": "x", "ts": 1}, "is not of type Int64"),
+    ],
 )
 def test_a_result_that_does_not_fit_is_an_error(result: Any, message: str) -> None:
     with asking(lambda row: result).test() as t, pytest.raises(hr.errors.UserFunctionError, match=message):
@@ -401,10 +405,10 @@ def test_any_order_of_answers_gives_the_same_rows_and_watermarks(ordered: bool, 
     ("options", "message"),
     [
         ({"function": 5}, "must be a function"),
-        ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 to 10000"),
+        ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 up to 10000"),
         ({"concurrency": 1.5}, "concurrency=1.5"),
         ({"timeout": "0s"}, "timeout: '0s' is below 1 ms"),
-        ({"retry": 3}, r"retry=3 doesn't say how to try again"),
+        ({"retry": 3}, r"retry=3 is not made by hr.calls.retry"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
