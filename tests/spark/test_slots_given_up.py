@@ -21,7 +21,7 @@ except InfrastructureError as error:
 
 def test_a_stopped_spark_is_not_waited_for() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout == "Spark has ended the application on local-cluster[1,1,1024] before any container began\n"
+    assert done.stdout == "Spark has ended the application on local-cluster[1,1,1024] before any container started\n"
 
 
 REFUSED = """

@@ -1,4 +1,4 @@
-"""What is known of the streams an app names, before it is planned: asked of each system's admin, nothing else."""
+"""What is known of an app's streams before it is planned, from each system's admin."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.systems.registry import keeps_rows
 
 
 def gather_facts(graph: Graph) -> dict[str, StreamInfo | None]:
-    """For the id of each stream of the app what its system knows of it; None where there is no such stream.
+    """Return what each stream's system knows of it, by the stream's id; None where there is no such stream.
 
-    Changes nothing. An error of a system gets the stream and the line that declares it. An output into a row system
-    has no partitions, so there is nothing to know of it; that it can be written is seen to when the app runs.
+    Changes nothing. The error of a system names the stream and the line that declares it. An output into a row system
+    has no partitions, so nothing is asked; whether it can be written is checked when the app runs.
     """
     connections = Connections()
     facts: dict[str, StreamInfo | None] = {}

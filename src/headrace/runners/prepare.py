@@ -1,4 +1,4 @@
-"""Before an app runs: the streams it owns are created. Those of others must be there; the planner saw to that."""
+"""Before an app runs: create the streams that it owns. The planner has checked that the others exist."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.systems.registry import keeps_rows
 
 
 def at_home(graph: Graph) -> Graph:
-    """The app with absolute paths: containers have working folders of their own."""
+    """The app with absolute paths, because containers have other working folders."""
     settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()))
     streams = {
         id_: replace(spec, system=replace(spec.system, options=_absolute(spec.system.options)))
@@ -41,11 +41,10 @@ def check_stages(planned: Plan, stages: Sequence[str]) -> None:
 
 
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
-    """Create intermediate streams, outputs and changelogs that aren't there yet.
+    """Create the intermediate streams, outputs and changelogs that don't exist yet.
 
-    Raises ``StreamExistsError`` when one is there with another partition count: its contents were
-    partitioned otherwise, so going on would break keys apart. Raises ``StreamSealedError`` when one is sealed that
-    these stages (none named: all) are to write.
+    Raises ``StreamExistsError`` if one exists with another partition count: its contents were partitioned otherwise,
+    so going on would tear keys apart. Raises ``StreamSealedError`` if these stages (default: all) write a sealed one.
     """
     connections = Connections()
     try:
@@ -60,7 +59,7 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
             if info is not None and info.partitions != len(stage.tasks):
                 raise StreamExistsError(
                     f"stage {stage.name!r} had {info.partitions} tasks and should now have {len(stage.tasks)}",
-                    hint="its state can't be dealt anew: keep the partition counts, or run it under another app name",
+                    hint="its state can't be moved: keep the partition counts, or run it under another app name",
                 )
             internal.create(name, len(stage.tasks))
     finally:
@@ -79,7 +78,7 @@ def _check_unsealed(connections: Connections, plan: Plan, stages: Sequence[str])
                 raise StreamSealedError(
                     f"{spec.role.value} stream {id_!r} ({spec.stream}, {spec.location}) is sealed, "
                     f"and stage {stage.name!r} writes to it",
-                    hint="a seal is for good: have the app write to another stream, by another name",
+                    hint="a seal is permanent: have the app write to a stream of another name",
                 )
 
 

@@ -1,9 +1,9 @@
 """Columns of a DataFrame as columns of numbers and bytes, and rows of such columns as one ``bytes`` object each.
 
-What the encodings of keys (``ordered_keys``) and of values (``row_values``) share. A column of a fixed width is one or
-two arrays of numbers, its *words*; a string or binary is an Arrow array of bytes; anything nested is one of
-MessagePack. A row is a chain of records of a fixed width and of bytes between them. All rows are put together and
-taken apart at once; the only Python per value is MessagePack's.
+The encodings of keys (``ordered_keys``) and of values (``row_values``) share this. A column of a fixed width is one or
+two arrays of numbers, its *words*. A string or binary column is an Arrow array of bytes. Any nested column is an Arrow
+array of MessagePack. A row is a chain of records of a fixed width with bytes between them. All rows are encoded and
+decoded at once; only MessagePack costs Python per value.
 
 Pure; nothing blocks.
 """
@@ -47,7 +47,7 @@ def words_of(dtype: pl.DataType) -> tuple[str, ...] | None:
 
 
 def is_bytes(dtype: pl.DataType) -> bool:
-    """Whether values are strings of bytes by nature."""
+    """Whether values are strings or binary."""
     return dtype in (pl.String, pl.Binary)
 
 
@@ -68,7 +68,7 @@ def to_words(series: pl.Series) -> list[Words]:
 
 
 def from_words(name: str, dtype: pl.DataType, words: Sequence[Words], valid: Mask | None) -> pl.Series:
-    """What ``to_words`` took apart; ``valid`` None says that there is no null."""
+    """The inverse of ``to_words``. ``valid`` is None if there are no nulls."""
     if isinstance(dtype, pl.Decimal):
         data = np.column_stack([words[1], words[0].view("<u8")]).tobytes()
         nulls = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little").tobytes())
@@ -98,7 +98,7 @@ def to_bytes(series: pl.Series) -> pa.LargeBinaryArray:
 
 
 def from_bytes(name: str, dtype: pl.DataType, array: pa.LargeBinaryArray, valid: Mask | None) -> pl.Series:
-    """What ``to_bytes`` took apart."""
+    """The inverse of ``to_bytes``."""
     if not is_bytes(dtype):
         packed = array.to_pylist()
         alive = [True] * len(packed) if valid is None else valid.tolist()
@@ -122,7 +122,7 @@ def join_rows(parts: Sequence[Words | pa.LargeBinaryArray]) -> list[bytes]:
 
 
 class Rows:
-    """Rows that ``join_rows`` put together, being read from left to right."""
+    """Reads rows that ``join_rows`` made, from left to right."""
 
     def __init__(self, rows: Sequence[bytes]) -> None:
         self.data = np.frombuffer(b"".join(rows), np.uint8)

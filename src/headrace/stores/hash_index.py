@@ -1,13 +1,13 @@
-"""What is in memory of each row of a run that is looked up in: its hash, and roughly its time.
+"""The index of a run: each row's hash, and roughly its time, in memory.
 
-A run that is in the order of its rows' hashes is searched without its rows: a look-up finds the places of the rows it
-wants, and only those, in the pieces that have them, are read (``stores.runs``). That takes 10 bytes a row: the whole
-hash, for of its first half alone 20 in a batch of 10,000 are among ten million by chance, and each costs the reading
-of a piece; but of times only the 65,536th part of the time that the run covers. So rows from shortly before or after
-what is wanted may be found too.
+A run in the order of its rows' hashes is searched without its rows. A look-up finds the places of the rows it wants,
+and reads only those (``stores.runs``). The index takes 10 bytes a row. It has the whole hash: with half of it, 20 keys
+of a batch of 10,000 would match some of ten million rows by chance, and each would cost the reading of a piece. Times
+are kept in steps of 1/65,536 of the time that the run covers, so rows from shortly before or after the wanted time may
+be found, too.
 
-In the database the index is one value beside the run's pieces. It is read when it is first asked for; where there is
-none, or one of a format that isn't known here, the rows tell it.
+In the database the index is one value beside the run's pieces, read when it is first needed. Where it is missing, or of
+an unknown format, it is computed from the rows.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from headrace.serdes.hashing import Hashes
 from headrace.stores.base import Writes
+from headrace.stores.matching import spread
 from headrace.stores.pieces import Kept, Pieces, Places
 
 Times = npt.NDArray[np.int64]
@@ -65,15 +66,15 @@ class _Columns:
         return _HEAD.pack(self.first, self.shift, _FORMAT) + hashes.tobytes() + ages.tobytes()
 
     def age(self, time: int) -> int:
-        """May be less than 0, or more than any row's."""
+        """The age of a time. It may be less than 0, or more than that of any row."""
         return (time - self.first) >> self.shift
 
 
 class HashIndex:
-    """Where in a run the rows with some hash or of some time are."""
+    """Finds the places of rows in a run by hash and time."""
 
     def __init__(self, kept: Kept, pieces: Pieces, hash_: str, time: str) -> None:
-        """``hash_`` and ``time``: columns of the rows, which lie in the order of the first."""
+        """``hash_`` and ``time`` are columns of the rows, which are in the order of ``hash_``."""
         self._kept = kept
         self._pieces = pieces
         self._hash = hash_
@@ -81,7 +82,7 @@ class HashIndex:
         self._columns: _Columns | None = None
 
     def places(self, wanted: Hashes, low: int, high: int) -> Places:
-        """The rows with one of the hashes ``wanted`` and ``low <= time <= high``, or nearly, ascending."""
+        """The rows with one of the hashes ``wanted`` and ``low <= time <= high``, approximately, in ascending order."""
         columns = self._read()
         places = places_of(columns.hashes, wanted)
         lowest, highest = columns.age(low), columns.age(high)
@@ -93,7 +94,7 @@ class HashIndex:
         return places[(ages >= max(0, lowest)) & (ages <= min(highest, _AGE_MAX))]
 
     def between(self, low: int, high: int) -> Places:
-        """The rows with ``low <= time <= high``, or nearly, ascending."""
+        """The rows with ``low <= time <= high``, approximately, in ascending order."""
         columns = self._read()
         lowest, highest = columns.age(low), columns.age(high)
         if lowest > _AGE_MAX or highest < 0:
@@ -103,7 +104,7 @@ class HashIndex:
         return places
 
     def write(self, writes: Writes) -> None:
-        """Write it. To be called before its pieces are written."""
+        """Write it. Call this before the pieces are written."""
         if not self._pieces.stored:
             writes.put(_KEY.pack(b"i", self._pieces.number), self._read().written())
 
@@ -113,7 +114,7 @@ class HashIndex:
 
     def _read(self) -> _Columns:
         if self._columns is None:
-            self._columns = self._stored() or self._told_by_rows()
+            self._columns = self._stored() or self._from_rows()
         return self._columns
 
     def _stored(self) -> _Columns | None:
@@ -121,7 +122,7 @@ class HashIndex:
         value = None if view is None else view.get(_KEY.pack(b"i", self._pieces.number))
         return None if value is None else _Columns.read(value, self._pieces.rows)
 
-    def _told_by_rows(self) -> _Columns:
+    def _from_rows(self) -> _Columns:
         columns = [
             (piece.get_column(self._hash).to_numpy(), piece.get_column(self._time).to_numpy())
             for piece in self._pieces.all()
@@ -131,10 +132,10 @@ class HashIndex:
 
 
 def places_of(held: Hashes, wanted: Hashes) -> Places:
-    """Where ``held`` has one of ``wanted``, ascending; both are, and ``wanted`` has nothing twice."""
+    """The places in ``held`` of the values in ``wanted``. Both ascend, and ``wanted`` has no duplicates."""
     if not len(held) or not len(wanted):
         return np.empty(0, np.int64)
-    if len(held) < len(wanted):  # the shorter one is looked up in the longer
+    if len(held) < len(wanted):  # look up the shorter one in the longer
         near = np.minimum(np.searchsorted(wanted, held), len(wanted) - 1)
         places: Places = np.flatnonzero(wanted[near] == held)
         return places
@@ -146,6 +147,4 @@ def places_of(held: Hashes, wanted: Hashes) -> Places:
         return starts
     counts = np.ones(len(starts), np.int64)
     counts[repeated] = np.searchsorted(held, held[starts[repeated]], "right") - starts[repeated]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    spread: Places = np.repeat(starts, counts) + within
-    return spread
+    return spread(starts, counts)

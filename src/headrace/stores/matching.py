@@ -1,7 +1,7 @@
-"""Finding pairs of rows with equal keys and near times, vectorised: an index over one run of a join's buffer.
+"""Find pairs of rows with equal keys and near times, vectorised: an index over one run of a join's buffer.
 
-A run is sorted by the hash of its keys, so the candidates of a whole batch are found by binary search; hashes
-that are equal by chance are told apart afterwards by the keys themselves. Pure.
+A run is sorted by the hash of its keys, so one binary search finds the candidates of a whole batch. Rows whose hashes
+are equal by chance are then told apart by their keys. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HASH = "__hash"
 TIME = "__time"
 
 PAIRS_MAX = 1 << 20
-"""Candidates are looked at in portions: a hot key may have very many."""
+"""Candidates are compared in portions, because a hot key may have very many."""
 
 Indexes = npt.NDArray[np.int64]
 
@@ -32,8 +32,15 @@ class Pairs:
     run: Indexes
 
 
+def spread(starts: Indexes, counts: Indexes) -> Indexes:
+    """The numbers of all ranges, one range after another: of starts 5 and 9 with counts 2 and 3, it is 5 6 9 10 11."""
+    begins = np.cumsum(counts) - counts  # where each range begins in the result
+    numbers: Indexes = np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))
+    return numbers
+
+
 class RunIndex:
-    """Rows in the order of their hashes, ready to be searched."""
+    """Rows in the order of their hashes."""
 
     def __init__(self, run: pl.DataFrame) -> None:
         self.run = run
@@ -50,8 +57,7 @@ class RunIndex:
         for portion in _portions(rows, counts):
             count = counts[portion]
             of_batch = np.repeat(portion, count)
-            within = np.arange(len(of_batch)) - np.repeat(np.cumsum(count) - count, count)
-            of_run = np.repeat(starts[portion], count) + within
+            of_run = spread(starts[portion], count)
             apart = self._times[of_run] - times[of_batch]
             near = (apart >= low_ms) & (apart <= high_ms)
             of_batch, of_run = of_batch[near], of_run[near]

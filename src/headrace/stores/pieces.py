@@ -1,13 +1,14 @@
-"""Pieces: how rows that never change lie in memory and in the local database.
+"""Pieces: how rows that never change are kept in memory and in the local database.
 
 Runs (``stores.runs``) and segments (``stores.segment``) are many rows that are written once. They are dealt by the
-first bits of a hash of their keys, so that piece i of 2^b holds what pieces 2i and 2i + 1 of 2^(b+1) hold. So any
-number of them are merged, or read to the end, a range of hashes at a time: no more rows need be in memory than such
-a range has.
+first bits of a hash of their keys, so that piece i of 2^b has the rows of pieces 2i and 2i + 1 of 2^(b+1). So any
+number of runs or segments are merged, or read to the end, one range of hashes at a time. No more rows need be in
+memory than such a range has.
 
-A piece that isn't in the database yet is in memory. One that is may be in memory too, as far as its store's ``Kept``
-has room, or else is read when it is asked for. Where rows are looked up, pieces are written in slices
-(``stores.slices``), so that what is wanted of one can be read without the rest; where all of it is always read, whole.
+A piece that isn't in the database yet is in memory. A piece that is in the database may be in memory, too, if its
+store's ``Kept`` has room; otherwise it is read when it is needed. Where rows are looked up, pieces are written in
+slices (``stores.slices``), so that some rows can be read without the rest. Pieces that are always read as a whole are
+written as a whole.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from headrace.stores.base import View, Writes
 from headrace.stores.slices import SliceForm
 
 KEPT_BYTES_MAX = 128 << 20
-"""So much of what is in the database a store has in memory as well."""
+"""How much of what is in the database a store may have in memory as well."""
 _NO_LIMIT = 1 << 62
 PIECE_ROWS = 1 << 16
 VALUE_ROWS_MAX = 1 << 18
-"""One record of the changelog, one value of the database: both have a greatest size."""
+"""The most rows in one record of the changelog and in one value of the database: both have a size limit."""
 _BITS_MAX = 12
 
 _SLICES_READ_AT_ONCE = 512
@@ -41,18 +42,18 @@ _FORM_KEY = struct.Struct(">cQ")
 
 HashOf = Callable[[pl.DataFrame], Hashes]
 Places = npt.NDArray[np.int64]
-"""Rows of several pieces, by their number from the first piece's first row on."""
+"""Rows of several pieces, counted from the first row of the first piece."""
 PieceRows = pl.DataFrame | None
-"""The rows of a range of hashes; None: there are none."""
+"""The rows of a range of hashes; None if there are none."""
 
 
 def bits_for(rows: int) -> int:
-    """How many bits deal so many rows into pieces of about ``PIECE_ROWS`` at most."""
+    """How many bits deal this number of rows into pieces of about ``PIECE_ROWS`` at most."""
     return min(max(0, (max(rows, 1) - 1).bit_length() - (PIECE_ROWS - 1).bit_length()), _BITS_MAX)
 
 
 def deal(rows: pl.DataFrame, hash_of: HashOf | None, had: int, bits: int) -> list[PieceRows]:
-    """Rows whose first ``had`` bits are the same, dealt by the bits after them up to ``bits``; their order stays."""
+    """Deal rows whose first ``had`` bits are the same by the bits after them, up to ``bits``. Their order stays."""
     number = 1 << (bits - had)
     if number == 1:
         return [rows]
@@ -70,10 +71,11 @@ def deal(rows: pl.DataFrame, hash_of: HashOf | None, had: int, bits: int) -> lis
 
 
 class Kept:
-    """The pieces of one store that are in the database and in memory too.
+    """The pieces of one store that are both in the database and in memory.
 
-    What was just written stays, and what was written longest ago makes room: what is new is merged soonest. What was
-    read stays where there is room. Hashes have no favourites, so there would be no use in asking who was read last.
+    A piece that is written is kept, and the one written longest ago makes room for it, because new pieces are merged
+    first. A piece that is read is kept if there is room. Every range of hashes is read equally often, so evicting the
+    least recently read piece would not help.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Kept:
     ) -> None:
         """``conform`` is applied to rows that are read; ``in_memory``: there is room for all.
 
-        ``sliced``: what is written is to be looked up in, and lies in slices if it can.
+        ``sliced``: rows are looked up, so they are written in slices where their types allow it.
         """
         self.store = store
         self.view = view
@@ -99,23 +101,23 @@ class Kept:
         self._sizes: dict[tuple[int, int], int] = {}
 
     def get(self, number: int, piece: int) -> pl.DataFrame | None:
-        """The piece, if it is here."""
+        """The piece, if it is in memory."""
         return self._frames.get((number, piece))
 
     def keep(self, number: int, piece: int, rows: pl.DataFrame) -> None:
-        """A piece that was written."""
+        """Keep a piece that was written."""
         self._put(number, piece, rows, int(rows.estimated_size()))
         while self.bytes > self._most and self._frames:
             self._drop(next(iter(self._frames)))
 
     def offer(self, number: int, piece: int, rows: pl.DataFrame) -> None:
-        """A piece that was read."""
+        """Keep a piece that was read, if there is room."""
         size = int(rows.estimated_size())
         if self.bytes + size <= self._most:
             self._put(number, piece, rows, size)
 
     def forget(self, number: int, pieces: int) -> None:
-        """These pieces are not asked for any more."""
+        """Drop these pieces: nobody asks for them any more."""
         for piece in range(pieces):
             if (number, piece) in self._frames:
                 self._drop((number, piece))
@@ -131,10 +133,10 @@ class Kept:
 
 
 class Pieces:
-    """Rows dealt into a power of two of pieces. ``number`` is their name in the database, and no other rows'."""
+    """Rows dealt into 2^b pieces. ``number`` identifies them in the database; no other pieces of the store have it."""
 
     def __init__(self, kept: Kept, number: int, heights: Sequence[int], frames: list[PieceRows] | None = None) -> None:
-        """``heights`` are the rows of each piece; without ``frames`` they are in the database."""
+        """``heights``: the number of rows of each piece. Without ``frames`` the pieces are in the database."""
         self.number = number
         self.heights = list(heights)
         self.rows = sum(self.heights)
@@ -146,7 +148,7 @@ class Pieces:
 
     @classmethod
     def of(cls, kept: Kept, number: int, parts: Sequence[PieceRows]) -> Pieces:
-        """New ones: a power of two of parts, in the order of their hashes. Small neighbours become one."""
+        """New pieces of 2^b parts, in the order of their hashes. Small neighbours become one piece."""
         heights = [0 if part is None else part.height for part in parts]
         wide = len(parts) >> min(bits_for(sum(heights)), len(parts).bit_length() - 1)
         if wide > 1:
@@ -171,16 +173,17 @@ class Pieces:
         return rows
 
     def all(self) -> Iterator[pl.DataFrame]:
-        """Piece by piece, those with rows."""
+        """The pieces that have rows."""
         for piece in range(len(self)):
             rows = self.piece(piece)
             if rows is not None:
                 yield rows
 
     def at(self, places: Places) -> Iterator[tuple[pl.DataFrame, Places | None]]:
-        """Rows that have those at ``places``, which ascend and may repeat, and where these are among them; None: alone.
+        """Yield frames with the rows at ``places``, which ascend and may repeat.
 
-        Of a piece of which little is wanted only the slices that have it are read.
+        Beside each frame are the places of the wanted rows in it; None: it has nothing else. If few rows of a piece are
+        wanted, only their slices are read.
         """
         ends = np.cumsum(self.heights)
         first = 0
@@ -207,14 +210,14 @@ class Pieces:
             yield self._read_slices(self._form, waiting), None
 
     def dealt(self, hash_of: HashOf | None, bits: int) -> Iterator[PieceRows]:
-        """The rows dealt by ``bits`` bits, at least as many as they are dealt by already; in the order of hashes."""
+        """The rows dealt by ``bits`` bits, which are at least as many as now; in the order of hashes."""
         finer = 1 << (bits - self.bits)
         for piece in range(len(self)):
             rows = self.piece(piece)
             yield from [None] * finer if rows is None else deal(rows, hash_of, self.bits, bits)
 
     def write(self, writes: Writes) -> None:
-        """Write them, if they aren't in the database yet."""
+        """Write the pieces, if they aren't in the database yet."""
         if self._frames is None:
             return
         filled = [rows for rows in self._frames if rows is not None and rows.height]
@@ -238,7 +241,7 @@ class Pieces:
                     self._kept.keep(self.number, piece, rows)
 
     def erase(self, writes: Writes) -> None:
-        """Remove them from the database."""
+        """Remove the pieces from the database."""
         form = self._form
         if form is not None:
             writes.delete(_FORM_KEY.pack(b"f", self.number))
@@ -250,7 +253,7 @@ class Pieces:
 
     @property
     def _form(self) -> SliceForm | None:
-        """The form of the slices that are in the database; None: the pieces are whole."""
+        """The form of the slices in the database; None: the pieces are whole."""
         if self._read_form is None:
             view = self._kept.view if self.stored else None
             value = None if view is None else view.get(_FORM_KEY.pack(b"f", self.number))
@@ -258,7 +261,7 @@ class Pieces:
         return self._read_form[0]
 
     def _form_for(self, piece: int, wanted: int) -> SliceForm | None:
-        """The form, if it is slices that so many rows of this piece should be read from."""
+        """The form of the slices, if this number of rows of the piece should be read from slices."""
         if self._frames is not None or self._kept.get(self.number, piece) is not None:
             return None
         form = self._form
@@ -295,10 +298,10 @@ class Pieces:
         return values
 
     def _all_slices(self, piece: int, count: int) -> list[bytes]:
-        """Read side by side: that costs less than one by one."""
-        first, behind = self._keys(piece, (0, count))
+        """Read neighbouring keys in one scan, which costs less than one by one."""
+        first, after = self._keys(piece, (0, count))
         view = self._kept.view
-        values = [] if view is None else [value for _, value in view.range(first, behind)]
+        values = [] if view is None else [value for _, value in view.range(first, after)]
         if len(values) != count:
             raise self._missing(f"a slice of piece {piece}")
         return values
@@ -315,7 +318,7 @@ class Pieces:
 
 
 def together(flows: Sequence[Iterator[PieceRows]]) -> Iterator[PieceRows]:
-    """Flows dealt alike, range by range: the rows of the first stand first."""
+    """Zip flows that are dealt alike: the rows of each range, those of the first flow first."""
     for parts in zip(*flows, strict=True):
         filled = [part for part in parts if part is not None and part.height]
         yield concat_rows(filled) if filled else None

@@ -1,7 +1,7 @@
 """A segment of keyed rows: rows that never change, in pieces and in the order of their keys' hashes.
 
-What is asked of every row with each batch is in memory for all of them: the hash of its key, its due columns, and
-whether it is still there: 17 bytes a row with one due column. The rows themselves are read as they are wanted.
+Each batch needs some facts about every row, so these are in memory: the hash of the row's key, its due columns, and
+whether it is alive. That is 17 bytes a row with one due column. The rows themselves are read when they are wanted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import Writes
+from headrace.stores.matching import spread
 from headrace.stores.pieces import Kept, PieceRows, Pieces, Places, bits_for, together
 
 NEVER_DUE = 2**63 - 1
@@ -29,22 +30,22 @@ _MASK = struct.Struct(">cQ")
 
 
 def hashes_of(rows: pl.DataFrame, keys: Sequence[str]) -> Hashes:
-    """A hash of each row's key; without keys all are equal."""
+    """A hash of each row's key. Without keys all hashes are equal."""
     return hash_rows(rows, keys) if keys else np.zeros(rows.height, np.uint64)
 
 
 class _Index:
-    """What is known of each row."""
+    """The facts about each row: arrays in the order of the rows."""
 
     def __init__(self, hashes: Hashes, due: dict[str, npt.NDArray[np.int64]]) -> None:
         self.hashes = hashes
         self.due = due
         self.alive: npt.NDArray[np.bool_] | None = None
-        """Which rows are still there; None: all."""
+        """Which rows are alive; None: all."""
 
 
 class Segment:
-    """Some rows and what is known of them."""
+    """Some rows and the facts about them."""
 
     def __init__(
         self,
@@ -57,11 +58,11 @@ class Segment:
         lows: Sequence[int],
         masked: bool = False,
     ) -> None:
-        """``lows``: the lowest of each due column. Without ``index`` all of it is in the database."""
+        """``lows``: the lowest value of each due column. Without ``index`` the segment is in the database."""
         self.pieces = pieces
         self.living = living
         self.masked = masked
-        """Some of its rows are gone."""
+        """Some of its rows are dead."""
         self._kept = kept
         self._due = list(due)
         self._lows: dict[str, int] | None = dict(zip(due, lows, strict=True))
@@ -71,13 +72,13 @@ class Segment:
 
     @classmethod
     def of(cls, kept: Kept, number: int, rows: pl.DataFrame, keys: Sequence[str], due: Sequence[str]) -> Segment:
-        """A new one. Of one key, rows stay in their order."""
+        """A new segment. The rows of one key keep their order."""
         hashed = rows.with_columns(pl.Series(_HASH, hashes_of(rows, keys), dtype=pl.UInt64))
         return cls._of_parts(kept, number, _cut(hashed.sort(_HASH, maintain_order=True), bits_for(rows.height)), due)
 
     @classmethod
     def joined(cls, kept: Kept, number: int, segments: Sequence[Segment], due: Sequence[str]) -> Segment:
-        """What is left in several, as a new one: a range of hashes after the other."""
+        """A new segment of the rows alive in several. Reads one range of hashes at a time."""
         parts = [None if part is None else part.sort(_HASH, maintain_order=True) for part in _ranges(segments)]
         return cls._of_parts(kept, number, parts, due)
 
@@ -95,7 +96,7 @@ class Segment:
     # -- what is in it
 
     def low(self, column: str) -> int:
-        """The lowest of a due column among the rows still there."""
+        """The lowest value of a due column among the rows alive."""
         if self._lows is None:
             index = self.index
             self._lows = {}
@@ -107,13 +108,15 @@ class Segment:
     def find(
         self, wanted: pl.DataFrame, hashes: Hashes, same: Sequence[str]
     ) -> tuple[Places, pl.DataFrame, Places] | None:
-        """The rows still there that agree with some row of ``wanted`` in the columns ``same``; None: there are none.
+        """The rows alive that agree with a row of ``wanted`` in the columns ``same``; None if there are none.
 
-        Their places, the rows, and the place in ``wanted`` of what each agrees with.
+        Returns their places, the rows, and for each the place in ``wanted`` of the row that it agrees with.
 
-        ``hashes`` are those of ``wanted``. It should come in their order: then what is looked at lies side by side.
-        A null agrees with a null.
+        ``hashes`` are those of ``wanted``, which should be in their order: then memory is read side by side. A null
+        agrees with a null.
         """
+        # For example, with index.hashes 3 3 5 8 and hashes 3 4 8: ``starts`` is 0 2 3; ``hits`` is 0 2, for 4 isn't
+        # there; of these, ``starts`` is 0 3 and ``counts`` 2 1. So ``places`` is 0 1 3 and ``of_wanted`` 0 0 2.
         if not self.living:
             return None
         index = self.index
@@ -122,8 +125,7 @@ class Segment:
         starts = starts[hits]
         counts = np.searchsorted(index.hashes, hashes[hits], "right") - starts
         of_wanted = np.repeat(hits, counts)
-        within = np.arange(len(of_wanted)) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = np.repeat(starts, counts) + within
+        places = spread(starts, counts)
         if index.alive is not None:
             there = index.alive[places]
             places, of_wanted = places[there], of_wanted[there]
@@ -141,23 +143,23 @@ class Segment:
         return (places[agree], rows.filter(pl.Series(agree)), of_wanted[agree]) if agree.any() else None
 
     def due(self, column: str, bound: int) -> Places:
-        """The rows still there whose ``column`` is ``bound`` or less."""
+        """The places of the rows alive whose ``column`` is ``bound`` or less."""
         hit = self.index.due[column] <= bound
         alive = self.index.alive
         places: Places = np.flatnonzero(hit if alive is None else hit & alive)
         return places
 
     def rows(self, places: Places) -> Iterator[pl.DataFrame]:
-        """The rows at ascending places, which may repeat; those of a piece after the other."""
+        """The rows at ascending places, which may repeat, piece by piece."""
         return (rows if within is None else rows[within] for rows, within in self.pieces.at(places))
 
     def alive(self) -> Iterator[pl.DataFrame]:
-        """The rows that are still there."""
+        """The rows alive."""
         mask = self.index.alive
         return self.pieces.all() if mask is None else self.rows(np.flatnonzero(mask))
 
     def kill(self, places: Places) -> None:
-        """These rows, each named once, are gone."""
+        """Mark these rows as dead. No place may repeat."""
         if not len(places):
             return
         index = self.index
@@ -175,7 +177,7 @@ class Segment:
 
     @property
     def index(self) -> _Index:
-        """What is known of each row; read when it is first asked for."""
+        """The facts about each row, read when they are first needed."""
         if self._index is None:
             self._index = self._read_index()
         return self._index
@@ -229,7 +231,7 @@ class Segment:
 
 
 def ranges(segments: Sequence[Segment]) -> Iterator[pl.DataFrame]:
-    """All rows of several segments, a range of hashes after the other: no key is in two of these."""
+    """All rows of several segments, one range of hashes at a time: no two frames share a key."""
     for part in _ranges(segments):
         if part is not None:
             yield part.drop(_HASH)
@@ -258,7 +260,7 @@ def _dealt(segment: Segment, bits: int) -> Iterator[PieceRows]:
 
 
 def _cut(rows: pl.DataFrame, bits: int, first: int = 0, number: int | None = None) -> list[PieceRows]:
-    """Rows in the order of their hashes, by the first ``bits`` bits: ``number`` parts from that number on."""
+    """Cut rows in the order of their hashes by the first ``bits`` bits: into ``number`` parts, from ``first`` on."""
     number = 1 << bits if number is None else number
     if number == 1:
         return [rows if rows.height else None]

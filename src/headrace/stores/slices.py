@@ -1,17 +1,17 @@
-"""Slices: a piece of rows as many small values, of which a look-up reads those that have what it wants, and no more.
+"""Slices: a piece of rows as many small values. A look-up reads only those that have the rows it wants.
 
-A slice is some ten to a few hundred rows, side by side in the order of the piece: two to four kilobytes, so that one
-row is read in some ten microseconds. RocksDB reads a value as a whole, and what it costs most is the checksum of that.
-All slices of a run or segment have one form, and a value that tells it lies beside them:
+A slice has some ten to a few hundred neighbouring rows of the piece, in two to four kilobytes, so that one row is read
+in some ten microseconds. RocksDB reads a value as a whole, and the checksum of it costs the most. All slices of a run
+or segment have one form, which is a value beside them:
 
-    columns of a fixed width, one behind the other | lengths u32 of each string column | the strings, by column
+    columns of a fixed width, one after the other | lengths u32 of each string column | the strings, by column
 
-A column's numbers stand side by side, as many as the form's ``rows``: the last slice is filled up. Whole numbers are
-counted from the lowest one that the rows have, in as few bytes as the highest one needs: times, above all, take half as
-much. A column with nulls has a byte a row before it that says which are there. Everything is little-endian. Slices of
-any number of pieces are so decoded at once, without Python per row.
+The numbers of a column are contiguous, as many as the form's ``rows``; the last slice is padded. Integers are stored as
+the difference to the lowest one of the rows, in as few bytes as the highest difference needs: times take half as much.
+A column with nulls is preceded by one byte per row that says which values are there. Everything is little-endian. So
+slices of any number of pieces are decoded at once, without Python per row.
 
-Columns of nested types have no such form: these pieces are written as they always were (``stores.pieces``).
+Columns of nested types have no such form. Their pieces are written whole (``stores.pieces``).
 
 Pure; nothing blocks.
 """
@@ -43,7 +43,7 @@ from headrace.stores.binary_columns import (
 )
 
 SLICE_BYTES = 2048
-"""What a full slice has at least. Smaller ones make reading all of a piece dear, larger ones reading a row of it."""
+"""The least size of a full slice. Smaller slices make reading a whole piece expensive, larger ones reading a row."""
 _ROWS_MIN, _ROWS_MAX = 8, 1024
 _LENGTH = np.dtype("<u4")
 _FORMAT = 1
@@ -70,7 +70,7 @@ _DECODER = msgspec.json.Decoder(_Written)
 
 @dataclass(frozen=True, slots=True)
 class _Packing:
-    """Whole numbers of ``dtype``, counted from ``first`` on in so many bytes."""
+    """Integers of ``dtype``, as their differences to ``first`` in ``width`` bytes."""
 
     dtype: np.dtype[Any]
     first: int
@@ -140,13 +140,9 @@ class _Kind:
 
 
 class _Column:
-    """Where in a slice a column lies."""
+    """Where in a slice a column is."""
 
     def __init__(self, kind: _Kind, at: int, rows: int) -> None:
-        self.name = kind.name
-        self.dtype = kind.dtype
-        self.nullable = kind.nullable
-        self.packing = kind.packing
         self.kind = kind
         self.is_bytes = is_bytes(kind.dtype)
         formats: list[np.dtype[Any]] = [np.dtype("u1")] if kind.nullable else []
@@ -163,23 +159,23 @@ class _Column:
         self.end = at
 
     def numbers(self, series: pl.Series) -> list[Words]:
-        """What goes into its fields behind that of the nulls."""
+        """What goes into its fields, after that of the nulls."""
         words = to_words(series)
-        return words if self.packing is None else [self.packing.pack(words[0])]
+        return words if self.kind.packing is None else [self.kind.packing.pack(words[0])]
 
     def series(self, numbers: list[Words], valid: npt.NDArray[np.bool_] | None, height: int) -> pl.Series:
-        """The rows of a column that aren't strings, from what is in these fields."""
-        if self.dtype == pl.Null:
-            return pl.Series(self.name, [None], pl.Null).new_from_index(0, height)
-        words = numbers if self.packing is None else [self.packing.unpack(numbers[0])]
-        return from_words(self.name, self.dtype, words, valid)
+        """A column that has no strings, from its fields."""
+        name, dtype, packing = self.kind.name, self.kind.dtype, self.kind.packing
+        if dtype == pl.Null:
+            return pl.Series(name, [None], pl.Null).new_from_index(0, height)
+        return from_words(name, dtype, numbers if packing is None else [packing.unpack(numbers[0])], valid)
 
 
 class SliceForm:
-    """How the rows of one run or segment lie in slices."""
+    """How slices hold the rows of one run or segment."""
 
     def __init__(self, kinds: Sequence[_Kind], rows: int) -> None:
-        """``rows``: of each slice."""
+        """``rows``: the number of rows of each slice."""
         self.rows = rows
         self._columns: list[_Column] = []
         at = 0
@@ -191,7 +187,7 @@ class SliceForm:
 
     @classmethod
     def of(cls, frames: Sequence[pl.DataFrame]) -> SliceForm | None:
-        """The form for these rows, of the same columns; None: their types have none."""
+        """The form for these rows, which have the same columns; None if their types have no form."""
         schema = frames[0].schema
         try:
             columns_to_json(schema)
@@ -217,7 +213,7 @@ class SliceForm:
 
     @classmethod
     def read(cls, value: bytes) -> SliceForm:
-        """What ``written`` gave. Raises ``CorruptLogError`` for a format that isn't known here."""
+        """Read what ``written`` returned. Raises ``CorruptLogError`` for an unknown format."""
         found = _DECODER.decode(value)
         if found.format != _FORMAT:
             raise CorruptLogError(
@@ -229,17 +225,17 @@ class SliceForm:
     # -- rows
 
     def count(self, height: int) -> int:
-        """How many slices so many rows have."""
+        """How many slices this number of rows needs."""
         return -(-height // self.rows)
 
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        """The slices of a piece, which has rows."""
+        """The slices of a piece, which isn't empty."""
         count = self.count(rows.height)
         fixed = np.zeros((count, self._width), np.uint8)
         strings: list[list[memoryview]] = []
         for column in self._columns:
-            series = rows.get_column(column.name)
-            numbers: list[Words] = [series.is_not_null().to_numpy()] if column.nullable else []
+            series = rows.get_column(column.kind.name)
+            numbers: list[Words] = [series.is_not_null().to_numpy()] if column.kind.nullable else []
             if column.is_bytes:
                 array = to_bytes(series)
                 ends = np.frombuffer(array.buffers()[1], np.int64)[array.offset : array.offset + rows.height + 1]
@@ -258,7 +254,7 @@ class SliceForm:
         return [b"".join(parts) for parts in zip(heads, *strings, strict=True)] if strings else heads
 
     def decode(self, slices: Sequence[bytes], rows: Places | int) -> pl.DataFrame:
-        """The ``rows`` at these places, counted over ``slices`` as if each were full; or so many from the first on."""
+        """The rows at these places, counted over ``slices`` as if each were full; or the first ``rows`` rows."""
         widths = np.fromiter(map(len, slices), np.int64, len(slices))
         strings = [column for column in self._columns if column.is_bytes]
         if np.any(widths < self._width if strings else widths != self._width):
@@ -277,7 +273,7 @@ class SliceForm:
         columns = []
         for column in self._columns:
             fields = [self._field(fixed, at, dtype) for at, dtype in column.fields]
-            valid = picked(fields.pop(0)) != 0 if column.nullable else None
+            valid = picked(fields.pop(0)) != 0 if column.kind.nullable else None
             if not column.is_bytes:
                 columns.append(column.series([picked(field) for field in fields], valid, height))
                 continue
@@ -286,7 +282,7 @@ class SliceForm:
             data = b"".join(
                 [each[begin:end] for each, begin, end in zip(slices, begins.tolist(), ends.tolist(), strict=True)]
             )
-            columns.append(from_bytes(column.name, column.dtype, _strings(lengths, data, rows), valid))
+            columns.append(from_bytes(column.kind.name, column.kind.dtype, _strings(lengths, data, rows), valid))
             begins = ends
         if strings and not np.array_equal(begins, widths):
             raise _damaged()
@@ -301,7 +297,7 @@ class SliceForm:
         return np.frombuffer(room, np.uint8, at).reshape(len(slices), width)
 
     def _room(self, size: int) -> bytearray:
-        """Memory that was there before costs a third of new one. What is decoded is a copy of what is in it."""
+        """A buffer. It is reused, since fresh memory costs three times as much; decoded values are copies."""
         if len(self._bytes) < size:
             self._bytes = bytearray(size)
         return self._bytes
@@ -311,7 +307,7 @@ class SliceForm:
 
 
 def _whole_number(dtype: pl.DataType) -> np.dtype[Any] | None:
-    """What the numbers of a column are, if they are whole, and may take less than they could."""
+    """The numpy type of a column of integers of more than one byte; None for any other column."""
     words = words_of(dtype) or ()
     word = np.dtype(words[0]) if len(words) == 1 else None
     return word if word is not None and word.kind in "iu" and word.itemsize > 1 else None

@@ -46,7 +46,7 @@ def test_a_sealed_stream_is_found_before_those_who_write_it_start(
     open_log(tmp_path).admin().seal(name)
     with pytest.raises(StreamSealedError, match=told) as caught:
         prepare(app)
-    assert "a seal is for good" in (caught.value.hint or "")
+    assert "a seal is permanent" in (caught.value.hint or "")
     with pytest.raises(StreamSealedError):
         prepare(app, stage)
     prepare(app, other)

@@ -29,7 +29,6 @@ from headrace.systems.files.parquet import ParquetFile, parquet_columns
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
-TABLE_BYTES = 4 << 20
 
 _ONE_OBJECT_A_LINE = (
     "each line is one JSON object with fields as the columns; --on-error skip leaves such lines out and counts them,"
@@ -144,7 +143,7 @@ class TableFile(Source):
             if self._is_csv
             else ParquetFile(self._path, None)
         ) as file:
-            while not self._interrupt.requested and (pieces := file.read(TABLE_BYTES)) is not None:
+            while not self._interrupt.requested and (pieces := file.read(CHUNK_BYTES)) is not None:
                 yield [self._fit(piece, schema) if piece.span else piece for piece in pieces]
 
     @override

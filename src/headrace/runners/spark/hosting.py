@@ -1,16 +1,16 @@
 """One Spark job whose tasks are the app's containers.
 
-Each task is one call of ``main`` in a Python worker process of its own, and it ends when the container ends. The
-job runs in a daemon thread of the driver. It isn't a barrier job: barrier mode starts all tasks again when one
-fails, and the protocol is made to start one again. A worker that dies is started again by Spark, with the next
-attempt number, in the same or another executor.
+Each task is one call of ``main`` in its own Python worker process, and ends when the container ends. The job runs in a
+daemon thread of the driver. It isn't a barrier job: barrier mode restarts all tasks when one fails, whereas the
+protocol restarts a single one. Spark restarts a worker that dies, with the next attempt number, in the same or another
+executor.
 
-It is a job over an RDD. The same thing as ``mapInArrow`` over a DataFrame needs Spark SQL's planner and pandas in
+It is a job over an RDD. ``mapInArrow`` over a DataFrame would do the same, but needs Spark SQL's planner and pandas in
 the driver, and takes about two seconds longer until the first container runs.
 
-A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a
-pipe; Spark's Python daemon ends when the JVM does, in the same way, and hangs up on its workers. For the case that
-the daemon itself is killed, each worker asks the kernel to be killed with its parent.
+A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a pipe.
+Spark's Python daemon ends in the same way when the JVM does, and closes the connections of its workers. In case the
+daemon itself is killed, each worker asks the kernel to be killed with its parent.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ATTEMPTS_LISTED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ContainerArgs:
-    """What a container is told at birth; the rest it asks the coordinator for."""
+    """What a container starts with; the coordinator says the rest."""
 
     container: int
     attempt: int
@@ -51,7 +51,7 @@ class ContainerArgs:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailure:
-    """What Spark says of an attempt at a container that failed."""
+    """What Spark reports of a failed attempt of a container."""
 
     container: int
     attempt: int
@@ -63,7 +63,7 @@ ContainerMain = Callable[[ContainerArgs], Report]
 
 
 class ContainerJob:
-    """The containers of one app, as one Spark job. Start it once; wait, cancel and ask from any thread."""
+    """The containers of one app, as one Spark job. Start it once; call the other methods from any thread."""
 
     def __init__(
         self, context: SparkContext, count: int, main: ContainerMain, payload: bytes, description: str
@@ -85,7 +85,7 @@ class ContainerJob:
         self._thread = threading.Thread(target=self._run, name="spark-containers", daemon=True)
 
     def start(self) -> None:
-        """Hand the job to Spark; returns at once."""
+        """Submit the job to Spark; returns at once."""
         self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -93,12 +93,12 @@ class ContainerJob:
         return self._ended.wait(timeout)
 
     def cancel(self) -> None:
-        """Kill what still runs. Spark gives each worker two seconds; an orderly stop is asked for otherwise."""
+        """Kill what still runs; Spark gives each worker two seconds. An orderly stop is up to the coordinator."""
         self._cancelled.set()
         if self._thread.is_alive():
             _log.info("cancelling Spark's job; what still runs is killed", group=self.group)
             jsc: Any = self._context._jsc
-            # With those to come: at this moment the job may be on its way to Spark.
+            # Future jobs, too: this job may be on its way to Spark.
             jsc.sc().cancelJobGroupAndFutureJobs(self.group)
 
     def error(self) -> HeadraceError | None:
@@ -110,10 +110,10 @@ class ContainerJob:
         return list(self._reports)
 
     def kill(self, container: int, attempt: int, why: str) -> bool:
-        """Have Spark kill this attempt and start the next; False when it isn't running (any more).
+        """Have Spark kill this attempt and start the next one; False if it isn't running.
 
-        An executor that is there kills the process within about a second, even if that is frozen. An executor that
-        doesn't answer is given up by Spark itself, after ``spark.network.timeout``.
+        A healthy executor kills the process within about a second, even a frozen one. Spark gives up an executor that
+        doesn't answer after ``spark.network.timeout``.
         """
         jsc: Any = self._context._jsc
         for task in self._tasks():
@@ -128,13 +128,13 @@ class ContainerJob:
         return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
     def failures(self) -> list[AttemptFailure]:
-        """The attempts that have failed, in the order they were begun in; none that was killed on purpose."""
+        """The attempts that have failed, in the order of their starts, without those that were killed on purpose."""
         failed = [task for task in self._tasks() if task.status() == "FAILED"]
         failed.sort(key=lambda task: int(task.taskId()))
         return [AttemptFailure(t.index(), t.attempt(), _readable(t.errorMessage().get())) for t in failed]
 
     def last_failure(self) -> str | None:
-        """What the attempt that failed last said: a Python traceback, a lost executor, a missing module."""
+        """The message of the last failed attempt: a Python traceback, a lost executor, a missing module."""
         failures = self.failures()
         return failures[-1].message if failures else None
 
@@ -154,7 +154,7 @@ class ContainerJob:
         return [stage for job in jobs if job is not None for stage in job.stageIds]
 
     def _run(self) -> None:
-        # Group and call site are properties of the thread that submits: they have to be set here.
+        # Group and call site are properties of the submitting thread, so they are set here.
         try:
             self._context.setJobGroup(self.group, self._description, interruptOnCancel=True)
             self._context.setLocalProperty("callSite.short", self._description)
@@ -166,7 +166,7 @@ class ContainerJob:
             if not self._cancelled.is_set():
                 self._error = InfrastructureError(
                     f"Spark ended the containers of {self._description!r}: {_cause(error)}",
-                    hint="the log lines above this one tell what happened to each container",
+                    hint="the log lines above say what happened to each container",
                 )
         finally:
             self._ended.set()
@@ -182,10 +182,10 @@ def _run_container(main: ContainerMain, payload: bytes, index: int, _: Iterable[
 
 
 def die_with_parent() -> None:
-    """Have this process killed as soon as its parent is gone, even if it never asks for anything again."""
+    """Have the kernel kill this process when its parent ends, even if it is frozen."""
     parent = os.getppid()
     if sys.platform == "linux" and ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) == 0:
-        if os.getppid() != parent:  # it went while we were asking
+        if os.getppid() != parent:  # the parent ended before prctl took effect
             os.kill(os.getpid(), signal.SIGKILL)
         return
     threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
@@ -205,6 +205,6 @@ def _cause(error: Exception) -> str:
 
 
 def _readable(message: str) -> str:
-    """A Java error message without Java's stack frames."""
+    """A Java error message without stack frames."""
     lines = [line for line in message.splitlines() if not line.lstrip().startswith(("at ", "... ")) and line.strip()]
     return "\n".join(lines[:_MESSAGE_LINES_MAX])

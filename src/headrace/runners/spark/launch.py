@@ -1,13 +1,13 @@
-"""Start the JVM behind PySpark, quietly, or take the one that ``spark-submit`` started.
+"""Start PySpark's JVM, quietly, or take the one that ``spark-submit`` started.
 
-Three things can only be said before a JVM runs: which address Spark's servers listen on, how it logs, and where
-its standard error goes. The last is read through a pipe by one daemon thread. Until the JVM is up the thread
-keeps what it reads, so that a failed start can be explained and a good one says nothing; from then on it passes
-bytes on as they come. It never holds the pipe back, so the JVM never waits for the driver.
+Three things can only be set before a JVM runs: which address Spark's servers listen on, how it logs, and where its
+standard error goes. A daemon thread reads standard error through a pipe. Until the JVM is up, the thread keeps what it
+reads, so that a failed start can be explained and a good one prints nothing. After that it passes bytes on as they
+arrive. It always reads, so the JVM never waits for the driver.
 
-A terminal sends Ctrl-C to every process of its group. PySpark starts its JVM deaf to it, executors inherit that,
-and Python workers live in groups of their own: only the driver hears it. A JVM that came first, under
-``spark-submit``, would stop everything at once, so it is made deaf here, before it starts executors.
+A terminal sends Ctrl-C to every process of its group. PySpark starts its JVM so that it ignores SIGINT, executors
+inherit that, and Python workers have their own process groups: only the driver receives it. A JVM that
+``spark-submit`` started would stop everything at once, so it is made to ignore SIGINT here, before it starts executors.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from headrace.core.log import CLEAR_LINE
 from headrace.runners.spark.java import ensure_java
 from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
 
-# What a healthy JVM says of the flags that Spark gives it.
+# What a healthy JVM prints about the flags that Spark gives it.
 _JVM_NOISE = re.compile(rb"^WARNING: (Using incubator modules: .*|package \S+ not in \S+)\n", re.MULTILINE)
 _STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 
-# Warnings and worse, without Java's stack frames, which bury the Python traceback that matters. A lost container
-# is told once, by TaskSetManager; Executor and PythonRunner would tell it again. A port that is taken is a filter,
-# not a logger's level: Spark takes the level of the first logger it meets for all of them.
+# Warnings and worse, without Java's stack frames, which bury the Python traceback that matters. TaskSetManager reports
+# a lost container; Executor and PythonRunner would repeat it. Ports that are taken need a filter instead of a logger's
+# level, because Spark uses the level of the first logger it finds for all of them.
 _LOGGING = r"""
 property.frames = \\n\\s+(at |\\.\\.\\. \\d)[^\\n]*
 rootLogger.level = warn
@@ -66,7 +66,7 @@ def ensure_jvm(launch_conf: Mapping[str, str]) -> Any:
     if SparkContext._gateway is None:
         if _STARTED_BY_SPARK in os.environ:
             SparkContext._ensure_initialized()
-            deafen_to_interrupts(SparkContext._jvm)
+            ignore_interrupts(SparkContext._jvm)
             _quieten(SparkContext._jvm)
         else:
             ensure_java()
@@ -74,8 +74,8 @@ def ensure_jvm(launch_conf: Mapping[str, str]) -> Any:
     return SparkContext._jvm
 
 
-def deafen_to_interrupts(jvm: Any) -> None:
-    """Make the JVM ignore SIGINT, so that Ctrl-C under ``spark-submit`` is the driver's to answer."""
+def ignore_interrupts(jvm: Any) -> None:
+    """Make the JVM ignore SIGINT, so that the driver alone handles Ctrl-C under ``spark-submit``."""
     if _STARTED_BY_SPARK in os.environ:
         signals = jvm.sun.misc
         signals.Signal.handle(signals.Signal("INT"), signals.SignalHandler.SIG_IGN)
@@ -83,7 +83,7 @@ def deafen_to_interrupts(jvm: Any) -> None:
 
 def _launch(launch_conf: Mapping[str, str]) -> None:
     conf = SparkConf(loadDefaults=False)
-    # Said here, because spark-submit, which PySpark goes through, turns it on for a JVM without a script.
+    # PySpark starts the JVM through spark-submit, which turns this on for a JVM without a script.
     conf.set("spark.ui.showConsoleProgress", "false")
     for key, value in launch_conf.items():
         conf.set(key, value)
@@ -100,7 +100,7 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
         ) from error
     except BaseException:
         relay.let_go()
-        # PySpark forgets what it started, and a JVM that can't say where it listens would stay for ever.
+        # PySpark doesn't keep the process, and a JVM that can't report its port would stay forever.
         for pid in _children() - others:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -110,7 +110,7 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
 
 
 def _children() -> set[int]:
-    """The processes that this thread has started, and that are still there."""
+    """The processes that this thread has started and that still run."""
     try:
         listed = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
     except FileNotFoundError:  # a kernel that doesn't list them
@@ -124,7 +124,7 @@ def _launch_environment(launch_conf: Mapping[str, str], log_conf: Path) -> dict[
         options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Dlog4j2.configurationFile={log_conf.as_uri()}"
         environment["SPARK_SUBMIT_OPTS"] = options.strip()
     if _stays_on_this_machine(launch_conf) and "SPARK_LOCAL_IP" not in os.environ:
-        # The only way to tell the UI its address; it also spares a look-up of the host's name.
+        # The only way to set the UI's address. It also saves a look-up of the host's name.
         environment["SPARK_LOCAL_IP"] = LOOPBACK
     return environment
 
@@ -142,7 +142,7 @@ def _logs_are_configured() -> bool:
 
 
 def _stays_on_this_machine(launch_conf: Mapping[str, str]) -> bool:
-    """Whether the master is known, before Spark reads its files, to be a local one."""
+    """Whether the master is certainly a local one, even before Spark reads its files."""
     if master := launch_conf.get("spark.master"):
         return is_on_this_machine(master)
     folder = _spark_conf_folder()
@@ -152,7 +152,7 @@ def _stays_on_this_machine(launch_conf: Mapping[str, str]) -> bool:
 
 @contextmanager
 def _logging_file() -> Iterator[Path]:
-    """The logging configuration as a file, for as long as a JVM needs to read it."""
+    """The logging configuration as a temporary file, for a JVM to read."""
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         path = Path(folder) / "log4j2.properties"
         path.write_text(_LOGGING)
@@ -161,7 +161,7 @@ def _logging_file() -> Iterator[Path]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Change this process's environment for what is started meanwhile."""
+    """Change this process's environment for the block, and so for processes that it starts."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -175,7 +175,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _quieten(jvm: Any) -> None:
-    """Give a JVM that is already up our logging, unless somebody configured it."""
+    """Configure the logging of a running JVM, unless somebody else has."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     is_set = jvm.java.lang.System.getProperty("log4j2.configurationFile") is not None
     if is_set or any(loader.getResource(f"log4j2.{kind}") for kind in ("properties", "xml", "yaml", "json")):
@@ -185,7 +185,7 @@ def _quieten(jvm: Any) -> None:
 
 
 class _StderrRelay:
-    """Carries a JVM's standard error to this process's: kept back at first, passed on later."""
+    """Carries a JVM's standard error to this process's: kept at first, passed on later."""
 
     def __init__(self) -> None:
         self._reading_end, self.writing_end = os.pipe()
@@ -195,25 +195,25 @@ class _StderrRelay:
         self._thread.start()
 
     def pass_on(self) -> None:
-        """The JVM is up: say what it said that matters, and hold nothing back from now on."""
+        """The JVM is up: print what it printed so far, without the noise, and pass everything on from now on."""
         os.close(self.writing_end)
         with self._lock:
             kept, self._kept = bytes(self._kept or b""), None
             _write_stderr(_JVM_NOISE.sub(b"", kept))
 
     def let_go(self) -> None:
-        """Nobody waits for the JVM any more: read on, so that it can end, and keep nothing from it."""
+        """Nobody waits for the JVM any more: continue reading, so that it can end."""
         os.close(self.writing_end)
 
     def stop(self) -> str:
-        """The JVM is gone: end the thread, and return what the JVM said."""
+        """The JVM has ended: end the thread, and return what the JVM printed."""
         os.close(self.writing_end)
         self._thread.join(timeout=5)
         with self._lock:
             return _JVM_NOISE.sub(b"", bytes(self._kept or b"")).decode(errors="replace").strip()
 
     def _carry(self) -> None:
-        # Plain descriptors: a buffered reader held by a daemon thread can stop the interpreter from ending.
+        # Plain descriptors: a buffered reader in a daemon thread can keep the interpreter from exiting.
         while chunk := os.read(self._reading_end, 65536):
             with self._lock:
                 if self._kept is None:
@@ -224,7 +224,7 @@ class _StderrRelay:
 
 
 def _write_stderr(data: bytes) -> None:
-    # A closed terminal mustn't stop the draining: the JVM would block on its next line.
+    # A closed terminal must not end the reading: the JVM would block on its next line.
     with suppress(OSError):
         if os.isatty(2):
             data = CLEAR_LINE.encode() + data  # the progress line may be there

@@ -1,7 +1,7 @@
-"""Whether a standalone master is there at all, asked before Spark is.
+"""Check that a standalone master accepts connections, before Spark is started.
 
-Spark tries a master for a minute, and no setting shortens that: three times twenty seconds are written into its
-source. A connection that is refused tells the same at once. May block for ``CONNECT_S`` a master.
+Spark tries a master for a minute, and no setting shortens that: its source says three times twenty seconds. A refused
+connection shows the same at once. Blocks for at most ``CONNECT_S`` per master.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CONNECT_S = 3.0
 def check_reachable(master: str, connect_s: float = CONNECT_S) -> None:
     """Raise ``UnavailableError`` when none of the hosts of ``spark://host:port,host:port`` accepts a connection.
 
-    Says nothing of other masters, nor whether what accepts it is a Spark master.
+    Doesn't check other kinds of masters, nor whether the host that accepts it is a Spark master.
     """
     failures = []
     for host, port in standalone_addresses(master):

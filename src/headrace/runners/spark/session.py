@@ -1,9 +1,8 @@
-"""Open Spark for containers: the only place a SparkSession is made.
+"""Open Spark for containers. SparkSessions are created nowhere else.
 
-``open_context`` is enough to host containers and is up about a second sooner; ``open_session`` adds Spark SQL
-for apps that read or write DataFrames. Both reuse a session that is there already (a notebook, an app that made
-its own) after checking that containers can live in it, and both leave Ctrl-C to the caller: PySpark's own handler,
-which cancels every job, is put aside.
+``open_context`` is enough to host containers, and about a second faster; ``open_session`` adds Spark SQL for apps that
+read or write DataFrames. Both reuse a running session (of a notebook, or an app's own) after checking that containers
+can run in it. Both leave Ctrl-C to the caller: PySpark's own handler, which cancels every job, is not installed.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ from pyspark.sql import SparkSession
 
 from headrace.core.errors import InfrastructureError, UsageError
 from headrace.runners.spark import settings
-from headrace.runners.spark.launch import deafen_to_interrupts, ensure_jvm
+from headrace.runners.spark.launch import ensure_jvm, ignore_interrupts
 from headrace.runners.spark.reachable import check_reachable
 
 
 def open_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """A SparkSession whose tasks can be containers. See ``open_context``."""
+    """Open a SparkSession whose tasks can be containers, as ``open_context`` does."""
     open_context(app_name, master, conf)
     return SparkSession.builder.getOrCreate()
 
 
 def open_context(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkContext:
-    """A SparkContext whose tasks can be containers: the running one, or a new one.
+    """Return a SparkContext whose tasks can be containers: the running one, or a new one.
 
-    Without ``master``, what spark-submit or spark-defaults.conf says holds, else ``local[*]``. ``conf`` goes above
-    both; a value there that containers can't live with is an error, as it is in a running session.
+    The default ``master`` is that of spark-submit or spark-defaults.conf, else ``local[*]``. ``conf`` has precedence
+    over both. A value in it that would stop containers is an error, as it is in a running session.
     """
     conf = dict(conf or {})
     master = master or conf.pop("spark.master", None)
@@ -72,12 +71,12 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
 
 
 def conf_of(context: SparkContext) -> SparkConf:
-    """The settings of a running Spark, to be asked one by one: ``getConf`` copies all of them, call by call."""
+    """The settings of a running Spark, to be read one by one. ``getConf`` would copy all of them, a call for each."""
     return context._conf
 
 
 def close_context(context: SparkContext) -> None:
-    """Stop Spark, and take away what ``local-cluster`` leaves in Spark's own folder."""
+    """Stop Spark, and delete what ``local-cluster`` leaves in Spark's own folder."""
     master, app_id, home = str(context.master), context.applicationId, _spark_home(context)
     context.stop()
     if home is not None and settings.is_local_cluster(master):
@@ -96,7 +95,7 @@ def _complete(conf: SparkConf, app_name: str, master: str | None, asked: Mapping
     for key, value in settings.preferred(master).items():
         conf.setIfMissing(key, value)
     if settings.is_on_this_machine(master) and not conf.contains("spark.sql.warehouse.dir"):
-        # Made by the JVM, which deletes it when it ends, however the driver ends.
+        # The JVM creates it, and deletes it when it ends, even if the driver is killed.
         files = jvm.org.apache.spark.util.Utils
         folder = files.createTempDir(files.getLocalDir(conf._jconf), "headrace-warehouse")
         conf.set("spark.sql.warehouse.dir", folder.toURI().toString())
@@ -109,28 +108,29 @@ def _check_asked(conf: Mapping[str, str]) -> None:
     asked = settings.required() | dict(conf)
     if wrong := settings.wrong_settings("", asked.get):
         raise UsageError(
-            "containers can't live with these Spark settings:\n    " + "\n    ".join(wrong),
+            "containers can't run with these Spark settings:\n    " + "\n    ".join(wrong),
             hint="leave them out: Headrace sets them itself",
         )
 
 
 def _check_running(context: SparkContext, master: str | None) -> None:
     current = str(context.master)
-    if master is not None and _plain(master) != _plain(current):
+    there, asked = settings.without_retries(current), settings.without_retries(master or current)
+    if asked != there:
         raise UsageError(
-            f"Spark is already running on {_plain(current)}, but this app asks for {_plain(master)}",
+            f"Spark is already running on {there}, but this app asks for {asked}",
             hint="leave the master out, or stop the running session first",
         )
     if wrong := settings.wrong_settings(current, conf_of(context).get):
         raise InfrastructureError(
-            "containers can't live in the Spark session that is already running:\n    " + "\n    ".join(wrong),
-            hint="put these into SparkSession.builder, or let Headrace make the session",
+            "containers can't run in the Spark session that is already running:\n    " + "\n    ".join(wrong),
+            hint="put these into SparkSession.builder, or let Headrace create the session",
         )
-    deafen_to_interrupts(context._jvm)
+    ignore_interrupts(context._jvm)
 
 
 def _prepare_workers(context: SparkContext) -> None:
-    """Say what each Python worker is told as it starts: this works in a session that is already running."""
+    """Set what each Python worker starts with. This also works in a running session."""
     context.environment.setdefault("POLARS_MAX_THREADS", "1")
     if settings.is_on_this_machine(str(context.master)):
         # A worker finds the modules beside the user's script, as the driver does.
@@ -140,23 +140,15 @@ def _prepare_workers(context: SparkContext) -> None:
 
 
 def _own_import_folders() -> list[str]:
-    """Where this process imports from, beyond what every run of this Python has."""
+    """The folders that this process imports from, apart from those of every run of this Python."""
     installed = (Path(sys.prefix).resolve(), Path(sys.base_prefix).resolve())
     folders = (Path(entry).resolve() for entry in sys.path)
     return [str(f) for f in folders if f.is_dir() and not any(f.is_relative_to(place) for place in installed)]
 
 
-def _plain(master: str) -> str:
-    """The master without how often a task may fail."""
-    slots = settings.local_slots(master)
-    if settings.is_local(master):
-        return f"local[{slots or '*'}]"
-    return "".join(master.split())
-
-
 @contextmanager
 def _interrupts_unchanged() -> Iterator[None]:
-    """Keep the handler of SIGINT that is there: PySpark's would cancel the containers instead of draining them."""
+    """Keep the handler of SIGINT. PySpark's would cancel the containers instead of draining them."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""Which Spark settings Headrace needs, which it prefers, and what is wrong with those of a session it finds. Pure.
+"""The Spark settings that Headrace needs and prefers, and what is wrong with those of a running session. Pure.
 
-Containers are Spark tasks that run for weeks and are restarted one by one. Three of Spark's habits would end
-that: a task may fail only four times (and never in local mode, unless the master says otherwise), a slow task
-is started twice, and an executor that lost tasks gets no more of them.
+Containers are Spark tasks that run for weeks and are restarted one by one. Some of Spark's habits would end that: a
+task may fail only four times (and never in local mode, unless the master says otherwise), a slow task is started
+twice, and an executor that lost tasks gets no more of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*
 
 @dataclass(frozen=True, slots=True)
 class _Requirement:
-    """One setting that containers can't live without."""
+    """A setting that containers need."""
 
     key: str
     value: str
@@ -72,13 +72,13 @@ _REQUIREMENTS = (
     ),
 )
 
-# Preferred, and never put above what the user, spark-submit or spark-defaults.conf says.
+# Preferred. The user, spark-submit and spark-defaults.conf have precedence.
 _PREFERENCES: Mapping[str, str] = {
     "spark.port.maxRetries": "64",  # one UI port for each app on this machine
     "spark.sql.catalogImplementation": "in-memory",
     "spark.python.worker.faulthandler.enabled": "true",
-    "spark.python.task.killTimeout": "500ms",  # a container that is cancelled was asked to stop long before
-    # YARN and Kubernetes give an app up after a few lost executors.
+    "spark.python.task.killTimeout": "500ms",  # a cancelled container was ordered to stop long before
+    # YARN and Kubernetes end an app after a few lost executors.
     "spark.executor.maxNumFailures": str(FAILURES_MAX),
 }
 
@@ -90,7 +90,7 @@ _LOCAL_PREFERENCES: Mapping[str, str] = {
 
 
 def check_master(master: str) -> None:
-    """Refuse a master that Spark would refuse later and less clearly."""
+    """Raise ``UsageError`` for a master that Spark would refuse later and less clearly."""
     known = ("spark://", "yarn", "k8s://")
     if not (is_local(master) or is_local_cluster(master) or master.startswith(known)):
         raise UsageError(
@@ -113,7 +113,7 @@ def standalone_addresses(master: str) -> list[tuple[str, int]]:
         if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 1 << 16:
             raise UsageError(
                 f"Spark master {master!r}: {address!r} is not HOST:PORT",
-                hint="write spark://host:7077, or spark://one:7077,other:7077 where several stand by",
+                hint="write spark://host:7077, or spark://one:7077,other:7077 where several are on standby",
             )
         addresses.append((host.removeprefix("[").removesuffix("]"), int(port)))
     return addresses
@@ -125,12 +125,12 @@ def is_local(master: str) -> bool:
 
 
 def is_local_cluster(master: str) -> bool:
-    """Whether the master starts executors of its own on this machine."""
+    """Whether the master starts its own executors on this machine."""
     return _LOCAL_CLUSTER.fullmatch(master.strip()) is not None
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Whether nothing of this session is reached from another machine."""
+    """Whether driver and executors are all on this machine."""
     return is_local(master) or is_local_cluster(master)
 
 
@@ -146,30 +146,35 @@ def local_slots(master: str) -> int | None:
 
 
 def with_retries(master: str) -> str:
-    """Local mode never runs a failed task again, unless the master says how often it may fail: ``local[N,F]``."""
+    """The master with a number of failures: ``local[N,F]``. Without it local mode never restarts a failed task."""
     match = _LOCAL.fullmatch(master.strip())
     if match is None or match["failures"]:
         return master.strip()
     return f"local[{match['slots'] or '1'},{FAILURES_MAX}]"
 
 
+def without_retries(master: str) -> str:
+    """The master as users write it, without a number of failures."""
+    return f"local[{local_slots(master) or '*'}]" if is_local(master) else "".join(master.split())
+
+
 def required() -> dict[str, str]:
-    """What is set in every session that Headrace opens, whatever else asks for another value."""
+    """The settings of every session that Headrace opens."""
     return {requirement.key: requirement.value for requirement in _REQUIREMENTS}
 
 
 def preferred(master: str) -> dict[str, str]:
-    """What is set where nobody has said otherwise."""
+    """The settings that hold unless somebody sets them."""
     return dict(_PREFERENCES) | (dict(_LOCAL_PREFERENCES) if is_on_this_machine(master) else {})
 
 
 def wrong_settings(master: str, lookup: Lookup) -> list[str]:
-    """What keeps containers from living in a session with these settings: one line each, with its remedy."""
+    """Why containers can't run in a session with these settings: one line per setting, with its remedy."""
     wrong = []
     match = _LOCAL.fullmatch(master.strip())
     if match is not None and not _at_least_enough(match["failures"] or "1"):
         remedy = f"local[{match['slots'] or '1'},{FAILURES_MAX}]"
-        wrong.append(f"master {master} gives a container up too soon: .master({remedy!r})")
+        wrong.append(f"master {master} gives up a container too early: .master({remedy!r})")
     for requirement in _REQUIREMENTS:
         if match is not None and requirement.key == "spark.task.maxFailures":
             continue  # local mode reads the master instead

@@ -1,8 +1,8 @@
-"""Sending an app to its containers: its plan and the user's functions, pickled by the driver.
+"""Send an app to its containers: the driver pickles its plan and the user's functions.
 
-What containers can't import (the user's own file) goes by value. Polars pickles functions that stand in expressions
-(``map_elements``) with a module called ``cloudpickle``, which need not be installed: PySpark brings one, and it is the
-one that knows what goes by value.
+What containers can't import (the user's own file) is pickled by value. Polars pickles functions in expressions
+(``map_elements``) with a module called ``cloudpickle``, which need not be installed. PySpark has its own one, and only
+that knows what to pickle by value.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _unsendable(payload: ContainerPayload, error: Exception) -> DeclarationError
 
 
 def _reason(error: Exception) -> str:
-    """What Python said, which Polars wraps into words of its own."""
+    """Python's message, which Polars wraps."""
     text = str(error)
     begin, end = 'BindingsError: "OtherString(\\"python: ', '\\")"'
     return text.removeprefix(begin).removesuffix(end) if text.startswith(begin) else f"{type(error).__name__}: {text}"

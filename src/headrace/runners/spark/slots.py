@@ -1,6 +1,6 @@
-"""How many containers a Spark cluster can run at once, and a clear word when an app needs more.
+"""How many containers a Spark cluster can run at once, and a clear error when an app needs more.
 
-Spark would simply not start the rest, and an app of which one container never starts stands still in silence.
+Spark just doesn't start the others, and an app that misses one container stops without a word.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _log = logger(__name__)
 
 
 def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60.0) -> None:
-    """Return once ``needed`` task slots have registered; raise ``InfrastructureError`` when that can't be."""
+    """Return when ``needed`` task slots have registered; raise ``InfrastructureError`` if they don't."""
     if conf_of(context).get("spark.dynamicAllocation.enabled", "false") == "true":
-        return  # the cluster adds executors for waiting tasks: how many there are now says nothing
+        return  # the cluster adds executors for waiting tasks, so their present number says nothing
     expected = _expected_slots(context)
     if expected is not None and needed > expected:
         wait_seconds_max = 0.0
@@ -31,7 +31,7 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
     if slots >= needed:
         return
     slots = max(slots, expected or 0) if expected is not None and needed > expected else slots
-    master = _shown(str(context.master))
+    master = settings.without_retries(str(context.master))
     if slots == 0:
         raise InfrastructureError(
             f"no executor of {master} registered within {wait_seconds_max:g} s",
@@ -44,9 +44,9 @@ def check_slots(context: SparkContext, needed: int, wait_seconds_max: float = 60
 
 
 def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 60.0) -> int:
-    """How many containers to run when nobody said: ``wanted`` at most, one at least.
+    """How many containers to run by default: at most ``wanted``, at least one.
 
-    Executors register one after the other: those that the cluster is set up with are waited for.
+    Executors register one after another. This waits for those that the cluster is configured with.
     """
     check_slots(context, 1, wait_seconds_max)
     expected = _expected_slots(context)
@@ -59,16 +59,17 @@ def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 6
 
 
 def _await_slots(context: SparkContext, wanted: int, wait_seconds_max: float) -> int:
-    """How many slots there are as soon as there are so many, or when the time is up.
+    """Wait for this number of slots, or until the time is up; returns how many there are.
 
-    Spark has no event for it that reaches Python, so this polls. Raises when Spark has stopped meanwhile.
+    Polls, because Spark has no event for it that reaches Python. Raises if Spark stops meanwhile.
     """
     jsc: Any = context._jsc
     deadline = time.monotonic() + wait_seconds_max
     while (slots := count_slots(context)) < wanted and time.monotonic() < deadline:
         if jsc.sc().isStopped():
+            master = settings.without_retries(str(context.master))
             raise InfrastructureError(
-                f"Spark has ended the application on {_shown(str(context.master))} before any container began",
+                f"Spark has ended the application on {master} before any container started",
                 hint="the lines above are Spark's own; perhaps what answers there is no master of this Spark",
             )
         time.sleep(_POLL_SECONDS)
@@ -83,20 +84,13 @@ def count_slots(context: SparkContext) -> int:
 
 
 def _expected_slots(context: SparkContext) -> int | None:
-    """What the master's own text or the settings promise, where they do."""
+    """The number of slots that the master or the settings promise; None where they don't."""
     conf = conf_of(context)
     cores = settings.local_slots(str(context.master))
     instances, each = conf.get("spark.executor.instances"), conf.get("spark.executor.cores")
     if cores is None and instances is not None and each is not None:
         cores = int(instances) * int(each)
     return None if cores is None else cores // int(conf.get("spark.task.cpus", "1") or 1)
-
-
-def _shown(master: str) -> str:
-    """The master as the user wrote it."""
-    if not settings.is_local(master):
-        return master
-    return f"local[{settings.local_slots(master) or '*'}]"
 
 
 def _bigger(master: str, needed: int) -> str:

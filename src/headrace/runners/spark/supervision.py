@@ -1,11 +1,10 @@
-"""What the driver does about containers that can't speak for themselves: the frozen, and those that never arrive.
+"""What the driver does about containers that can't report: those that froze, and those that never register.
 
-A container that was not heard of for long is lost, but as long as Spark's own task runs, Spark starts no other: so the
-attempt is killed. And a container that fails before it registers (a module is missing, the interpreter is another
-one) has nobody to report to: Spark knows the reason, and would try again for ever.
+A container that sends no heartbeat is lost. Spark starts no other attempt while the old task runs, so the driver has
+the attempt killed. A container that fails before it registers (a module is missing, or it has another interpreter)
+can't report why. Spark knows the reason, and would try again forever.
 
-All of it runs on the driver's watching thread, which blocks in ``watch``; Spark is asked only when there is something
-to ask.
+All of it runs on the driver's watching thread, which blocks in ``watch``. Spark is asked only when there is need.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from headrace.runners.spark.hosting import AttemptFailure
 _log = logger(__name__)
 
 WATCH_S = 0.25
-"""How often everything is looked at; the end of the app is noticed at once."""
+"""How often the job is checked; the end of the app is noticed at once."""
 
 LOST_GRACE_MS = 1000.0
-"""How long the driver looks at a lost container itself: it may be that only the driver was asleep."""
+"""How long the driver itself must see a container as lost: perhaps only the driver was suspended."""
 
 EXPLAINED_MAX = 3
 UNEXPLAINED_MAX = 30
-"""How many attempts in a row may end before they register: with a reason (a traceback), or by loss or kill."""
+"""How many attempts in a row may end before they register: with a reason (a traceback), or because they were lost."""
 
 _LOSS = re.compile(r"ExecutorLostFailure|Python worker exited unexpectedly|TaskKilled|killed|FetchFailed")
 _TRACEBACK = "Traceback (most recent call last)"
@@ -41,7 +40,7 @@ Seat = tuple[int, int]
 
 
 class Job(Protocol):
-    """What is asked of the Spark job."""
+    """What the supervision needs of the Spark job."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it has ended."""
@@ -65,9 +64,9 @@ class Job(Protocol):
 
 
 def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] | None = None) -> AppStatus:
-    """Look after the app until it has finished or failed; its status then.
+    """Supervise the app until it has finished or failed; returns its last status.
 
-    Raises when Spark ended the job before that.
+    Raises if Spark ends the job before that.
     """
     supervisor = Supervisor(job, coordinator.fail)
     while True:
@@ -89,7 +88,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
 
 
 class Supervisor:
-    """Looks after one job. ``give_up`` ends the app with an error."""
+    """Supervises one job. ``give_up`` ends the app with an error."""
 
     def __init__(self, job: Job, give_up: Callable[[Exception], None]) -> None:
         self._job = job
@@ -98,7 +97,7 @@ class Supervisor:
         self._failures_seen = 0
 
     def look(self, status: AppStatus, now_ms: float) -> None:
-        """Act on how things are now."""
+        """Act on the present status."""
         self._kill_lost(status, now_ms)
         count = self._job.failure_count()
         if count != self._failures_seen:
@@ -114,12 +113,12 @@ class Supervisor:
         for (container, attempt), since_ms in self._lost.items():
             if now_ms - since_ms >= LOST_GRACE_MS:
                 _log.warning("killing a container that sends no heartbeats", container=container, attempt=attempt)
-                self._job.kill(container, attempt, f"container {container} was not heard of for too long")
-                self._lost[container, attempt] = now_ms  # if that doesn't help, again after another while
+                self._job.kill(container, attempt, f"container {container} sent no heartbeat for too long")
+                self._lost[container, attempt] = now_ms  # if that doesn't help, it is killed again after the same time
 
 
 def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> InfrastructureError | None:
-    """The error to end with, when a container's last attempts all failed before they could register."""
+    """The error to end the app with, if a container's last attempts all failed before they could register."""
     for container, attempt in registered.items():
         silent = [f for f in failures if f.container == container and f.attempt > attempt]
         explained = [f for f in silent if _TRACEBACK in f.message or not _LOSS.search(f.message)]
