@@ -22,6 +22,7 @@ from headrace.core.errors import (
     InfrastructureError,
     PlanError,
     StreamNotFoundError,
+    UnavailableError,
     UsageError,
     UserFunctionError,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "Timer",
     "Trigger",
     "Tumbling",
+    "UnavailableError",
     "UsageError",
     "UserFunctionError",
     "__version__",
