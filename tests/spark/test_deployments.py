@@ -56,7 +56,7 @@ def test_an_interrupt_drains_and_the_next_start_goes_on(tmp_path: Path) -> None:
         run.wait_for("all is read", read_all)
         with app.deploy(*app.python("local[1]")) as second:
             assert second.wait(END_S) == 1
-            assert f"is running already with all stages: pid {run.pid}" in second.errors()
+            assert f"is already running with all stages: pid {run.pid}" in second.errors()
         run.interrupt()
         assert run.wait(END_S) == 0, run.errors()
         assert "Traceback" not in run.errors()

@@ -1,1 +1,1 @@
-"""The nouns everything else is made of: ids, errors, frames, clocks, durations. Imports nothing of Headrace."""
+"""What every other package uses: ids, errors, frames, clocks, durations, log lines. Imports no other package."""

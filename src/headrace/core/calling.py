@@ -1,4 +1,4 @@
-"""How a function that takes time is called: how many at once, how long each may take, what when it fails."""
+"""How a slow function is called: how many calls at once, how long each may take, and when a failed one is repeated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Calling:
 
 
 def is_async(function: Callable[..., object]) -> bool:
-    """Whether calling it gives a coroutine, as far as can be told before."""
+    """Whether calling the function returns a coroutine, as far as can be known without calling it."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or isinstance(function, type):

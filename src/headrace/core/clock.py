@@ -1,4 +1,4 @@
-"""Time as a contract, so that tests and the simulator can own it."""
+"""The clock as a parameter, so that tests and the simulator can control time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Clock(Protocol):
         ...
 
     def monotonic_ms(self) -> float:
-        """Milliseconds that never go back."""
+        """Milliseconds since an arbitrary moment; they never decrease."""
         ...
 
 
@@ -33,7 +33,7 @@ class WallClock(Clock):
 
 
 class ManualClock(Clock):
-    """A clock that moves only when told to."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self, now_ms: int = 0) -> None:
         self._now_ms = now_ms
@@ -48,7 +48,7 @@ class ManualClock(Clock):
         return float(self._now_ms)
 
     def set_back(self, ms: int) -> None:
-        """Show a wall time so much earlier from now on, as when somebody sets the clock; time doesn't go back."""
+        """Show an earlier wall time from now on, as when somebody sets the clock. Monotonic time isn't affected."""
         self._behind_ms += ms
 
     def advance(self, ms: int) -> None:

@@ -15,7 +15,7 @@ _WHOLE = re.compile(r"[+-]?(\d+(ms|s|m|h|d))+")
 
 
 def to_ms(value: Duration, what: str = "duration", *, minimum: int | None = 0) -> int:
-    """The duration in ms; raises ``DeclarationError`` naming ``what`` when it is none or below ``minimum``."""
+    """Return the duration in ms. Raises ``DeclarationError`` naming ``what`` if it is none, or below ``minimum``."""
     if isinstance(value, bool):
         ms = None
     elif isinstance(value, int):
@@ -39,7 +39,7 @@ def to_ms(value: Duration, what: str = "duration", *, minimum: int | None = 0) -
 
 
 def format_ms(ms: int) -> str:
-    """The shortest text that ``to_ms`` reads back."""
+    """Return a short text that ``to_ms`` reads back: ``90_000`` is ``90s``."""
     for unit, size in reversed(_UNITS_MS.items()):
         if ms and ms % size == 0:
             return f"{ms // size}{unit}"

@@ -1,8 +1,7 @@
-"""The whole error tree, in one place.
+"""All errors that Headrace raises on purpose.
 
-Every error answers three questions: whose fault is it (``fault``), may the same
-call be tried again (``retry``), and what should the reader do next (``hint``).
-The message says what is wrong and where; the hint says the remedy.
+Every error answers three questions: whose fault it is (``fault``), whether the same call may succeed later
+(``retry``), and what to do now (``hint``). The message says what is wrong and where.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ Fault = Literal["user", "data", "environment", "headrace"]
 
 
 class HeadraceError(Exception):
-    """Base of everything Headrace raises on purpose."""
+    """Base class of all errors that Headrace raises on purpose."""
 
     fault: ClassVar[Fault] = "headrace"
     retry: ClassVar[bool] = False
@@ -34,23 +33,23 @@ class HeadraceError(Exception):
 
 
 class DeclarationError(HeadraceError):
-    """The app says something impossible: an unknown column, a duplicate id, a window of zero length."""
+    """The app declares something impossible: an unknown column, a duplicate id, a window of zero length."""
 
     fault = "user"
 
 
 class PlanError(DeclarationError):
-    """The app is well formed, but can't be planned: partition counts that disagree, a cycle, no input."""
+    """The app is well formed but can't be planned: partition counts disagree, or there is a cycle or no input."""
 
 
 class UsageError(HeadraceError):
-    """A command or call was given arguments that make no sense."""
+    """A command or a function was called with arguments that make no sense."""
 
     fault = "user"
 
 
 class UserFunctionError(HeadraceError):
-    """A function of the app raised; the message carries stream, partition, offset and the user's line."""
+    """A function of the app raised. The message names stream, partition and offset, and the line that raised."""
 
     fault = "user"
 
@@ -59,64 +58,64 @@ class UserFunctionError(HeadraceError):
 
 
 class DataError(HeadraceError):
-    """A message can't be read or doesn't fit the declared schema. Its input's ``on_error`` policy decides."""
+    """A message can't be read or doesn't fit the declared schema. Raised if the input's ``on_error`` is ``fail``."""
 
     fault = "data"
 
 
 class FrameError(DataError):
-    """Bytes that should be a frame are not: too short, an unknown kind, an unreadable control body."""
+    """Bytes that should be a frame are none: they are too short, or of an unknown kind, or the body is unreadable."""
 
 
 class CorruptLogError(DataError):
-    """Acknowledged bytes of a durable file fail their checksum. Never skipped, never repaired in silence."""
+    """Acknowledged bytes of a durable file fail their checksum. They are never skipped or repaired silently."""
 
 
-# -- the surroundings are wrong ----------------------------------------------------------------------
+# -- something outside the app is wrong --------------------------------------------------------------
 
 
 class InfrastructureError(HeadraceError):
-    """Something outside the app is missing or full: Java, Spark slots, disk, a server."""
+    """Something outside the app is missing, full or not answering: Java, Spark slots, a disk, a server."""
 
     fault = "environment"
 
 
 class StreamNotFoundError(InfrastructureError):
-    """A stream that should be there isn't. ``StreamExistsError`` is the opposite."""
+    """A stream that should exist doesn't."""
 
 
 class StreamExistsError(InfrastructureError):
-    """A stream can't be created because one of that name is there with another shape."""
+    """A stream can't be created: one of that name exists with other partitions or columns."""
 
 
 class StreamSealedError(InfrastructureError):
-    """An append to a stream that was sealed: it has an end, and the end has been written."""
+    """A write to a sealed stream. A sealed stream has ended and takes no more records."""
 
 
 class TrimmedOffsetError(InfrastructureError):
-    """A read below the oldest kept offset. Never answered by jumping to the oldest in silence."""
+    """A read before the oldest record that is kept. Headrace never skips ahead to that one by itself."""
 
 
 class StorageError(InfrastructureError):
     """A write didn't reach the disk (full, read-only, gone). Nothing was acknowledged.
 
-    Raised with a hint to mend the disk; whoever knows what happens next adds it by ``then``.
+    The hint says how to fix the disk. Callers that know what happens next add it with ``then``.
     """
 
     retry = True
 
     def then(self, what: str) -> Self:
-        """The same error, its hint followed by what happens, or is to be done, when the disk is mended."""
-        self.hint = f"{self.hint or 'see to the disk'}; {what}"
+        """Add to the hint what happens, or what to do, once the disk is fixed; return the error."""
+        self.hint = f"{self.hint or 'check the disk'}; {what}"
         return self
 
 
 class IndeterminateWriteError(InfrastructureError):
-    """A write may or may not have happened. ``StorageError`` means that it did not."""
+    """A write may or may not have happened. (After a ``StorageError`` it has not.)"""
 
 
 class UnavailableError(InfrastructureError):
-    """A server or process isn't answering now; the same call may work later."""
+    """A server or process doesn't answer now. The same call may succeed later."""
 
     retry = True
 
@@ -125,10 +124,10 @@ class UnavailableError(InfrastructureError):
 
 
 class FencedError(HeadraceError):
-    """A newer generation of this task is alive: this one has to stop, and has changed nothing."""
+    """A newer generation of the task has taken over. The older one has to stop; it has changed nothing since."""
 
     fault = "environment"
 
 
 class ProtocolError(HeadraceError):
-    """A rule of the exactly-once protocol is broken: a gap, a frame of an unannounced generation."""
+    """A rule of the exactly-once protocol is broken: a gap between frames, a frame of an unannounced generation."""

@@ -1,12 +1,12 @@
-"""The frame: what every intermediate stream, framed output stream and changelog is made of.
+"""The frame: the record of every intermediate stream, framed output and changelog.
 
 A frame is a 25-byte big-endian header and a body::
 
     kind int8 | producer int32 | generation int32 | version int64 | seq int64 | body
 
-Pure: bytes in, values out. The body of a user frame is opaque here (``serdes`` reads it); the
-body of a control frame is JSON with a ``version`` of its own, 1. Anything unknown is refused with
-an error that says what was found; the caller adds where.
+Pure: bytes in, values out. The body of a user frame is opaque here (``serdes`` reads it). The body of a control frame
+is JSON and has a format ``version`` of its own, 1. Anything unknown is refused with an error that says what was found;
+the caller adds where.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ HEADER_SIZE = HEADER.size
 CONTROL_VERSION = 1
 
 END_VERSION = 2**63 - 1
-"""END of PROTOCOL terms: no version follows."""
+"""The version after the last one: no version follows."""
 
 UNVERSIONED = -1
-"""The version of a frame that no checkpoint governs (a plain writer, an at-least-once app)."""
+"""The version of a frame that belongs to no checkpoint (of a plain writer or an at-least-once app)."""
 
 Bytes = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """What a frame is. 0 to 4 travel in streams, 16 to 18 in changelogs."""
+    """What a frame carries. Kinds 0 to 4 are found in streams, 16 to 18 in changelogs."""
 
     USER = 0
     WATERMARK = 1
@@ -50,7 +50,10 @@ _KINDS = {int(kind): kind for kind in Kind}
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who wrote a frame, in which life (generation), for which checkpoint (version), as its how-manieth (seq)."""
+    """Who wrote a frame, in which generation, and for which checkpoint version.
+
+    ``seq`` numbers the frames that the producer has written to the partition.
+    """
 
     kind: Kind
     producer: int = 0
@@ -60,7 +63,7 @@ class Header:
 
 
 class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What all control bodies share; ``version`` is the body format's."""
+    """The fields of all control messages. ``version`` is the format of the body."""
 
     version: int = CONTROL_VERSION
     task_name: str
@@ -68,10 +71,10 @@ class _Control(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Watermark(_Control, frozen=True, kw_only=True, omit_defaults=True):
-    """The task has seen everything older than ``timestamp`` (event time, ms).
+    """The task will send nothing older than ``timestamp`` (event time, ms).
 
-    ``idle`` says that its inputs have been silent for their stated timeout: until it speaks again
-    it holds nobody back. The field is absent unless true.
+    ``idle``: its inputs have sent nothing for their idle timeout. Until its next watermark it holds no reader back.
+    The field is absent unless true.
     """
 
     version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)
@@ -80,7 +83,7 @@ class Watermark(_Control, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EndOfStream(_Control, frozen=True, kw_only=True):
-    """The task will write nothing more to this stream."""
+    """The task writes nothing more to this stream."""
 
     stream_id: str
 
@@ -92,10 +95,10 @@ class Checkpoint(_Control, frozen=True, kw_only=True):
 
 
 class Restore(_Control, frozen=True, kw_only=True, omit_defaults=True):
-    """A new generation: committed through ``seq`` of the partition at the header's version; the rest is void.
+    """A new generation starts. Frames up to ``seq`` are committed, as of the header's version; later ones are void.
 
-    ``committed_by`` is the generation that made that commit, absent when there is none. A reader that begins in
-    mid-stream needs it to tell committed frames from late copies of void ones.
+    ``committed_by`` is the generation that made that commit; the field is absent if there is none. A reader that
+    starts in the middle of the stream needs it to distinguish committed frames from late copies of void ones.
     """
 
     version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)
@@ -118,26 +121,26 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def kind_of(message: ControlMessage) -> Kind:
-    """The frame kind that carries this control message."""
+    """Return the kind of frame that carries this control message."""
     return _KIND[type(message)]
 
 
 def encode(header: Header, body: Bytes = b"") -> bytes:
-    """One frame as bytes."""
+    """Return a frame as bytes."""
     return HEADER.pack(header.kind, header.producer, header.generation, header.version, header.seq) + bytes(body)
 
 
 def encode_control(header: Header, message: ControlMessage) -> bytes:
-    """A control frame; the header's kind must be the message's."""
+    """Return a control frame as bytes. The header's kind must be the message's."""
     if header.kind is not _KIND[type(message)]:
         raise ValueError(f"a {type(message).__name__} doesn't belong in a frame of kind {header.kind.name}")
     return encode(header, _ENCODER.encode(message))
 
 
 def decode_header(data: Bytes) -> Header:
-    """The header of a frame; raises ``FrameError`` for what isn't one."""
+    """Return the header of a frame. Raises ``FrameError`` if the bytes are no frame."""
     if len(data) < HEADER_SIZE:
-        raise FrameError(f"a frame has at least {HEADER_SIZE} bytes, this has {len(data)}")
+        raise FrameError(f"a frame has at least {HEADER_SIZE} bytes, this one has {len(data)}")
     number, producer, generation, version, seq = HEADER.unpack_from(data)
     kind = _KINDS.get(number)
     if kind is None:
@@ -150,12 +153,12 @@ def decode_header(data: Bytes) -> Header:
 
 
 def body_of(data: Bytes) -> memoryview:
-    """The body, without a copy."""
+    """Return the body of a frame without copying it."""
     return memoryview(data)[HEADER_SIZE:]
 
 
 def decode_control(kind: Kind, body: Bytes) -> ControlMessage:
-    """The control message in a body; raises ``FrameError`` when it isn't one of a known format version."""
+    """Return the control message in a body. Raises ``FrameError`` if it is unreadable or of an unknown format."""
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise FrameError(f"a frame of kind {kind.name} carries no control message")

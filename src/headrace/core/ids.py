@@ -1,4 +1,4 @@
-"""The nouns that name things: streams, partitions, tasks, offsets. Frozen, ordered, printable."""
+"""Ids of streams, partitions and tasks, and offsets. Ids are immutable, ordered and printable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing_extensions import override
 from headrace.core.errors import DeclarationError
 
 Offset = int
-"""A place in one partition. Systems decide what it counts; it only ever grows. The *next* offset to read."""
+"""A place in one partition; it only grows. The system decides what it counts. A position is the *next* one to read."""
 
 ProducerId = NewType("ProducerId", int)
 """int32, unique for each (app, stage, task); 0 is a writer outside any app."""
@@ -20,7 +20,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def check_id(what: str, text: str) -> str:
-    """Return ``text`` if it may name something durable, else raise: it ends up in file and topic names."""
+    """Return ``text`` if it may be an id, else raise ``DeclarationError``. Ids become names of files and topics."""
     if not isinstance(text, str) or not _ID.fullmatch(text):
         raise DeclarationError(
             f"{what} {text!r} is not a usable id",
@@ -42,21 +42,21 @@ class StreamId:
 
     @classmethod
     def parse(cls, text: str, default_system: str = "log") -> StreamId:
-        """Read ``system.name``; a text without a dot is a name in ``default_system``."""
+        """Parse ``system.name``. A text without a dot is a name in ``default_system``."""
         system, dot, name = text.partition(".")
         return cls(system, name) if dot else cls(default_system, text)
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class SSP:
-    """System, stream, partition: the unit that has an order and offsets."""
+    """System, stream, partition: the unit within which messages have an order and offsets."""
 
     stream: StreamId
     partition: int
 
     @override
     def __hash__(self) -> int:
-        # Every envelope is looked up by its partition: no call of another hash in Python, as the generated one makes.
+        # Called for every envelope. The generated method would call the hash of StreamId, which is Python too.
         return hash((self.stream.name, self.partition))
 
     @override
@@ -65,19 +65,19 @@ class SSP:
 
     @classmethod
     def of(cls, stream: str, partition: int) -> SSP:
-        """The partition of a stream that is given as text, ``system.name``."""
+        """Return a partition of the stream ``system.name``."""
         return cls(StreamId.parse(stream), partition)
 
     @classmethod
     def parse(cls, text: str) -> SSP:
-        """Read what ``str`` wrote."""
+        """Parse what ``str`` returns."""
         stream, _, rest = text.rpartition("[")
         return cls(StreamId.parse(stream), int(rest.removesuffix("]")))
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class TaskName:
-    """One stage on one partition group, written ``<stage>/<n>``."""
+    """A task: one stage on one partition group, written ``<stage>/<n>``."""
 
     stage: str
     number: int
@@ -88,6 +88,6 @@ class TaskName:
 
     @classmethod
     def parse(cls, text: str) -> TaskName:
-        """Read what ``str`` wrote."""
+        """Parse what ``str`` returns."""
         stage, _, number = text.rpartition("/")
         return cls(stage, int(number))

@@ -1,4 +1,4 @@
-"""When to try again what failed, and when to give up. Pure: the caller has the clock and draws the chance."""
+"""When to repeat a failed call and when to give up. Pure: the caller has the clock and draws the random number."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing_extensions import override
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """At most ``attempts`` in all (None: for ever), with pauses that double from ``first_ms`` to ``longest_ms``."""
+    """At most ``attempts`` attempts (None: no limit), with pauses that double from ``first_ms`` to ``longest_ms``."""
 
     attempts: int | None
     first_ms: float
     longest_ms: float
 
     def pause_ms(self, failures: int, chance: float) -> float | None:
-        """How long to wait after so many failures in a row (from 1 on); None: give up.
+        """Return how long to wait after this many failures in a row (1 or more); None: give up.
 
-        ``chance`` is drawn evenly from [0, 1). Half of each pause is left to it: those who lost a server together must
-        not come back together.
+        ``chance`` is a random number from [0, 1). It decides about half of each pause, so that clients that lost a
+        server together don't return together.
         """
         if self.attempts is not None and failures >= self.attempts:
             return None
@@ -30,7 +30,7 @@ class Retry:
     def __str__(self) -> str:
         match self.attempts:
             case None:
-                return "tried for ever"
+                return "tried forever"
             case 1:
                 return "tried once"
             case attempts:

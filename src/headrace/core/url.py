@@ -1,4 +1,4 @@
-"""A URL that may hold a password, and never shows it: not in a plan, an error, a log or a traceback."""
+"""A URL that may contain a password and never shows it: not in plans, errors, log lines or tracebacks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def hide_passwords(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SecretUrl:
-    """A URL. ``text`` is all of it; printed, its password is ``***``."""
+    """A URL. ``text`` is the whole of it. ``str`` and ``repr`` show ``***`` in place of the password."""
 
     text: str
 
     @property
     def scheme(self) -> str:
-        """What stands before the first colon, in lower case."""
+        """The part before the first colon, in lower case."""
         return self.text.partition(":")[0].lower()
 
     @override
@@ -41,7 +41,7 @@ class SecretUrl:
         netloc = f"{name}{colon}{_HIDDEN if colon else ''}{at}{place}"
         options = [(k, _HIDDEN if k.lower() in _SECRET_OPTIONS else v) for k, v in _options(url)]
         query = urlencode(options, safe="*/")
-        if not netloc:  # its slashes would be lost: sqlite:///data.db
+        if not netloc:  # urlunsplit would drop the slashes of sqlite:///data.db
             return self.text.partition("?")[0] + (f"?{query}" if query else "")
         return urlunsplit((url.scheme, netloc, url.path, query, url.fragment))
 
@@ -50,7 +50,7 @@ class SecretUrl:
         return f"{type(self).__name__}({str(self)!r})"
 
     def clean(self, message: str) -> str:
-        """A message of somebody else's, without the secrets of this URL."""
+        """Return a message of a third party with the secrets of this URL replaced by ``***``."""
         for secret in sorted(self._secrets(), key=len, reverse=True):
             message = message.replace(secret, _HIDDEN)
         return message

@@ -1,1 +1,1 @@
-"""What an app must remember outside its streams (generations, startpoints): small, versioned values."""
+"""What an app must remember outside its streams (generations): small values with versions."""

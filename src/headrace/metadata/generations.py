@@ -1,8 +1,8 @@
-"""Generations: the fencing number of a task, issued one by one, never twice.
+"""Issue generations, the numbers that fence off older copies of a task. No number is issued twice.
 
-They live in the metadata store and not in the driver's memory: a second driver, or one that was restarted,
-would issue the same numbers again, and two incarnations of one generation can't be told apart. Who may ask
-for one is the coordinator's business.
+They are kept in the metadata store, not in the driver's memory. Otherwise a second driver, or one that was restarted,
+would issue the same numbers again, and nothing could distinguish two incarnations of one generation. The coordinator
+decides who may ask for one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DECODER = msgspec.json.Decoder(_Record)
 
 
 class Generations:
-    """The generations of one app's tasks. All deployments of the app share them."""
+    """The generations of an app's tasks. All deployments of the app share them."""
 
     def __init__(self, store: MetadataStore, app: str) -> None:
         self._store = store
@@ -48,9 +48,9 @@ class Generations:
         self._namespace = f"generations/{app}"
 
     def issue(self, tasks: Sequence[TaskName]) -> dict[TaskName, int]:
-        """The next generation of each of ``tasks``: 1 at first, higher than every one issued before.
+        """Return a new generation for each of ``tasks``: 1 at first, later higher than any issued before.
 
-        Raises what may be tried again: ``StorageError`` or ``UnavailableError``.
+        Raises ``StorageError`` or ``UnavailableError``; after either, the call may be repeated.
         """
         issued: dict[TaskName, int] = {}
         missing = list(dict.fromkeys(tasks))
@@ -70,13 +70,13 @@ class Generations:
                     "another driver took the same generations; trying the next", app=self._app, tasks=len(missing)
                 )
         raise UnavailableError(
-            f"others took every generation of {', '.join(map(str, missing))} of app {self._app!r}"
-            f" that was tried for, {_MOST_ATTEMPTS} times in a row",
+            f"other drivers took each generation of {', '.join(map(str, missing))} of app {self._app!r}"
+            f" first, {_MOST_ATTEMPTS} times in a row",
             hint="find out which other drivers run this app",
         )
 
     def latest(self) -> dict[TaskName, int]:
-        """The latest generation of every task that has one."""
+        """Return the latest generation of every task that has one."""
         entries = self._store.scan(self._namespace)
         return {TaskName.parse(key): self._read(key, entry) for key, entry in entries.items()}
 
@@ -84,9 +84,9 @@ class Generations:
         try:
             return self._store.put_each_if(self._namespace, puts)
         except IndeterminateWriteError as error:
-            # If it was written, those numbers are skipped, and no harm is done: the next call gives higher ones.
+            # If it was written, these numbers are skipped, which does no harm: the next call returns higher ones.
             raise StorageError(
-                f"no generations could be issued for app {self._app!r}: {error.message}",
+                f"can't issue generations for app {self._app!r}: {error.message}",
                 hint="make room on the disk of the metadata store",
             ) from error
 
@@ -108,7 +108,7 @@ class Generations:
             raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
         if record.version != FORMAT:
             raise DataError(
-                f"{where} is of format {record.version}; this Headrace knows {FORMAT}",
+                f"{where} is of format {record.version}; this Headrace reads {FORMAT}",
                 hint="use the Headrace that wrote it, or a newer one",
             )
         return record.generation

@@ -1,8 +1,8 @@
-"""The metadata store in one SQLite file: the default, for any number of processes on one machine.
+"""The metadata store in an SQLite file: the default, for any number of processes on one machine.
 
-Writes are transactions that take the write lock at once, so a compare-and-set never fails half-way. The file
-is in write-ahead mode (readers don't wait for writers) with a synced commit: a generation that was handed out
-must not be handed out again after a power cut. Every call may block for the busy timeout, no longer.
+A write transaction takes the write lock at its start, so a compare-and-set never fails halfway. The file is in
+write-ahead mode, so readers don't wait for writers. Commits are synced: a generation that was issued must not be issued
+again after a power cut. A call blocks for the busy timeout at most.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from headrace.metadata.store import Entry, MetadataStore, Put, Version
 FORMAT = 1
 """Version of the tables, kept in the file's ``user_version``."""
 
-_APPLICATION_ID = 0x48524D44  # "HRMD" in the file's header: tells ours from any other SQLite file
+_APPLICATION_ID = 0x48524D44  # "HRMD" in the file's header: distinguishes our files from other SQLite files
 
 _TABLES = (
     "CREATE TABLE entries (namespace TEXT, key TEXT, value BLOB NOT NULL, version INTEGER NOT NULL,"
     " PRIMARY KEY (namespace, key)) WITHOUT ROWID",
-    # One counter for the whole file: a version is never used twice, so a deleted key that comes back
-    # can't be mistaken for the one that was read before.
+    # One counter for the whole file: no version is used twice, so a key that was deleted and set again can't be
+    # mistaken for the one that was read before.
     "CREATE TABLE last_version (version INTEGER NOT NULL)",
     "INSERT INTO last_version VALUES (0)",
 )
@@ -52,7 +52,7 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteMetadata(MetadataStore):
-    """A handle on the file. Threads may share it; a forked process must open its own."""
+    """A handle on the file. Threads may share it; a forked process has to open its own."""
 
     def __init__(self, path: Path, busy_timeout_ms: int = 5000) -> None:
         self._path = path
@@ -65,9 +65,9 @@ class SqliteMetadata(MetadataStore):
         except (OSError, sqlite3.Error) as error:
             raise StorageError(
                 f"can't create the metadata store {path}: {error}",
-                hint="check that the home folder is one, is writable, and that its disk isn't full",
+                hint="check that the home is a folder and writable, and that its disk isn't full",
             ) from error
-        with self._told("open"):
+        with self._translated("open"):
             self._connection = sqlite3.connect(
                 path, timeout=busy_timeout_ms / 1000, isolation_level=None, check_same_thread=False
             )
@@ -129,28 +129,28 @@ class SqliteMetadata(MetadataStore):
             )
         if found != FORMAT:
             raise InfrastructureError(
-                f"the metadata store {self._path} is of format {found}; this Headrace knows {FORMAT}",
+                f"the metadata store {self._path} is of format {found}; this Headrace reads {FORMAT}",
                 hint="use the Headrace that wrote it, or a newer one",
             )
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._told("read"):
+        with self._lock, self._translated("read"):
             yield self._open_connection()
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             connection = self._open_connection()
-            with self._told("write"):
+            with self._translated("write"):
                 began = time.monotonic()
                 connection.execute("BEGIN IMMEDIATE")
                 if (waited := time.monotonic() - began) > _SLOW_S:
                     _log.warning("waited for the metadata store's lock", path=str(self._path), seconds=round(waited, 1))
             try:
-                with self._told("write"):
+                with self._translated("write"):
                     yield connection
-                with self._told("commit"):
+                with self._translated("commit"):
                     connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -161,16 +161,16 @@ class SqliteMetadata(MetadataStore):
         if self._connection is None:
             raise UnavailableError(f"the metadata store {self._path} was closed")
         if os.getpid() != self._pid:
-            # SQLite's locks don't survive a fork: going on would risk the file.
+            # SQLite's locks don't survive a fork: continuing could damage the file.
             raise UnavailableError(
                 f"the metadata store {self._path} was opened by process {self._pid}, this is {os.getpid()}",
-                hint="open it anew in each process",
+                hint="open it again in each process",
             )
         return self._connection
 
     @contextmanager
-    def _told(self, action: str) -> Iterator[None]:
-        """Errors of SQLite as errors of ours: what went wrong, where, and whether a retry helps."""
+    def _translated(self, action: str) -> Iterator[None]:
+        """Raise errors of SQLite as ours, which say what went wrong, where, and whether a retry helps."""
         try:
             yield
         except sqlite3.Error as error:
@@ -182,12 +182,12 @@ class SqliteMetadata(MetadataStore):
         if code in _BUSY:
             return UnavailableError(
                 f"{what}: another process has kept it locked for {self._busy_timeout_ms} ms",
-                hint="find the process that holds it (a stuck command, a backup); then try again",
+                hint="find the process that holds the lock (a stuck command, a backup); then try again",
             )
         if code in _DAMAGED:
             return DataError(
                 f"{what}: the file is damaged or isn't an SQLite file ({error})",
-                hint="restore it from a backup; without it, generations would be issued twice",
+                hint="restore it from a backup; a new file would issue generations a second time",
             )
         if action == "commit" and code == sqlite3.SQLITE_IOERR:
             return IndeterminateWriteError(f"{what}: {error}; the change may or may not be there")
@@ -195,9 +195,10 @@ class SqliteMetadata(MetadataStore):
 
 
 def _create(path: Path) -> None:
-    """Make the file if it isn't there: aside, and then linked into place.
+    """Create the file if it doesn't exist: under another name, then linked into place.
 
-    The switch to write-ahead mode can't wait for others that do the same; so nobody sees the file before it.
+    Two processes can't switch one file to write-ahead mode at the same time. So no other process sees the file before
+    the switch.
     """
     if path.exists():
         return
@@ -205,7 +206,7 @@ def _create(path: Path) -> None:
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
-            connection.execute("PRAGMA synchronous = OFF")  # nobody sees the file before it is on the disk, below
+            connection.execute("PRAGMA synchronous = OFF")  # no other process sees the file before the fsync below
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("BEGIN IMMEDIATE")
             for statement in _TABLES:
@@ -215,7 +216,7 @@ def _create(path: Path) -> None:
             connection.execute("COMMIT")
         with draft.open("rb+") as file:
             os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first: its file is as good
+        with suppress(FileExistsError):  # another process was first; its file is just as good
             os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)

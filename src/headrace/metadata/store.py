@@ -1,9 +1,8 @@
-"""The metadata store's contract: namespaced keys, versioned values, compare-and-set. And the memory store.
+"""The metadata store's contract (namespaces, versioned values, compare-and-set), and the store in memory.
 
-What several processes must agree on (the generation of a task, a startpoint that is written while the app
-runs) goes through ``put_if``: whoever read the latest value wins, everybody else reads again. Values are few
-and small. ``headrace.testing.metadata_contract.check_metadata`` holds every implementation to what stands
-here; the memory store is the reference.
+What several processes must agree on, such as a task's generation, is written with ``put_if``: the writer that read the
+latest value wins, all others read again. Values are few and small.
+``headrace.testing.metadata_contract.check_metadata`` checks an implementation; the memory store is the reference.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from headrace.core.errors import UnavailableError
 from headrace.core.log import logger
 
 Version = int
-"""The version of a value. Above 0, and never used twice in a store, not even after a delete."""
+"""The version of a value. Above 0, and never used twice in a store, even after a delete."""
 
 _MOST_ATTEMPTS = 1000
 
@@ -26,14 +25,14 @@ _log = logger(__name__)
 
 
 class Entry(NamedTuple):
-    """A value and the version to name when it is to be replaced."""
+    """A value, and the version to give when replacing it."""
 
     value: bytes
     version: Version
 
 
 class Put(NamedTuple):
-    """Set ``key`` to ``value`` if it stands at ``expected``; None: if it isn't there."""
+    """Set ``key`` to ``value`` if its version is ``expected``; None: if the key doesn't exist."""
 
     key: str
     value: bytes
@@ -41,44 +40,44 @@ class Put(NamedTuple):
 
 
 class MetadataStore(Protocol):
-    """Namespaced key-value with compare-and-set. Threads may share a handle.
+    """Keys and values in namespaces, with compare-and-set. Threads may share a handle.
 
-    A call that returned is durable and seen by every later call of anybody. All of them may raise
-    ``UnavailableError`` (nothing happened; try again) and ``StorageError``; writes also
+    What a call has written when it returns is durable, and every later call of any process sees it. All methods may
+    raise ``UnavailableError`` (nothing happened; try again) and ``StorageError``; writes also
     ``IndeterminateWriteError``.
     """
 
     def get(self, namespace: str, key: str) -> Entry | None:
-        """The value and its version; None when there is none."""
+        """Return the value and its version; None if the key doesn't exist."""
         ...
 
     def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
-        """Set the value if it stands at ``expected`` (None: if absent). Its new version; None if it lost."""
+        """Set the value if its version is ``expected`` (None: if absent). Return the new version, or None."""
         ...
 
     def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
-        """Several ``put_if``, each judged alone, for the price of one: the answers in their order."""
+        """Do several ``put_if``, each by itself, at the cost of one. Return their results in order."""
         ...
 
     def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        """Delete the key if it stands at ``expected``; False when it doesn't, or isn't there."""
+        """Delete the key if its version is ``expected``. Return False if it isn't, or if the key doesn't exist."""
         ...
 
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
-        """All keys of the namespace that begin with ``prefix``, sorted; one consistent moment of it."""
+        """Return all keys of the namespace that begin with ``prefix``, sorted, as of one moment."""
         ...
 
     def close(self) -> None:
-        """Release what this handle holds. Idempotent."""
+        """Release the handle's resources. Idempotent."""
         ...
 
 
 def update(
     store: MetadataStore, namespace: str, key: str, change: Callable[[bytes | None], bytes | None]
 ) -> bytes | None:
-    """Replace a value by what ``change`` makes of it, whatever others do meanwhile; return what stands now.
+    """Replace a value by ``change(value)``, whatever other processes do meanwhile; return the new value.
 
-    ``change`` is given None for a key that isn't there, and returns None to delete. It may be called again.
+    ``change`` gets None if the key doesn't exist, and returns None to delete it. It may be called several times.
     """
     for _ in range(_MOST_ATTEMPTS):
         entry = store.get(namespace, key)
@@ -91,13 +90,13 @@ def update(
             return new
         _log.debug("somebody else changed the value; trying again", namespace=namespace, key=key)
     raise UnavailableError(
-        f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was read",
-        hint="find out who writes it all the time",
+        f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was being replaced",
+        hint="find out which process keeps writing it",
     )
 
 
 class MemoryMetadata(MetadataStore):
-    """The reference: lives in one process and is gone with it. ``close`` keeps what is in it."""
+    """The reference implementation, in the memory of one process. ``close`` keeps the contents."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str], Entry] = {}

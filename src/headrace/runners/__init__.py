@@ -1,1 +1,1 @@
-"""What runs a plan: this process, or long-lived containers on Spark."""
+"""Run a plan: in this process, or in long-lived containers on Spark."""

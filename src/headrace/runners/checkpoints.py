@@ -1,8 +1,8 @@
-"""What the tasks of apps have committed, read from their changelogs and folders, whether they run or not.
+"""Read what the tasks of apps have committed from their changelogs and folders, whether the apps run or not.
 
-Nothing is opened that a running task has locked: the last commit that counts stands in the changelog, and of local
-state and snapshots just the files are looked at. Reading begins at the newest snapshot that fits, else at the
-changelog's beginning.
+Nothing is opened that a running task has locked. The last commit that counts is in the changelog; of local state and
+snapshots only the sizes of files are read. Reading starts at the newest snapshot that fits, else at the changelog's
+beginning.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _log = logger(__name__)
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the answers share: they are printed as JSON."""
+    """Base class of the results, which commands print as JSON."""
 
 
 class Position(_Part, frozen=True, kw_only=True):
-    """Where a task reads on in one input partition, and how far that is behind its end (None: unknown)."""
+    """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown)."""
 
     stream: str
     partition: int
@@ -56,7 +56,7 @@ class Output(_Part, frozen=True, kw_only=True):
 
 
 class SnapshotFacts(_Part, frozen=True, kw_only=True):
-    """A snapshot: the commit it holds, and what it takes on disk (files that it shares with the state included)."""
+    """A snapshot: its commit, and its size on disk, including files that it shares with the state."""
 
     offset: Offset
     generation: int
@@ -65,11 +65,11 @@ class SnapshotFacts(_Part, frozen=True, kw_only=True):
 
 
 class TaskCheckpoint(_Part, frozen=True, kw_only=True):
-    """The last commit of one task that counts, and what is kept for it.
+    """The last commit of a task that counts, and what is kept for it.
 
-    ``generation`` made the commit; ``current_generation`` is the newest one that has begun. Without a commit
-    ``version`` is None. ``age_ms`` is how long the changelog has not been written. ``problem`` says why nothing
-    is known.
+    ``generation`` made the commit; ``current_generation`` is the newest one that has started. ``version`` is None
+    without a commit. ``age_ms`` is the time since the changelog was last written. ``problem`` says why nothing else is
+    known.
     """
 
     app: str
@@ -85,18 +85,18 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     changelog: str = ""
     changelog_bytes: int = 0
     changes_bytes: int = 0
-    """How much of the changelog has come since the last commit, or since the fence of a restart."""
+    """How much of the changelog was written after the last commit, or after the fence of a restart."""
     state_bytes: int = 0
     snapshots: tuple[SnapshotFacts, ...] = ()
     problem: str | None = None
 
 
 def apps_with_checkpoints(home: Path) -> list[str]:
-    """The apps that have committed something on this home, or have tried to."""
+    """Return the apps that have ever run on this home."""
     found: set[str] = set()
     for stream in _embedded_log(home).admin().list():
         words = stream.removesuffix(_CHANGELOG).split("-") if stream.endswith(_CHANGELOG) else []
-        # Both an app's name and a stage's may hold dashes; the tasks that were given generations decide.
+        # The names of apps and stages may both contain dashes. Tasks that were granted generations resolve that.
         for n in range(1, len(words)):
             app, stage = "-".join(words[:n]), "-".join(words[n:])
             if any(task.stage == stage for task in _tasks(home, app)):
@@ -105,13 +105,13 @@ def apps_with_checkpoints(home: Path) -> list[str]:
 
 
 def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
-    """The checkpoints of an app's tasks, or of one; raises ``UsageError`` when there is no such app or task."""
+    """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
     tasks = _tasks(home, app)
     if not tasks:
         known = ", ".join(apps_with_checkpoints(home))
         raise UsageError(
             f"app {app!r} has never run on {home}",
-            hint=f"there are checkpoints of {known}" if known else "name the home folder that it uses with --home",
+            hint=f"apps that have: {known}" if known else "name the home folder that it uses with --home",
         )
     wanted = [name for name in tasks if task in (None, str(name))]
     if not wanted:
@@ -200,7 +200,7 @@ def _read(system: LogSystem, ssp: SSP, extent: Extent, snapshots: Sequence[Snaps
 
 
 def _oldest_commit(system: LogSystem, ssp: SSP, extent: Extent) -> LocalCheckpoint | None:
-    """A changelog is trimmed at a commit, which is then where to begin; one that is whole begins with a fence."""
+    """Return the commit that the changelog was trimmed at. One that was never trimmed begins with a fence: None."""
     for offset, header, _ in _records(system, ssp, extent.oldest, extent.upcoming):
         if header.kind is Kind.COMMIT:
             return LocalCheckpoint(offset, header.generation, header.version)
@@ -242,7 +242,7 @@ def _records(system: LogSystem, ssp: SSP, start: Offset, end: Offset) -> Iterato
         while consumer.position(ssp) < end:
             polled = consumer.poll([ssp], _READ_BYTES)
             if not polled:
-                return  # what is left is the unfinished end of an append
+                return  # the rest is an unfinished append
             for records in polled:
                 if isinstance(records, Records):
                     for offset, payload in zip(records.offsets, records.payloads, strict=True):
@@ -255,7 +255,7 @@ def _records(system: LogSystem, ssp: SSP, start: Offset, end: Offset) -> Iterato
 
 
 def _lag(system: LogSystem, stream: str, partition: int, offset: Offset | None) -> int | None:
-    """How far a position in the embedded log is behind its end; of other systems nothing is known here."""
+    """Return the distance from a position in the embedded log to its end. Of other systems nothing is known here."""
     name = StreamId.parse(stream)
     admin = system.admin()
     if name.system != "log" or offset is None or admin.describe(name.name) is None:

@@ -1,8 +1,8 @@
-"""Ctrl-C (SIGINT) and SIGTERM from the first moment of a run: the first one drains, as soon as there is what to drain.
+"""Ctrl-C (SIGINT) and SIGTERM during a run: the first one drains the app, as soon as there is something to drain.
 
-An exception out of a signal handler is lost where Python can't raise it (a finalizer, a callback of the import system),
-and in the middle of the start of Spark it leaves half of Spark behind. So a handler only notes here, and who starts
-things looks. The second signal raises ``KeyboardInterrupt``, as usual.
+An exception from a signal handler is lost where Python can't raise it (in a finalizer or a callback of the import
+system), and while Spark starts it would leave a half-started Spark behind. So the handler only sets a flag, which the
+code that starts things looks at. The second signal raises ``KeyboardInterrupt``, as usual.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While entered, in the main thread, SIGINT and SIGTERM are answered here; in other threads nothing changes.
+    """Handles SIGINT and SIGTERM while entered. Has no effect outside the main thread.
 
-    ``said_at_start`` is written to stderr when the first signal comes before ``drain_by``.
+    ``said_at_start`` is written to stderr if the first signal comes before ``drain_by`` was called.
     """
 
     def __init__(self, said_at_start: str = "") -> None:
@@ -41,7 +41,7 @@ class Interrupts:
             signal.signal(number, handler)
 
     def drain_by(self, drain: Callable[[], None]) -> None:
-        """From now on the first signal calls ``drain``; one that came before calls it now."""
+        """Have the first signal call ``drain``. If it has come already, call it now."""
         self._drain = drain
         if self.requested:
             drain()
@@ -53,5 +53,5 @@ class Interrupts:
         if self._drain is not None:
             self._drain()
         elif self._said_at_start:
-            with suppress(OSError):  # a terminal that is gone
+            with suppress(OSError):  # the terminal is gone, so there is nobody to tell
                 os.write(2, f"{self._said_at_start}\n".encode())

@@ -1,6 +1,6 @@
-"""One line that says how a running app is doing: on a terminal it is rewritten, elsewhere it comes now and then.
+"""One line about a running app. On a terminal the line is rewritten, elsewhere a new one is printed now and then.
 
-Used from the thread that watches the app; nothing here blocks, keeps time by itself or starts a thread.
+Used by the thread that watches the app. Nothing here blocks, starts a thread or sets a timer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Fed snapshots as often as there are some, it prints one when it is time. ``close`` leaves the line behind."""
+    """Takes snapshots at any rate and prints one when it is time. ``close`` leaves the last line where it is."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ProgressLine:
         self._shown: AppStatus | None = None
 
     def __call__(self, status: AppStatus) -> None:
-        """Take a snapshot, and print it if it is time or the app's state has changed."""
+        """Take a snapshot; print it if it is time, or if the app's state has changed."""
         now = self._clock()
         changed = self._last is None or self._last.state != status.state
         self._last = status
@@ -46,7 +46,7 @@ class ProgressLine:
             self._print(status)
 
     def close(self) -> None:
-        """Print the last snapshot if it wasn't, and end the line, so that what comes next has one of its own."""
+        """Print the last snapshot, unless it has been, and end the line."""
         if self._last is not None and self._last is not self._shown:
             self._print(self._last)
         if self._terminal and self._last is not None:
@@ -66,20 +66,20 @@ class ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # The terminal is gone. The app goes on: that nobody watches is no reason to fail.
+            # The terminal is gone, so there is nowhere to report that. The app continues without progress.
             self._terminal, self._interval_s = False, float("inf")
 
 
 def describe(status: AppStatus) -> str:
-    """``page-views running  52,310 msg/s  views 12:00:07 lag 1,024  per-10s 12:00:05 lag 0``."""
-    if status.drained and status.state == "finished":  # its tasks are over, its streams needn't be
+    """Return ``page-views running  52,310 msg/s  views 12:00:07 lag 1,024  per-10s 12:00:05 lag 0``."""
+    if status.drained and status.state == "finished":  # its tasks have ended; its streams may not have
         return f"{status.app} drained"
     total = sum(stage.rows_per_second for stage in status.stages)
     return "  ".join([f"{status.app} {status.state}", f"{total:,.0f} msg/s", *map(_stage, status.stages)])
 
 
 def time_of(watermark: int | None) -> str:
-    """A watermark as the time of day it stands for (UTC), ``-`` before there is one, ``end`` behind the last."""
+    """Return a watermark as a time of day (UTC), ``-`` before the first one, ``end`` after the last one."""
     if watermark is None:
         return "-"
     try:
@@ -89,7 +89,7 @@ def time_of(watermark: int | None) -> str:
 
 
 def lag_of(lag: int | None) -> str:
-    """A lag, ``?`` where it isn't known."""
+    """Return a lag as text, ``?`` if it is unknown."""
     return "?" if lag is None else f"{lag:,}"
 
 
@@ -108,7 +108,7 @@ _SET_ASIDE = {
 
 
 def set_aside(status: AppStatus) -> str:
-    """What became of messages that did not take part, to be said at the end; empty when all did."""
+    """Return what became of messages that had no effect, for the last line of a run; empty if there were none."""
     sums = {words: sum(task.counters.get(counter, 0) for task in status.tasks) for counter, words in _SET_ASIDE.items()}
     parts = [f"{count:,} {words}" for words, count in sums.items() if count]
     return f"; messages {', '.join(parts)}" if parts else ""

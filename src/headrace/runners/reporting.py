@@ -1,4 +1,4 @@
-"""What a task's host tells the coordinator: a snapshot, taken on the run-loop thread."""
+"""A task's status for the coordinator: a snapshot, taken on the run-loop thread."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.host.task_host import TaskHost
 
 LATE_INTERVALS, LATE_MS = 3, 2000
-"""A version is overdue when so many checkpoint intervals, and so long, have passed since the last one."""
+"""A version is overdue when this many checkpoint intervals plus ``LATE_MS`` have passed since the last commit."""
 
 
 def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
-    """How this task is doing now."""
+    """Return the task's present status."""
     inputs = {str(ssp): _input(host, ssp) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
@@ -62,7 +62,7 @@ def _counters(host: TaskHost) -> dict[str, int]:
 
 
 def overdue(host: TaskHost, now_ms: float) -> int:
-    """How long ago the last commit was (or the start), when that is longer than it should be; else 0."""
+    """Return how long ago the last commit (or the start) was if that is too long ago, else 0."""
     since = now_ms - (host.started_ms if host.committed_ms is None else host.committed_ms)
     late = since > LATE_INTERVALS * host.plan.graph.settings.checkpoint_interval_ms + LATE_MS
     return int(since) if late and not host.finished else 0

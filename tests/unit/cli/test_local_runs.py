@@ -22,7 +22,7 @@ def test_a_local_run_shows_and_a_second_one_is_refused(cli: Cli, home: Path) -> 
         (status,) = cli("status", "shop", "--json").json()
         assert status["state"] == "running"
         assert [container["state"] for container in status["containers"]] == ["running"]
-        with pytest.raises(UsageError, match="app 'shop' is running already with all stages"):
+        with pytest.raises(UsageError, match="app 'shop' is already running with all stages"):
             shop.app.run(local=True, progress=False)
         assert cli("status", "shop").code == 0
     assert cli("status", "shop").code == 1

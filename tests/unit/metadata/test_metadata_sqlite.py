@@ -34,7 +34,7 @@ def test_where_no_file_can_be_made_the_error_says_so(tmp_path, name):
     (tmp_path / "a-file").write_text("")
     with pytest.raises(StorageError, match="can't create the metadata store") as caught:
         SqliteMetadata(tmp_path / name)
-    assert caught.value.hint == "check that the home folder is one, is writable, and that its disk isn't full"
+    assert caught.value.hint == "check that the home is a folder and writable, and that its disk isn't full"
     assert [file.name for file in tmp_path.iterdir()] == ["a-file"]
 
 
@@ -115,7 +115,7 @@ def test_refuses_a_newer_format(path):
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 2")
     other.close()
-    with pytest.raises(InfrastructureError, match=r"of format 2; this Headrace knows 1"):
+    with pytest.raises(InfrastructureError, match=r"of format 2; this Headrace reads 1"):
         SqliteMetadata(path)
 
 
@@ -168,7 +168,7 @@ if child:
 try:
     store.get("ns", "k")
 except UnavailableError as error:
-    assert "open it anew" in str(error)
+    assert "open it again" in str(error)
     os.write(1, b"refused\\n")
 os._exit(0)
 """

@@ -1,5 +1,5 @@
-"""How the driver and its containers talk: who runs which task, with which generation, and how it is going.
+"""How the driver and its containers communicate: which container runs which task, as which generation, and how it does.
 
-``messages`` is what is said, ``ledger`` the driver's pure state, ``server`` and ``client`` the two ends of the
-wire, ``address`` the file by which commands find a running app. Nothing here knows Spark.
+``messages`` defines the messages, ``ledger`` is the driver's pure state, ``server`` and ``client`` are the two ends of
+the connection, and ``address`` is the file by which commands find a running app. Nothing here depends on Spark.
 """

@@ -1,9 +1,9 @@
-"""Where a running app can be reached: ``<home>/apps/<app>/coordinator.json``, there while its driver runs.
+"""The address of a running app: the file ``<home>/apps/<app>/coordinator.json``, which exists while the driver runs.
 
-Commands find the app by it, and a second run of the same stages on one home is refused by it: two runs would take
-turns in fencing each other. Deployments of different stages of one app have a file each. The file holds the token,
-so only its owner may read it. A driver that was killed leaves its file behind: so whoever reads one asks whether
-the process is there and answers as that app.
+Commands find the app by it. It also prevents a second run of the same stages on one home, since two runs would keep
+fencing each other off. Deployments of different stages of an app have a file each. The file contains the token, so only
+its owner may read it. A driver that was killed leaves its file behind. So readers check that the process exists and
+answers as that app.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = logger(__name__)
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A running deployment of an app. ``stages`` names the ones it runs, ``all_stages`` says that it's every one."""
+    """A running deployment of an app. ``stages`` are those it runs; ``all_stages``: it runs all of them."""
 
     version: int = FORMAT
     app: str
@@ -51,16 +51,16 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started_at: int
 
     def client(self) -> CoordinatorClient:
-        """A client for it; the caller closes it."""
+        """Return a client; the caller closes it."""
         return CoordinatorClient(self.url, self.token)
 
     @override
-    def __repr__(self) -> str:  # the token belongs in no traceback and no log
+    def __repr__(self) -> str:  # without the token, which must not get into tracebacks and logs
         return f"Address({self.app} {self.deployment}, {self.url}, pid {self.pid} on {self.host})"
 
     @property
     def deployment(self) -> str:
-        """Its stages in words."""
+        """Its stages, as text."""
         return "with all stages" if self.all_stages else f"with stage {', '.join(self.stages)}"
 
 
@@ -68,28 +68,28 @@ _DECODER = msgspec.json.Decoder(Address)
 
 
 class Publication:
-    """The file of a deployment that runs here, from ``publish`` to ``close``."""
+    """The file of a deployment that runs in this process; it exists from ``publish`` to ``close``."""
 
     def __init__(self, home: Path, address: Address) -> None:
         self.path = path_of(home, address)
         self._address = address
 
     def close(self) -> None:
-        """Take the file away, if it is still this run's. Idempotent."""
+        """Delete the file if it is still this run's. Idempotent."""
         with _locked(self.path.parent):
             if _read(self.path) == self._address:
                 self.path.unlink(missing_ok=True)
 
 
 def path_of(home: Path, address: Address) -> Path:
-    """The file of this deployment."""
+    """Return the path of the deployment's file."""
     name = "coordinator"
     if not address.all_stages:
         stages = "+".join(quote(stage, safe="") for stage in sorted(address.stages))
         name = f"coordinator-{stages}"
     if len(name) > _NAME_BYTES_MAX:
         raise UsageError(
-            f"the names of the {len(address.stages)} stages are too long for a file's name: {name[:60]}...",
+            f"the names of the {len(address.stages)} stages are too long for a file name: {name[:60]}...",
             hint="deploy fewer stages in one run, or all of them",
         )
     return _folder(home, address.app) / f"{name}.json"
@@ -98,7 +98,7 @@ def path_of(home: Path, address: Address) -> Path:
 def publish(
     home: Path, app: str, url: str, token: str, *, stages: Sequence[str], all_stages: bool, started_at: int
 ) -> Publication:
-    """Say that this process runs these stages of the app; raises ``UsageError`` when a live run has one of them."""
+    """Publish that this process runs these stages of the app. Raises ``UsageError`` if a live run has one of them."""
     address = Address(
         app=app,
         stages=list(stages),
@@ -117,9 +117,9 @@ def publish(
                 continue
             if _is_live(other):
                 raise UsageError(
-                    f"app {app!r} is running already {other.deployment}: pid {other.pid} on {other.host}, by {path}",
+                    f"app {app!r} is already running {other.deployment}: pid {other.pid} on {other.host}, says {path}",
                     hint="stop that run first (deployments of one app need different stages);"
-                    " if you know that it is gone, delete that file",
+                    " if you are sure that it is gone, delete that file",
                 )
             _log.info("deleted the address of a run that is gone", file=str(path), pid=other.pid)
             path.unlink(missing_ok=True)
@@ -128,25 +128,25 @@ def publish(
 
 
 def find(home: Path, app: str, stage: str | None = None) -> Address:
-    """The deployment of the app that runs here (the one with ``stage``); raises ``UsageError`` when there is none."""
+    """Return the running deployment of the app, or the one with ``stage``. Raises ``UsageError`` if there is none."""
     live = [address for address in find_all(home, app) if stage is None or stage in address.stages]
     what = f"app {app!r}" if stage is None else f"stage {stage!r} of app {app!r}"
     if not live:
         others = sorted({f"{a.app} {a.deployment}" for a in find_all(home)})
         raise UsageError(
-            f"{what} isn't running here; running on {home}: {', '.join(others) or 'nothing'}",
+            f"{what} isn't running on {home}; running there: {', '.join(others) or 'nothing'}",
             hint="start it with `headrace run`, or name the home folder that it uses",
         )
     if len(live) > 1:
         raise UsageError(
-            f"app {app!r} runs here as {len(live)} deployments: {'; '.join(a.deployment for a in live)}",
+            f"app {app!r} runs as {len(live)} deployments: {'; '.join(a.deployment for a in live)}",
             hint="name one of their stages",
         )
     return live[0]
 
 
 def find_all(home: Path, app: str | None = None) -> list[Address]:
-    """Every live deployment here (of that app), by app and stages; files of runs that are gone are passed over."""
+    """Return every live deployment (of ``app``), sorted by app and stages. Skips files of runs that are gone."""
     folders = [_folder(home, app)] if app else sorted((home / "apps").glob("*"))
     found = [address for folder in folders for path in _files(folder) if (address := _read(path))]
     live = []
@@ -159,7 +159,7 @@ def find_all(home: Path, app: str | None = None) -> list[Address]:
 
 
 def _is_live(address: Address) -> bool:
-    """Whether the run may be there. Who is there but silent counts: it may be stopped or busy, and go on."""
+    """Whether the run may be alive. A process that exists but doesn't answer counts: it may be stopped or busy."""
     here = address.host == socket.gethostname()
     if here and not _process_is_there(address.pid):
         return False
@@ -167,11 +167,11 @@ def _is_live(address: Address) -> bool:
     try:
         return client.status().app == address.app
     except UnavailableError as error:
-        # Nobody listens, or something that isn't ours: the process of that number is another one by now. For
-        # another machine that proves nothing, as its address may mean something else here.
+        # Nothing listens, or some other program does: the pid belongs to another process by now. For a run on another
+        # machine this proves nothing, since its address may mean another place here.
         return not (here and isinstance(error.__cause__, ConnectionRefusedError | http.client.HTTPException))
     except (UsageError, ProtocolError):
-        return False  # somebody else has the port now: it doesn't know the token, or speaks otherwise
+        return False  # another program has the port now, and doesn't know the token or the messages
     finally:
         client.close()
 
@@ -182,7 +182,7 @@ def _process_is_there(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # somebody else's, but there
+        return True  # it belongs to another user, but it exists
     return True
 
 
@@ -209,8 +209,8 @@ def _read(path: Path) -> Address | None:
         ) from error
     if address.version != FORMAT:
         raise InfrastructureError(
-            f"{path} is of format {address.version}; this Headrace knows {FORMAT}",
-            hint="use the Headrace that runs the app",
+            f"{path} is of format {address.version}; this Headrace reads {FORMAT}",
+            hint="use the version of Headrace that runs the app",
         )
     return address
 
@@ -224,12 +224,14 @@ def _write(path: Path, address: Address) -> None:
             file.write(msgspec.json.encode(address) + b"\n")
         draft.replace(path)
     except OSError as error:
-        raise StorageError(f"can't write {path}: {error}", hint="check the home folder's owner and space") from error
+        raise StorageError(
+            f"can't write {path}: {error}", hint="check the home folder's owner and its free space"
+        ) from error
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Look and write as one, among all processes. Held for as long as an unresponsive run is asked, at most."""
+    """Make reading and writing atomic among all processes. Held at most for as long as an unresponsive run is asked."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder / ".coordinator.lock", os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""Which container runs which tasks: pure, deterministic, balanced."""
+"""Assign tasks to containers: pure, deterministic and balanced."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from headrace.core.ids import TaskName
 
 
 def assign(stages: Mapping[str, Sequence[TaskName]], containers: int) -> tuple[tuple[TaskName, ...], ...]:
-    """The tasks of each container.
+    """Return the tasks of each container.
 
-    Each stage is dealt out in turn, so that its tasks differ by one between containers at most, and so do all
-    tasks together. Stages begin at different containers: task n of every stage would else sit in one place,
-    and a partition that is busy in one stage tends to be busy in the next.
+    The tasks of each stage are dealt out in turn. So the containers' numbers of tasks differ by at most one, within
+    each stage and in total. Stages start at different containers. Otherwise task n of every stage would be in the same
+    container, and a partition that is busy in one stage tends to be busy in the next.
     """
     if containers < 1:
-        raise UsageError(f"{containers} containers can't run anything", hint="give at least 1")
+        raise UsageError(f"an app can't run in {containers} containers", hint="give at least 1")
     seats: list[list[TaskName]] = [[] for _ in range(containers)]
-    fullest = 0  # where the next odd task belongs, to keep the sum balanced
+    fullest = 0  # where the next remaining task goes, to keep the totals balanced
     for number, tasks in enumerate(stages.values()):
         odd = len(tasks) % containers
-        # Without odd tasks every beginning is as balanced, so the stage's number chooses it.
+        # Without a remainder every start is equally balanced, so the stage's number decides.
         first = fullest if odd else number
         for n, task in enumerate(tasks):
             seats[(first + n) % containers].append(task)

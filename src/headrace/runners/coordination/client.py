@@ -1,8 +1,8 @@
-"""The container's end of the wire: one kept connection, bounded waits, retries; and the heartbeat thread.
+"""The client of the coordinator, with a persistent connection, bounded waits and retries; and the heartbeat thread.
 
-A call blocks its thread for its patience and one more try at most. The run loop and the heartbeat have a client
-each, so that neither waits for the other. When the driver is gone, ``UnavailableError`` says so and the container
-ends: what it would do from then on nobody asked for.
+A call blocks its thread for ``patience_s`` plus one try at most. The run loop and the heartbeats have a client each, so
+that neither waits for the other. When the driver is gone, calls raise ``UnavailableError`` and the container ends, as
+another driver may have taken over.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _A = TypeVar("_A", bound=Message)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _REFUSED_PATIENCE_S = 1.0
-"""A refused connection means that nobody listens there any more, and a coordinator never returns to its port."""
+"""A refused connection means that nothing listens there any more. A coordinator never returns to its port."""
 
 _ERRORS: dict[int, type[HeadraceError]] = {
     HTTPStatus.CONFLICT: FencedError,
@@ -53,17 +53,17 @@ _ERRORS: dict[int, type[HeadraceError]] = {
 
 
 class CoordinatorClient:
-    """Calls one coordinator. Threads may share it, one call at a time; ``close`` may come from any thread.
+    """Calls one coordinator. Threads may share it; it makes one call at a time. Any thread may ``close`` it.
 
-    ``timeout_s`` bounds one try; no new one is begun after ``patience_s``. Every message may be repeated without
-    harm, so all calls are retried. Raises ``UnavailableError`` when the driver doesn't answer, ``FencedError`` when
-    the caller isn't its container's current incarnation (any more).
+    ``timeout_s`` bounds one try; no try starts after ``patience_s``. All calls are idempotent, so all are retried.
+    Raises ``UnavailableError`` if the driver doesn't answer, and ``FencedError`` if the caller isn't its container's
+    current incarnation any more.
     """
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 5.0, patience_s: float = 10.0) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
-            raise UsageError(f"{url!r} is not the address of a coordinator", hint="it looks like http://host:port")
+            raise UsageError(f"{url!r} is not the address of a coordinator", hint="write http://host:port")
         self._url = url
         self._token = token
         self._host, self._port = parts.hostname, parts.port
@@ -74,49 +74,49 @@ class CoordinatorClient:
         self._connection: http.client.HTTPConnection | None = None
 
     def sibling(self, *, timeout_s: float | None = None) -> CoordinatorClient:
-        """Another client of the same coordinator, for another thread."""
+        """Return another client of the same coordinator, for another thread."""
         return CoordinatorClient(
             self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s
         )
 
     def register(self, message: Register) -> Assignment:
-        """Become the current incarnation of the container; its tasks."""
+        """Become the container's current incarnation; return its tasks."""
         return self._call("POST", "/register", message, Assignment)
 
     def heartbeat(self, message: Heartbeat) -> Orders:
-        """Report; the orders."""
+        """Report the status of the container's tasks; return its orders."""
         return self._call("POST", "/heartbeat", message, Orders)
 
     def generation(self, message: GenerationRequest) -> TaskGrant:
-        """A new generation for a task that rolls back in place."""
+        """Get a new generation for a task that rolls back."""
         return self._call("POST", "/generation", message, TaskGrant)
 
     def finished(self, message: Finished) -> Orders:
-        """Report tasks that are over."""
+        """Report tasks that have ended."""
         return self._call("POST", "/finished", message, Orders)
 
     def failure(self, message: Failure) -> Orders:
-        """Report the error that this container dies of."""
+        """Report the error that the container dies of."""
         return self._call("POST", "/failure", message, Orders)
 
     def listen(self, message: Listening) -> Questions:
-        """Bring an answer, and wait for the next question; the coordinator takes its time, so mind ``timeout_s``."""
+        """Send an answer and wait for the next question. ``timeout_s`` must exceed ``query_broker.HOLD_MS``."""
         return self._call("POST", "/questions", message, Questions)
 
     def tables(self) -> TableList:
-        """The tables that can be asked about."""
+        """Return the tables that can be queried."""
         return self._call("GET", "/tables", None, TableList)
 
     def ask(self, message: Ask) -> Answers:
-        """Ask about a table; needs a longer ``timeout_s`` than the question's own limit."""
+        """Query a table; ``timeout_s`` must be longer than the question's own limit."""
         return self._call("POST", "/tables", message, Answers)
 
     def status(self) -> AppStatus:
-        """How the app is doing."""
+        """Return the status of the app."""
         return self._call("GET", "/status", None, AppStatus)
 
     def drain(self) -> Orders:
-        """Order the app to finish what it has and end."""
+        """Order the app to drain."""
         return self._call("POST", "/drain", Orders(drain=True), Orders)
 
     def stop(self) -> Orders:
@@ -124,12 +124,12 @@ class CoordinatorClient:
         return self._call("POST", "/stop", Orders(stop=True), Orders)
 
     def close(self) -> None:
-        """Hang up; a call under way in another thread ends with ``UnavailableError``. Idempotent."""
+        """Close the connection. A call under way in another thread ends with ``UnavailableError``. Idempotent."""
         self._closing.set()
         connection = self._connection
         sock = connection.sock if connection is not None else None
         if sock is not None:
-            with suppress(OSError):  # it ended by itself meanwhile
+            with suppress(OSError):  # the connection has ended already
                 sock.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._hang_up()
@@ -148,7 +148,7 @@ class CoordinatorClient:
                 except (OSError, http.client.HTTPException) as error:
                     self._hang_up()
                     if not fresh and not self._closing.is_set():
-                        continue  # the kept connection had been idle for too long: once more, on a new one
+                        continue  # the server closed the connection while it was idle: retry on a new one
                     why: Exception = error
                     if isinstance(error, ConnectionRefusedError):
                         deadline = min(deadline, time.monotonic() + _REFUSED_PATIENCE_S)
@@ -162,7 +162,7 @@ class CoordinatorClient:
                         raise why
                 if self._closing.is_set() or time.monotonic() + pause > deadline:
                     raise self._gone(path, why) from why
-                if tries == 1:  # the end of the wait is reported too: by the line above, or by the error
+                if tries == 1:  # once for each call: the end is reported by the line above, or by the error
                     _log.warning(
                         "the coordinator doesn't answer; trying again", url=self._url, path=path, error=str(why)
                     )
@@ -174,7 +174,7 @@ class CoordinatorClient:
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
             self._connection.connect()
-        # After the connection is there for close() to see: either it cuts it, or this sees that it was here.
+        # Checked once close() can see the connection: either close() cuts it, or this check sees that it was called.
         if self._closing.is_set():
             raise ConnectionAbortedError("this client was closed")
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
@@ -191,11 +191,11 @@ class CoordinatorClient:
             connection.close()
 
     def _refusal(self, path: str, status: int, data: bytes) -> HeadraceError:
-        where = f"the coordinator at {self._url} answered {path} with {status}"
+        where = f"the coordinator at {self._url} answered {path} with status {status}"
         try:
             report = decode(Refusal, data).error
         except ProtocolError as error:
-            return ProtocolError(f"{where}, and no reason that can be read: {data[:200]!r}", hint=error.hint)
+            return ProtocolError(f"{where} and an unreadable reason: {data[:200]!r}", hint=error.hint)
         return _ERRORS.get(status, HeadraceError)(f"{where}: {report.message}", hint=report.hint)
 
     def _gone(self, path: str, why: Exception) -> UnavailableError:
@@ -204,15 +204,15 @@ class CoordinatorClient:
         reason = why.message if isinstance(why, HeadraceError) else f"{why or type(why).__name__}"
         return UnavailableError(
             f"the coordinator at {self._url} doesn't answer {path}: {reason}",
-            hint="its driver has ended, or can't be reached from here; look at the driver's output",
+            hint="the driver has ended or can't be reached from here; look at its output",
         )
 
 
 class HeartbeatThread:
-    """Sends ``snapshot()`` every ``interval_s`` and at every ``poke``, and hands the orders to ``on_orders``.
+    """Sends ``snapshot()`` every ``interval_s`` and after every ``poke``, and passes the orders to ``on_orders``.
 
-    All three callables run on this thread. When the driver is gone, the container was superseded, or a callable
-    raises, ``on_lost`` gets the error, once, and the thread ends: the container has to end too.
+    The three callables run on this thread. If the driver is gone, the container was replaced, or a callable raises,
+    ``on_lost`` gets the error and the thread ends; then the container has to end too.
     """
 
     def __init__(
@@ -233,16 +233,16 @@ class HeartbeatThread:
         self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first heartbeat goes out at once."""
+        """Start the thread; it sends the first heartbeat at once."""
         self._wake.set()
         self._thread.start()
 
     def poke(self) -> None:
-        """Send one now: something happened that the driver should know."""
+        """Send a heartbeat now."""
         self._wake.set()
 
     def close(self) -> None:
-        """End the thread, also in the middle of a call, and wait for it. Idempotent; not from its own callables."""
+        """End the thread, even during a call, and wait for it. Idempotent. Must not be called from its callables."""
         self._closing = True
         self._wake.set()
         self._client.close()

@@ -1,8 +1,8 @@
-"""The coordinator's state, pure: who is current, who runs what, what is over, how fast it goes.
+"""The coordinator's state, pure: the current incarnation of each container, its tasks, their progress, what has ended.
 
-Events come in as messages with the time they arrived (monotonic milliseconds), answers go out. No clock, no
-I/O, no lock: the server owns those. A container is known by its number, and by the incarnation (process) of it
-that is current: the one that registered last. Any other is refused with ``FencedError``, which ends it.
+Messages come in with the time of their arrival (monotonic milliseconds), and answers go out. The server owns the clock,
+the lock and all I/O. A container has a number and a current incarnation, which is the process that registered last. Any
+other incarnation is refused with ``FencedError``, which ends it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from headrace.runners.coordination.versions import held_up
 _UNDER_WAY = {"running", "blocked", "finished"}
 
 FAILURES_MAX = 5
-"""So often in a row may a container fail of what isn't the surroundings' passing trouble; then the app fails."""
+"""How many failures in a row make the app fail. Transient errors of the environment don't count."""
 
 STEADY_MS = 60_000
-"""A container that lived for so long begins a new row of failures."""
+"""After this long without a failure, a container's failures are counted from 1 again."""
 
 PAUSES_MS = (0, 500, 1000, 2000, 5000)
-"""How long a container waits before it makes room for its next attempt, by its failures in a row."""
+"""How long a container waits before its next attempt, by its number of failures in a row."""
 
 _NOTES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The answer to a registration: tasks still to be run, and what was granted when this is a repetition."""
+    """The answer to a registration: the tasks left to run, and what was granted already if it is repeated."""
 
     tasks: tuple[TaskName, ...]
     grants: Mapping[TaskName, int]
@@ -87,7 +87,7 @@ class _Container:
 
 
 class Ledger:
-    """The state of one run of an app (or of those of its stages that are deployed here)."""
+    """The state of one run of an app, or of the stages that this deployment runs."""
 
     def __init__(
         self,
@@ -119,14 +119,15 @@ class Ledger:
         self._stop = False
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
-    # -- what containers say -----------------------------------------------------------------------
+    # -- messages of containers --------------------------------------------------------------------
 
     def register(self, message: Register, now_ms: float) -> Seat:
-        """Make this incarnation the current one. It gets what its container has left to do: nothing, when over."""
+        """Make this incarnation the current one. Return the tasks it has left; none if the app is over."""
         container = self._container(message.container)
         current = container.registered
         if current is not None and current.incarnation == message.incarnation:
-            return Seat(self._left(container), dict(container.grants), container.superseded)  # its answer got lost
+            # Its first answer was lost.
+            return Seat(self._left(container), dict(container.grants), container.superseded)
         if current is not None and container.alive and message.attempt < current.attempt:
             raise self._fenced(message.container, f"attempt {message.attempt}")
         container.superseded = current.incarnation if current else None
@@ -151,19 +152,19 @@ class Ledger:
         return Seat(self._left(container), {}, container.superseded)
 
     def granted(self, message: Register | GenerationRequest, grants: Mapping[TaskName, int]) -> None:
-        """Note the generations that were issued for a registration or request that this ledger let pass."""
+        """Note the generations that were issued for a registration or request that the ledger accepted."""
         container = self._container(message.container)
         container.grants.update(grants)
         for task, generation in grants.items():
             self._statuses[task] = msgspec.structs.replace(self._statuses[task], generation=generation)
 
     def check_request(self, message: GenerationRequest, now_ms: float) -> TaskName:
-        """The task that may have a new generation; raises ``FencedError`` when the asker may not run it (any more)."""
+        """Return the task that may get a new generation. Raises ``FencedError`` if the sender may not run it."""
         container = self._current(message.container, message.incarnation)
         (task,) = self._of_container(message.container, [message.task])
         if not container.alive or task not in self._left(container):
             raise FencedError(
-                f"container {message.container} of app {self.app!r} may not start task {task} anew: the container"
+                f"container {message.container} of app {self.app!r} may not restart task {task}: the container"
                 f" is {container.state}, the app is {self.state}, open tasks: {_listed(self._left(container))}"
             )
         self._seen(container, now_ms)
@@ -174,7 +175,7 @@ class Ledger:
         self._current(container, incarnation)
 
     def heartbeat(self, message: Heartbeat, now_ms: float) -> Orders:
-        """Take in how the container's tasks are doing; its orders."""
+        """Take the statuses of the container's tasks; return its orders."""
         container = self._current(message.container, message.incarnation)
         if not container.alive:
             return Orders(stop=True)
@@ -189,7 +190,7 @@ class Ledger:
         return self.orders
 
     def finished(self, message: Finished, now_ms: float) -> Orders:
-        """These tasks are over for good; the container too when it has no others."""
+        """Note that tasks have ended; the container has too if it has no others."""
         container = self._current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
         self._finished.update(tasks)
@@ -203,14 +204,14 @@ class Ledger:
         return self.orders
 
     def failed(self, message: Failure, now_ms: float) -> Orders:
-        """The container dies. If a restart would only repeat it, the app fails; else its next incarnation goes on.
+        """Note that the container dies. If a restart would fail the same way, the app fails; else it restarts.
 
-        Trouble around the app that may pass (a full disk, a server that is away) is waited out for as long as it
-        takes; everything else is believed to last when it has come ``FAILURES_MAX`` times in a row.
+        Transient errors of the environment (a full disk, a server that is away) are retried for as long as it takes.
+        Any other error ends the app when a container has failed ``FAILURES_MAX`` times in a row.
         """
         container = self._current(message.container, message.incarnation)
         error = message.error
-        if container.state != "failed":  # else the answer to this message got lost
+        if container.state != "failed":  # else this message is repeated: the first answer was lost
             container.failures = 1 if now_ms - container.born_ms >= STEADY_MS else container.failures + 1
         container.seen_ms = now_ms
         container.state = "failed"
@@ -219,7 +220,7 @@ class Ledger:
         if error.fatal:
             self.fail(error)
         elif container.failures >= FAILURES_MAX and not (error.retry and error.fault == "environment"):
-            times = f"container {message.container} failed {container.failures} times in a row, at last with"
+            times = f"container {message.container} failed {container.failures} times in a row, the last time with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
         pause = 0 if self._over else PAUSES_MS[min(container.failures, len(PAUSES_MS)) - 1]
         if self._over:  # the driver raises the error, so that it needs no warning here
@@ -233,30 +234,33 @@ class Ledger:
             )
         return Orders(stop=True, pause_ms=pause)
 
-    # -- what the driver says ----------------------------------------------------------------------
+    # -- calls of the driver -----------------------------------------------------------------------
 
     def drain(self) -> None:
-        """From now on, order everybody to finish what is there and end."""
+        """Order all containers to drain, from now on."""
         if not self._drain:
             self._note("info", "the app drains")
         self._drain = True
         self.revision += 1
 
     def stop(self) -> None:
-        """From now on, order everybody to end at once."""
+        """Order all containers to end at once, from now on."""
         if not self._stop:
             self._note("warning", "the app stops without a last commit")
         self._stop = True
         self.revision += 1
 
     def fail(self, error: ErrorReport) -> None:
-        """The app is over, with this error. The first one stays: later ones tend to follow from it."""
+        """End the app with this error. The first error is kept; later ones usually follow from it."""
         if self.error is None and self.state != "finished":
             self.error = error
             self.revision += 1
 
     def tick(self, now_ms: float) -> float | None:
-        """Notice who was not heard of for too long; when (monotonic ms) to look again, None: when someone registers."""
+        """Mark containers whose heartbeats are overdue as lost. Return when to look again (monotonic ms).
+
+        None: not before a container registers.
+        """
         deadlines: list[float] = []
         for container in self._containers:
             if container.state != "running" or container.seen_ms is None:
@@ -269,7 +273,7 @@ class Ledger:
                 deadlines.append(container.seen_ms + self._lost_after_ms)
         return min(deadlines, default=None)
 
-    # -- what is known -----------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     @property
     def orders(self) -> Orders:
@@ -297,7 +301,7 @@ class Ledger:
         return self._container(container).state
 
     def status(self, now_ms: float) -> AppStatus:
-        """Everything, as others may see it."""
+        """Return the status of everything."""
         statuses = {task: self._shown(task) for task in self._statuses}
         silent = {t for c in self._containers if c.state != "running" for t in c.tasks}
         containers = [self._container_status(number, now_ms) for number in range(len(self._containers))]
@@ -319,7 +323,7 @@ class Ledger:
         )
 
     def take_notes(self) -> list[Note]:
-        """What has happened since the last call."""
+        """Return what has happened since the last call."""
         notes = list(self._notes)
         self._notes.clear()
         return notes
@@ -337,7 +341,7 @@ class Ledger:
 
     def _container(self, number: int) -> _Container:
         if not 0 <= number < len(self._containers):
-            raise ProtocolError(f"app {self.app!r} has {len(self._containers)} containers, there is none {number}")
+            raise ProtocolError(f"app {self.app!r} has {len(self._containers)} containers, but no {number}")
         return self._containers[number]
 
     def _current(self, number: int, incarnation: str) -> _Container:
@@ -349,13 +353,13 @@ class Ledger:
     def _fenced(self, number: int, who: str) -> FencedError:
         current = self._containers[number].registered
         by = (
-            f"attempt {current.attempt} (pid {current.pid} on {current.host}) has taken its place"
+            f"attempt {current.attempt} (pid {current.pid} on {current.host}) has replaced it"
             if current
             else "it never registered with this run"
         )
         return FencedError(
             f"{who} of container {number} of app {self.app!r} is not the current one: {by}",
-            hint="nothing to do: it ends, and has changed nothing",
+            hint="nothing to do: it ends without having changed anything",
         )
 
     def _of_container(self, number: int, names: Iterable[str]) -> list[TaskName]:
@@ -363,8 +367,8 @@ class Ledger:
         names = list(names)
         if strangers := [name for name in names if name not in own]:
             raise ProtocolError(
-                f"container {number} of app {self.app!r} speaks of tasks it was never given:"
-                f" {_listed(strangers)}; its own are {_listed(own)}"
+                f"container {number} of app {self.app!r} reports tasks that it doesn't have:"
+                f" {_listed(strangers)}; it has {_listed(own)}"
             )
         return [own[name] for name in names]
 
@@ -373,7 +377,7 @@ class Ledger:
 
     def _seen(self, container: _Container, now_ms: float) -> None:
         container.seen_ms = now_ms
-        if container.state == "lost":  # only slow: nobody took its place
+        if container.state == "lost":  # it was slow, and has not been replaced
             container.state = "running"
             self._note("info", "the container sends heartbeats again", container)
             self.revision += 1
@@ -388,7 +392,7 @@ class Ledger:
 
     def _shown(self, task: TaskName) -> TaskStatus:
         status = self._statuses[task]
-        # A heartbeat that was under way may be older than the word that the task is over.
+        # A heartbeat that is older than the message that the task has ended may arrive after it.
         return msgspec.structs.replace(status, state="finished") if task in self._finished else status
 
     def _container_status(self, number: int, now_ms: float) -> ContainerStatus:

@@ -1,9 +1,9 @@
-"""A small HTTP server: a token on every request, bounded bodies, JSON errors, a clean end.
+"""A small HTTP server: every request needs a token, bodies are bounded, errors are JSON.
 
-The standard library's, because it lives inside somebody's driver: it answers 5 ms after it was asked for, touches
-no signal handler or event loop, and leaves no thread. One thread accepts, one serves each connection (kept
-alive, so a container costs one); a route is called on the connection's thread and may block that one only.
-The traffic is not encrypted: whoever can read the network can read the token.
+It runs inside a user's driver. So it is the standard library's server, which starts in 5 ms, installs no signal handler
+or event loop, and leaves no thread behind. One thread accepts connections, and each connection has a thread of its own;
+connections are kept alive, so a container has one. A route is called on the connection's thread and may block only
+that. Traffic isn't encrypted: whoever can read the network can read the token.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.core.log import Throttle, logger
 from headrace.runners.coordination.messages import ErrorReport, Refusal, encode
 
 Route = Callable[[bytes], bytes]
-"""Takes the body of a request, returns the JSON of its answer, or raises."""
+"""Takes the body of a request and returns the JSON of its answer, or raises."""
 
 MOST_BYTES = 8 << 20
 MOST_CONNECTIONS = 2048
@@ -67,14 +67,14 @@ class Listener:
         self._thread = threading.Thread(target=self._accept, name="headrace-coordinator", daemon=True)
 
     def start(self) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting, cut every connection, and return when all threads have ended. Idempotent."""
+        """Stop accepting, close every connection, and wait until all threads have ended. Idempotent."""
         if self._wake_sender.fileno() == -1:
             return
-        self._wake_sender.close()  # the accepting thread sees the end of the pair
+        self._wake_sender.close()  # which wakes the accepting thread
         if self._thread.ident is not None:
             self._thread.join()
         self._wake_receiver.close()
@@ -95,7 +95,7 @@ class Listener:
 class _Server(socketserver.TCPServer):
     allow_reuse_address = True
     request_queue_size = 128
-    timeout = 0  # handle_request() is called when somebody waits; if they have gone again, don't wait for others
+    timeout = 0  # handle_request() is called when a client waits; if it is gone by then, don't wait for another
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Server(socketserver.TCPServer):
 
     @override
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection in a thread of its own; one too many is closed at once."""
+        """Serve a connection in a thread of its own; close it at once if too many are open."""
         self._connections = {t: c for t, c in self._connections.items() if t.is_alive()}
         if len(self._connections) >= self._most_connections:
             self._throttle.warning("connection refused: too many are open", limit=self._most_connections)
@@ -132,22 +132,22 @@ class _Server(socketserver.TCPServer):
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
         try:
-            with suppress(OSError):  # the other side has gone: nobody is left to be told
+            with suppress(OSError):  # the client is gone, so there is nobody to tell
                 self.finish_request(request, client_address)
         finally:
             self.shutdown_request(request)
 
     def cut_connections(self) -> None:
-        """End all connections, and wait for their threads."""
+        """Close all connections, and wait for their threads."""
         for connection in self._connections.values():
-            with suppress(OSError):  # it has ended already
+            with suppress(OSError):  # the connection has ended already
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._connections:
             thread.join()
 
 
 class _Refused(Exception):
-    """Not an error of ours, but an answer on its way."""
+    """A request that is refused before its route is called."""
 
     def __init__(self, status: int, error: BaseException) -> None:
         self.status = status
@@ -162,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # head and body in one packet
 
     def do_GET(self) -> None:
-        """Answer a question."""
+        """Answer a query."""
         self._answer()
 
     def do_POST(self) -> None:
@@ -174,14 +174,14 @@ class _Handler(BaseHTTPRequestHandler):
             route = self._authorized_route()
             body = self._body()
         except _Refused as refused:
-            self.close_connection = True  # a body may still stand on the wire
+            self.close_connection = True  # its body may not have been read
             # Who sent it is no secret; what was sent may be (a token), so it is not logged.
             _log.info("request refused", client=self.client_address[0], status=int(refused.status))
             self._refuse(refused.status, refused.error)
             return
         try:
             answer = route(body)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the asker must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
             if not isinstance(error, HeadraceError):
                 _log.error("a request failed in an unforeseen way", path=self.path, error=repr(error))
             self._refuse(_status_of(error), error)
@@ -193,11 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(given, self.server.credentials):
             raise _Refused(
                 HTTPStatus.UNAUTHORIZED,
-                UsageError("the token is missing or wrong", hint="it stands in the app's coordinator.json"),
+                UsageError("the token is missing or wrong", hint="it is in the app's coordinator.json"),
             )
         route = self.server.routes.get((self.command, self.path))
         if route is None:
-            raise _Refused(HTTPStatus.NOT_FOUND, UsageError(f"there is no {self.command} {self.path}"))
+            raise _Refused(HTTPStatus.NOT_FOUND, UsageError(f"no such route: {self.command} {self.path}"))
         return route
 
     def _body(self) -> bytes:
@@ -205,12 +205,12 @@ class _Handler(BaseHTTPRequestHandler):
         if not text or "transfer-encoding" in self.headers:
             raise _Refused(HTTPStatus.LENGTH_REQUIRED, ProtocolError("a request must state its content-length"))
         if not (text.isascii() and text.isdigit()):
-            raise _Refused(HTTPStatus.BAD_REQUEST, ProtocolError(f"{text[:20]!r} is no content-length"))
+            raise _Refused(HTTPStatus.BAD_REQUEST, ProtocolError(f"{text[:20]!r} is not a content-length"))
         length = int(text) if len(text) < 16 else self.server.most_bytes + 1
         if length > self.server.most_bytes:
             raise _Refused(
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                ProtocolError(f"a request of {text[:20]} bytes; at most {self.server.most_bytes} are read"),
+                ProtocolError(f"a request of {text[:20]} bytes; at most {self.server.most_bytes} are accepted"),
             )
         body = self.rfile.read(length)
         if len(body) < length:
@@ -231,13 +231,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     @override
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What isn't HTTP, or not a method of ours: told in JSON too, and never logged (a header holds the token)."""
+        """Answer malformed HTTP and unknown methods in JSON, too. Never logged, as a header contains the token."""
         self.close_connection = True
         self._refuse(code, ProtocolError(message or HTTPStatus(code).phrase))
 
     @override
     def log_message(self, format: str, *args: object) -> None:
-        """No line per request: what matters is in the status."""
+        """Log nothing for requests that succeed: what matters is in the status."""
 
 
 def _status_of(error: Exception) -> HTTPStatus:

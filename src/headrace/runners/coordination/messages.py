@@ -1,8 +1,8 @@
-"""What containers, the coordinator and commands say to each other: JSON, camelCase, with a format version.
+"""The messages between containers, the coordinator and commands: JSON in camelCase, with a format version.
 
-A conversation: Register -> Assignment; then Heartbeat -> Orders, over and over; GenerationRequest -> TaskGrant
-when a task rolls back in place; Finished -> Orders at the end, or Failure -> Orders. Whoever isn't the current
-incarnation of its container is refused, and has to stop. Times are milliseconds.
+A container sends Register and gets an Assignment. Then it repeatedly sends Heartbeat and gets Orders; when a task rolls
+back, it sends GenerationRequest and gets a TaskGrant. At the end it sends Finished or Failure and gets Orders. An
+incarnation that isn't its container's current one is refused and has to stop. Times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
 
 FORMAT = 1
-"""Version of all messages together; a newer one is refused, fields that are merely unknown are ignored."""
+"""The version of all messages together. Another one is refused; unknown fields are ignored."""
 
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "failed", "finished"]
@@ -26,20 +26,20 @@ AppState = Literal["starting", "running", "draining", "finished", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of everything that is sent as a whole."""
+    """Base class of messages."""
 
     version: int = FORMAT
 
 
 class Nested(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of what messages contain."""
+    """Base class of parts of messages."""
 
 
 # -- errors on the wire ----------------------------------------------------------------------------------
 
 
 class ErrorReport(Nested, frozen=True, kw_only=True):
-    """An error as others may show it: whose fault, whether a retry helps, what to do."""
+    """An error to show or raise elsewhere: what went wrong, whose fault it is, whether a retry helps, what to do."""
 
     type: str
     message: str
@@ -50,7 +50,7 @@ class ErrorReport(Nested, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: BaseException, *, with_traceback: bool = True) -> ErrorReport:
-        """The report of ``error``; what isn't from our tree counts as a fault of ours that a restart may heal."""
+        """Return the report of ``error``. Foreign errors count as Headrace's, and a restart may cure them."""
         text = "".join(traceback.format_exception(error)) if with_traceback else ""
         name = type(error).__name__
         if isinstance(error, HeadraceError):
@@ -65,7 +65,7 @@ class ErrorReport(Nested, frozen=True, kw_only=True):
         return cls(type=name, message=str(error) or name, retry=True, traceback=text)
 
     def as_error(self) -> HeadraceError:
-        """The error as the class that it was there, if we know it."""
+        """Return the error, of its original class if that is one of ours."""
         kind = getattr(errors, self.type, None)
         if not (isinstance(kind, type) and issubclass(kind, HeadraceError)):
             return HeadraceError(f"{self.type}: {self.message}\n{self.traceback}", hint=self.hint)
@@ -73,12 +73,12 @@ class ErrorReport(Nested, frozen=True, kw_only=True):
 
     @property
     def fatal(self) -> bool:
-        """Running the same again would fail the same: the app has to end."""
+        """Whether a restart would fail in the same way, so that the app has to end."""
         return not self.retry and self.fault in {"user", "data"}
 
 
 class Refusal(Message, frozen=True, kw_only=True):
-    """The body of every answer that isn't a 200."""
+    """The body of every response whose status isn't 200."""
 
     error: ErrorReport
 
@@ -87,7 +87,7 @@ class Refusal(Message, frozen=True, kw_only=True):
 
 
 class Register(Message, frozen=True, kw_only=True):
-    """A container's process has started. ``incarnation`` is a uuid made anew in each process."""
+    """A container's process has started. ``incarnation`` is a new uuid in each process."""
 
     container: int
     attempt: int
@@ -97,7 +97,7 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task. ``missing`` says in words which producers have not reported."""
+    """One input partition of a task. ``missing`` is text about the producers that have not reported yet."""
 
     position: int | None = None
     lag: int | None = None
@@ -108,7 +108,7 @@ class InputStatus(Nested, frozen=True, kw_only=True):
 
 
 class OutputStatus(Nested, frozen=True, kw_only=True):
-    """One output of a task. ``waiting`` counts committed versions that the target doesn't have yet."""
+    """One output of a task. ``waiting`` is the number of committed versions that the target doesn't have yet."""
 
     delivery: str
     waiting: int = 0
@@ -118,7 +118,7 @@ class OutputStatus(Nested, frozen=True, kw_only=True):
 
 
 class CheckpointStatus(Nested, frozen=True, kw_only=True):
-    """The last commit of a task (its ``version`` may be far above 1: it follows the clock)."""
+    """The last commit of a task. Versions follow the clock, so they don't count from 1."""
 
     version: int
     age_ms: int
@@ -139,12 +139,13 @@ def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
 
 
 class TaskStatus(Nested, frozen=True, kw_only=True):
-    """How one task is doing. Counts are since its process started; inputs are keyed by the SSP's text.
+    """The status of a task. Counts start with its process; the keys of ``inputs`` are SSPs as text.
 
-    ``waits_for`` is filled when the next version is overdue: by input partition, the upstream tasks that have not
-    closed it; ``overdue_ms`` is how long ago the last commit was. ``early_bytes`` wait for their version, as many of
-    them on disk as ``early_disk_bytes``. ``side_inputs_percent`` is set while all else waits for the side inputs.
-    ``idle``: all its inputs are silent for longer than they may be, so its watermark holds nobody up.
+    ``waits_for`` is set when the next version is overdue: by input partition, the upstream tasks that have not closed
+    it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
+    ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
+    anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds nobody up.
+    ``warnings`` are the latest ones.
     """
 
     name: str
@@ -171,9 +172,10 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
 
 
 class Heartbeat(Message, frozen=True, kw_only=True):
-    """A sign of life. ``sent_ms`` is the sender's monotonic clock: heartbeats are ordered by it, rates come from it.
+    """A sign of life and the status of the container's tasks.
 
-    ``wants_shutdown``: a task of the container asks that the app be drained.
+    ``sent_ms`` is the sender's monotonic clock, which orders heartbeats and gives rates. ``wants_shutdown``: a task of
+    the container asks for the app to be drained.
     """
 
     container: int
@@ -186,7 +188,7 @@ class Heartbeat(Message, frozen=True, kw_only=True):
 
 
 class GenerationRequest(Message, frozen=True, kw_only=True):
-    """A task is going to roll back in place, and needs a new generation for it."""
+    """A task is about to roll back, for which it needs a new generation."""
 
     container: int
     incarnation: str
@@ -194,7 +196,7 @@ class GenerationRequest(Message, frozen=True, kw_only=True):
 
 
 class Finished(Message, frozen=True, kw_only=True):
-    """These tasks are over (ended or drained, all of it committed); nothing of them will run again."""
+    """These tasks have ended or were drained, with everything committed; they won't run again."""
 
     container: int
     incarnation: str
@@ -202,7 +204,7 @@ class Finished(Message, frozen=True, kw_only=True):
 
 
 class Failure(Message, frozen=True, kw_only=True):
-    """The container is about to die of this."""
+    """The error that the container is about to die of."""
 
     container: int
     incarnation: str
@@ -220,9 +222,9 @@ class TaskGrant(Message, frozen=True, kw_only=True):
 
 
 class Orders(Message, frozen=True, kw_only=True):
-    """``drain``: read no new input, finish and commit what is there, end. ``stop``: end at once, commit nothing.
+    """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
 
-    ``pause_ms`` is for a container that failed: how long it waits before it makes room for its next attempt.
+    ``pause_ms`` is how long a container that failed waits before it ends and its next attempt starts.
     """
 
     drain: bool = False
@@ -231,7 +233,7 @@ class Orders(Message, frozen=True, kw_only=True):
 
 
 class Assignment(Message, frozen=True, kw_only=True):
-    """What a registered container is to run; without tasks it ends at once. ``superseded``: whom it replaces."""
+    """The tasks of a registered container; without any, it ends. ``superseded`` is the incarnation it replaces."""
 
     tasks: list[TaskGrant]
     heartbeat_ms: int
@@ -243,9 +245,9 @@ class Assignment(Message, frozen=True, kw_only=True):
 
 
 class StageStatus(Nested, frozen=True, kw_only=True):
-    """A stage: the least watermark of its living tasks; ``lag`` is None when one of them doesn't know its own.
+    """A stage. ``watermark`` is the lowest of its unfinished tasks; ``lag`` is None if one of them has none.
 
-    ``idle`` counts those that are idle: of their watermarks none counts, or, when all are, the foremost.
+    ``idle`` is the number of idle tasks. Their watermarks don't count; if all tasks are idle, the highest one does.
     """
 
     name: str
@@ -258,7 +260,7 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Nested, frozen=True, kw_only=True):
-    """A container. ``last_seen_ms``: how long ago it was heard of."""
+    """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts."""
 
     id: int
     state: ContainerState
@@ -274,7 +276,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
 
 
 class QueriesStatus(Nested, frozen=True, kw_only=True):
-    """Questions about tables since the start: how many wait now, and what became of the others."""
+    """Numbers of questions about tables since the start: those that wait now, and what became of the others."""
 
     waiting: int = 0
     answered: int = 0
@@ -283,7 +285,7 @@ class QueriesStatus(Nested, frozen=True, kw_only=True):
 
 
 class HeldUp(Nested, frozen=True, kw_only=True):
-    """A task that keeps ``tasks`` from completing their next version, why as far as is known, and for how long."""
+    """A task that keeps ``tasks`` from completing their next version; for how long, and why if that is known."""
 
     by: str
     reason: str
@@ -292,9 +294,9 @@ class HeldUp(Nested, frozen=True, kw_only=True):
 
 
 class AppStatus(Message, frozen=True, kw_only=True):
-    """Everything that ``headrace status`` and the dashboard show. Stages come upstream first.
+    """Everything that ``headrace status`` shows. Upstream stages come first.
 
-    ``drained``: it was asked to finish what is there and end, so its inputs may go on.
+    ``drained``: the app was asked to drain, so its inputs need not have ended.
     """
 
     app: str
@@ -320,22 +322,22 @@ def _decoder(kind: type[_M]) -> msgspec.json.Decoder[_M]:
 
 
 def encode(message: Message) -> bytes:
-    """The message as JSON."""
+    """Return the message as JSON."""
     return _ENCODER.encode(message)
 
 
 def decode(kind: type[_M], data: bytes) -> _M:
-    """The message of that kind in ``data``; raises ``ProtocolError`` when it is none, or of an unknown format."""
+    """Return the message in ``data``. Raises ``ProtocolError`` if it isn't of that kind, or of an unknown format."""
     try:
         message: _M = _decoder(kind).decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(
-            f"this is no {kind.__name__} message: {error}: {data[:200]!r}",
+            f"not a message of type {kind.__name__}: {error}: {data[:200]!r}",
             hint="run the same version of Headrace in the driver, the containers and the commands",
         ) from error
     if message.version != FORMAT:
         raise ProtocolError(
-            f"a {kind.__name__} message of format {message.version}; this Headrace knows {FORMAT}",
+            f"a message of type {kind.__name__} has format {message.version}; this Headrace reads {FORMAT}",
             hint="run the same version of Headrace in the driver, the containers and the commands",
         )
     return message

@@ -1,8 +1,9 @@
-"""Questions about tables on their way to containers and back: pure, bounded.
+"""Queries about tables and what has been answered so far: pure and bounded.
 
-An ask becomes one question for each container that has some of its tasks. A container gets the oldest one it hasn't
-answered, again and again until it has: so an answer that was lost on the way, and a container that was replaced in the
-midst of it, cost nothing but time. Whoever asks gives up in time; what is answered after that is passed over.
+An ``Ask`` becomes one question for each container that has some of its tasks. A container gets the oldest question that
+it hasn't answered, repeatedly until it has. So a lost answer, or a container that is replaced meanwhile, costs only
+time.
+The client stops waiting at its time limit; answers that come later are ignored.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from headrace.runners.coordination.query_messages import (
 )
 
 WAITING_MAX = 64
-"""So many asks may wait at once; one more is refused."""
+"""How many queries may wait at once; further ones are refused."""
 
 ANSWER_BYTES_MAX = 3 << 20
-"""What all tasks together may answer, roughly: as base64 it has to fit into a request."""
+"""Roughly the size of all tasks' answers together. As base64 they have to fit into one request."""
 
 TASK_BYTES_MIN = 32 << 10
 
@@ -40,32 +41,32 @@ class _Asked:
 
 
 class QueryBook:
-    """The questions of one run. Asks are known by their number."""
+    """The queries of one run. Each has a number."""
 
     def __init__(self, containers: Iterable[Sequence[object]]) -> None:
-        """``containers`` are the tasks of each container, in order."""
+        """``containers`` are the tasks of each container."""
         self._container_of = {str(task): number for number, tasks in enumerate(containers) for task in tasks}
         self._asked: dict[int, _Asked] = {}
         self._next = 1
         self._answered = self._timed_out = self._refused = 0
 
     def ask(self, ask: Ask) -> int:
-        """Take in an ask; its number. Raises ``UsageError``, or ``UnavailableError`` when too many wait."""
+        """Add a query; return its number. Raises ``UsageError``, or ``UnavailableError`` if too many wait."""
         if not ask.tasks or len(set(ask.tasks)) != len(ask.tasks):
-            raise UsageError(f"a question about table {ask.table!r} names each of its tasks once, and one at least")
+            raise UsageError(f"a query of table {ask.table!r} has to name at least one task, and each once")
         if unknown := [task for task in ask.tasks if task not in self._container_of]:
             raise UsageError(f"no container of this run has the tasks {', '.join(unknown)}")
         if len(ask.tasks) > TASKS_MAX:
-            raise UsageError(f"{len(ask.tasks)} tasks are asked at once", hint=f"ask {TASKS_MAX} at most")
+            raise UsageError(f"a query of {len(ask.tasks)} tasks at once", hint=f"ask at most {TASKS_MAX}")
         if not 1 <= ask.rows <= ROWS_MAX:
-            raise UsageError(f"{ask.rows} rows are asked for", hint=f"a page has 1 to {ROWS_MAX} rows")
+            raise UsageError(f"a query for {ask.rows} rows", hint=f"a page has 1 to {ROWS_MAX} rows")
         if len(ask.keys) > KEYS_MAX:
-            raise UsageError(f"{len(ask.keys)} keys are asked for at once", hint=f"ask for {KEYS_MAX} at most")
+            raise UsageError(f"a query for {len(ask.keys)} keys at once", hint=f"ask for at most {KEYS_MAX}")
         if len(self._asked) >= WAITING_MAX:
             self._refused += 1
             raise UnavailableError(
-                f"{WAITING_MAX} questions about tables wait already",
-                hint="ask again in a moment; if containers are missing, headrace status shows which",
+                f"{WAITING_MAX} queries of tables are waiting already",
+                hint="ask again in a moment; headrace status shows whether a container is missing",
             )
         open_: dict[int, list[str]] = {}
         for task in ask.tasks:
@@ -76,7 +77,7 @@ class QueryBook:
         return number
 
     def next(self, container: int) -> Question | None:
-        """What this container is to answer next, if anything."""
+        """Return the container's next question, if any."""
         for number, asked in self._asked.items():
             if tasks := asked.open.get(container):
                 ask = asked.ask
@@ -94,24 +95,24 @@ class QueryBook:
         return None
 
     def answer(self, container: int, answer: Answer) -> None:
-        """A container has answered. An answer that comes twice, or too late, changes nothing."""
+        """Take a container's answer. One that comes a second time, or too late, changes nothing."""
         asked = self._asked.get(answer.number)
         if asked is None or container not in asked.open:
             return
         found = [one.task for one in answer.answers]
         if found != asked.open[container]:
             raise ProtocolError(
-                f"container {container} answered for the tasks {found}, asked were {asked.open[container]}"
+                f"container {container} answered for tasks {found}, but was asked about {asked.open[container]}"
             )
         del asked.open[container]
         asked.answers |= {one.task: one for one in answer.answers}
 
     def waits_for(self, number: int) -> dict[int, list[str]]:
-        """By container the tasks that haven't answered yet."""
+        """Return the tasks that haven't answered yet, by container."""
         return self._asked[number].open
 
     def take(self, number: int, missing: ErrorReport | None = None) -> list[TaskAnswer]:
-        """End an ask: all answers, and for tasks that are silent ``missing``."""
+        """End a query; return its answers, and ``missing`` for each task that hasn't answered."""
         asked = self._asked.pop(number)
         if asked.open:
             self._timed_out += 1
@@ -120,7 +121,7 @@ class QueryBook:
         return [asked.answers.get(task) or TaskAnswer(task=task, error=missing) for task in asked.ask.tasks]
 
     def status(self) -> QueriesStatus:
-        """Counts."""
+        """Return the numbers of queries."""
         return QueriesStatus(
             waiting=len(self._asked), answered=self._answered, timed_out=self._timed_out, refused=self._refused
         )

@@ -1,6 +1,7 @@
-"""Where those who ask about tables and the containers that answer meet: each blocks on its own connection's thread.
+"""The query broker: passes queries about tables to containers, and their answers back.
 
-One lock guards the book of questions, and is held for microseconds. Nobody polls: whoever waits is woken.
+Clients and containers each block on the thread of their own connection. One lock guards the book of questions and is
+held for microseconds. Nothing polls: waiting threads are woken.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from headrace.runners.coordination.query_messages import (
 )
 
 HOLD_MS = 15_000.0
-"""So long a container's request is held when there is nothing to ask."""
+"""How long a container's request is held while there is no question for it."""
 
 _log = logger(__name__)
 
 _GONE: dict[ContainerState, str] = {
     "waiting": "has not registered yet",
     "running": "is busy",
-    "lost": "was not heard of for too long",
-    "failed": "has failed, and is being started anew",
-    "finished": "has ended, as all its tasks are over",
+    "lost": "sends no heartbeats",
+    "failed": "has failed and is being restarted",
+    "finished": "has ended, since all its tasks have",
 }
 
 
 class QueryBroker:
-    """Takes questions and hands them out. Safe from any thread."""
+    """Takes queries and hands out questions. Safe from any thread."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class QueryBroker:
         state_of: Callable[[int], ContainerState],
         clock: Clock,
     ) -> None:
-        """``check_current`` raises for a container's incarnation that isn't the current one."""
+        """``check_current`` raises if an incarnation isn't its container's current one."""
         self._book = QueryBook(containers)
         self._check_current = check_current
         self._state_of = state_of
@@ -55,19 +56,19 @@ class QueryBroker:
         self._throttle = Throttle(_log)
 
     def ask(self, ask: Ask) -> Answers:
-        """Block until all tasks have answered, or the time that the asker gave is over."""
+        """Block until all tasks have answered, or for as long as the query allows."""
         limit_ms = max(0, min(ask.limit_ms, LIMIT_MS_MAX))
         with self._changed:
             number = self._book.ask(ask)
             self._changed.notify_all()
-            # Who has ended answers no more: that is said at once.
+            # A container that has ended won't answer: don't wait for it.
             ended = any(self._state_of(container) == "finished" for container in self._book.waits_for(number))
             if not ended:
                 self._wait(lambda: not self._book.waits_for(number), limit_ms)
             return Answers(answers=self._book.take(number, self._why_silent(number)))
 
     def listen(self, message: Listening) -> Questions:
-        """Take in what a container has answered, and block until there is a question for it."""
+        """Take a container's answer, and block until there is a question for it."""
         self._check_current(message.container, message.incarnation)
         with self._changed:
             if message.answer is not None:
@@ -75,17 +76,17 @@ class QueryBroker:
                 self._changed.notify_all()
             self._wait(lambda: self._book.next(message.container) is not None, HOLD_MS)
             question = None if self._closed else self._book.next(message.container)
-        # It may have been replaced while it waited: the question is for the one that has its place now.
+        # It may have been replaced while it waited. Then the question is for its replacement.
         self._check_current(message.container, message.incarnation)
         return Questions(question=question)
 
     def status(self) -> QueriesStatus:
-        """Counts."""
+        """Return the numbers of questions."""
         with self._changed:
             return self._book.status()
 
     def close(self) -> None:
-        """Wake everybody up; from now on nobody waits. Idempotent."""
+        """Wake all waiting threads; no call blocks any more. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -108,6 +109,6 @@ class QueryBroker:
         self._throttle.warning("a question about a table got no answer in time", tasks=tasks, reason=why)
         error = UnavailableError(
             f"no answer from {tasks} in time: {why}",
-            hint="ask again, with more time if it is busy; headrace status shows how its containers are doing",
+            hint="ask again, with a longer timeout if it is busy; headrace status shows the containers",
         )
         return ErrorReport.of(error, with_traceback=False)

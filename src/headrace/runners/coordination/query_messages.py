@@ -1,11 +1,11 @@
-"""What is said about tables of a running app: by whoever asks, by the coordinator, and by the containers.
+"""The messages of queries about tables, between clients, the coordinator and containers.
 
-An asker learns what there is (``TableList``), works out which tasks to ask, sends ``Ask`` and blocks for ``Answers``. A
-container keeps a ``Listening`` open until there is a ``Question`` for it, and brings the answer with its next one: it
-needs no port of its own, and an idle one costs a request now and then.
+A client gets the ``TableList``, finds out which tasks to ask, sends ``Ask`` and blocks for ``Answers``. A container
+sends ``Listening`` and blocks until there is a ``Question`` for it; its next ``Listening`` carries the answer. So it
+needs no port of its own, and while there are no queries it costs one request now and then.
 
-Keys and bounds are bytes as ``stores.ordered_keys`` makes them of typed values; rows are Arrow, as in streams, so that
-every type comes back as it is. In JSON both are base64.
+Keys and bounds are bytes, as ``stores.ordered_keys`` encodes typed values. Rows are Arrow, as in streams, so every type
+survives. In JSON both are base64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEYS_MAX = 1000
 TASKS_MAX = 128
 ROWS_MAX = 10_001
 LIMIT_MAX = ROWS_MAX - 1
-"""Rows of one page: one more is asked for, to know whether there is another page."""
+"""Rows of one page. One more is asked for, to know whether there is another page."""
 
 LIMIT_MS_MAX = 30_000
 LIMIT_MS = 5_000
@@ -29,9 +29,10 @@ LIMIT_MS = 5_000
 
 
 class TableFacts(Nested, frozen=True, kw_only=True):
-    """A table, or a store of a low-level task: its columns with their types in the durable form, and who keeps it.
+    """A table, or a store of a low-level task: its columns with their types in durable form, and its tasks.
 
-    ``owned_by`` names columns of the key whose hash modulo the tasks is the one that has a row; None: any may.
+    ``owned_by`` names columns of the key. Their hash modulo the number of tasks says which task has a row; None: any
+    task may have it.
     """
 
     id: str
@@ -47,9 +48,9 @@ class TableFacts(Nested, frozen=True, kw_only=True):
 
 
 class TableList(Message, frozen=True, kw_only=True):
-    """The tables of an app, also those of stages that run elsewhere.
+    """The tables of an app, including those of stages that run elsewhere.
 
-    ``others`` are the steps that keep what can't be asked about: by id what each is.
+    ``others`` are steps whose state can't be queried: by id, what each is.
     """
 
     app: str = ""
@@ -57,14 +58,14 @@ class TableList(Message, frozen=True, kw_only=True):
     others: dict[str, str] = msgspec.field(default_factory=dict)
 
 
-# -- between the asker and the coordinator -----------------------------------------------------------------
+# -- between the client and the coordinator ----------------------------------------------------------------
 
 
 class Ask(Message, frozen=True, kw_only=True):
-    """What these tasks hold of a table: of ``keys``, if there are any, else with ``low <= key < high``.
+    """A query for the rows of ``keys``, or without any for the rows with ``low <= key < high``.
 
-    An empty ``high`` is no bound. Each task is asked for ``rows`` at most, and has ``limit_ms`` to answer. ``at_ms``:
-    of a table of versions what counted at that event time.
+    An empty ``high`` is no bound. Each task returns at most ``rows`` rows and has ``limit_ms`` to answer. ``at_ms``: a
+    table of versions returns its rows as they were at that event time.
     """
 
     table: str
@@ -78,9 +79,9 @@ class Ask(Message, frozen=True, kw_only=True):
 
 
 class TaskAnswer(Nested, frozen=True, kw_only=True):
-    """One task's rows (Arrow) of the commit ``version`` (None: it has none yet), or why there are none.
+    """One task's rows (Arrow) as of the commit ``version`` (None: it has no commit yet), or its error.
 
-    ``more``: the bounds of the answer left some out, which stand behind the key ``last``.
+    ``more``: rows after the key ``last`` were left out, as the answer had no room for them.
     """
 
     task: str
@@ -92,7 +93,7 @@ class TaskAnswer(Nested, frozen=True, kw_only=True):
 
 
 class Answers(Message, frozen=True, kw_only=True):
-    """What came of an ``Ask``, in the order of its tasks."""
+    """The answers to an ``Ask``, in the order of its tasks."""
 
     answers: list[TaskAnswer]
 
@@ -101,7 +102,7 @@ class Answers(Message, frozen=True, kw_only=True):
 
 
 class Question(Nested, frozen=True, kw_only=True):
-    """An ``Ask`` as it concerns one container; ``bytes_max`` bounds each task's answer."""
+    """The part of an ``Ask`` that concerns one container. ``bytes_max`` bounds each task's answer."""
 
     number: int
     table: str
@@ -122,7 +123,7 @@ class Answer(Nested, frozen=True, kw_only=True):
 
 
 class Listening(Message, frozen=True, kw_only=True):
-    """A container has answered (if it has), and waits for the next question."""
+    """A container's answer, if there was a question, and its request for the next one."""
 
     container: int
     incarnation: str
@@ -130,6 +131,6 @@ class Listening(Message, frozen=True, kw_only=True):
 
 
 class Questions(Message, frozen=True, kw_only=True):
-    """The next question; None when it took too long: ask again."""
+    """The next question; None if there was none for some time. Then the container asks again."""
 
     question: Question | None = None

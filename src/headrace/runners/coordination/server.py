@@ -1,8 +1,8 @@
-"""The coordinator: the ledger behind a lock, on the wire, and at the driver's hand.
+"""The coordinator: the ledger and its lock, an HTTP server for containers and commands, and methods for the driver.
 
-It lives in the driver. Requests come in on the connections' threads, the driver waits and orders on its own.
-One lock guards the ledger and is held for microseconds. Generations are issued under a second one, so that a
-registration can't come between the check who is current and the number that is issued on its account.
+It lives in the driver. Requests are handled on the connections' threads, the driver's calls on its own. One lock guards
+the ledger and is held for microseconds. Generations are issued under a second lock, so that no registration can come
+between the check that an incarnation is current and the generation that is issued because of it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ _log = logger(__name__)
 
 
 class Coordinator:
-    """Serves one run of an app. ``url`` and ``token`` are what a container needs to find and convince it.
+    """Serves one run of an app. Containers need ``url`` and ``token`` to call it.
 
-    It listens on this machine alone. A cluster's containers need ``host`` (what to bind to) and
-    ``advertised_host`` (how they reach it; by default the same): then the token crosses the network in the clear.
+    By default it listens on this machine only. For the containers of a cluster, give ``host`` (the address to bind to)
+    and ``advertised_host`` (the address that containers use; by default the same). The token then crosses the network
+    unencrypted.
     """
 
     def __init__(
@@ -67,12 +68,12 @@ class Coordinator:
         clock: Clock | None = None,
         tables: TableList | None = None,
     ) -> None:
-        """``tables`` is what can be asked about."""
+        """``tables`` lists the tables that can be queried."""
         reachable = advertised_host or host
         if _is_wildcard(reachable):
             raise UsageError(
                 f"containers can't call {reachable!r}",
-                hint="give advertised_host: a name or address of this machine that they can reach",
+                hint="give advertised_host, a name or address of this machine that they can reach",
             )
         self.token = token or secrets.token_urlsafe(32)
         self._ledger = ledger
@@ -84,17 +85,17 @@ class Coordinator:
         self._warnings = [
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
-        self._desk = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
+        self._query_broker = QueryBroker(ledger.assignments, self._check_current, self._state_of, self._clock)
         self._listener = Listener(host, port, self.token, self._routes())
         name = f"[{reachable}]" if ":" in reachable else reachable
         self.url = f"http://{name}:{self._listener.port}"
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start to serve requests."""
         self._listener.start()
 
     def close(self) -> None:
-        """Stop answering; containers that are still there will find the driver gone, and end. Idempotent."""
+        """Stop serving requests. Containers that still run notice that the driver is gone, and end. Idempotent."""
         self.hang_up()
         self._listener.close()
 
@@ -108,7 +109,7 @@ class Coordinator:
     # -- for the driver ----------------------------------------------------------------------------
 
     def status(self) -> AppStatus:
-        """How everything is now."""
+        """Return the present status of everything."""
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
@@ -116,7 +117,7 @@ class Coordinator:
             msgspec.structs.replace(container, warnings=warning_statuses(self._warnings[container.id]))
             for container in status.containers
         ]
-        return msgspec.structs.replace(status, containers=containers, queries=self._desk.status())
+        return msgspec.structs.replace(status, containers=containers, queries=self._query_broker.status())
 
     @property
     def state(self) -> AppState:
@@ -125,42 +126,42 @@ class Coordinator:
             return self._ledger.state
 
     def wait(self, timeout_s: float) -> AppState:
-        """Return when the app is finished or failed, or after the timeout: its state."""
+        """Wait until the app has finished or failed, or for the timeout. Return its state."""
         self._wait(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
         return self.state
 
     def wait_for_change(self, revision: int, timeout_s: float) -> int:
-        """Return the newest revision: as soon as it differs from ``revision`` (0 at first), or after the timeout.
+        """Wait until the revision differs from ``revision`` (0 at first), or for the timeout. Return it.
 
-        It rises with everything but counters and times.
+        It rises with every change except of counters and times.
         """
         self._wait(lambda: self._ledger.revision != revision, timeout_s)
         with self._changed:
             return self._ledger.revision
 
     def drain(self) -> None:
-        """Have every container finish what it has, commit, and end. They hear of it at their next heartbeat."""
+        """Order every container to finish what it has read, commit and end. They learn that by their next heartbeat."""
         with self._noticing():
             self._ledger.drain()
 
     def stop(self) -> None:
-        """Have every container end at once, without a commit."""
+        """Order every container to end at once, without a commit."""
         with self._noticing():
             self._ledger.stop()
 
     def fail(self, error: BaseException) -> None:
-        """End the app with this error; an error that a container reported before stays the one that is told."""
+        """End the app with this error, unless a container has reported one before."""
         with self._noticing():
             self._ledger.fail(ErrorReport.of(error))
 
-    # -- for containers: on the wire, or in this process ----------------------------------------------
+    # -- for containers, over HTTP or in this process --------------------------------------------------
 
     def register(self, message: Register) -> Assignment:
-        """A container's process has started: what it is to run."""
+        """Register a container's process; return its tasks."""
         with self._granting:
             with self._noticing() as now_ms:
                 seat = self._ledger.register(message, now_ms)
-            # Not under the ledger's lock: the metadata store may take its time, heartbeats shouldn't.
+            # Without the ledger's lock: the metadata store may be slow, and heartbeats must not wait for it.
             issued = self._generations.issue([task for task in seat.tasks if task not in seat.grants])
             with self._noticing():
                 self._ledger.granted(message, issued)
@@ -174,7 +175,7 @@ class Coordinator:
         )
 
     def generation(self, message: GenerationRequest) -> TaskGrant:
-        """A new generation for a task that rolls back in place."""
+        """Issue a new generation for a task that rolls back."""
         with self._granting:
             with self._noticing() as now_ms:
                 task = self._ledger.check_request(message, now_ms)
@@ -184,29 +185,29 @@ class Coordinator:
         return TaskGrant(name=message.task, generation=issued[task])
 
     def heartbeat(self, message: Heartbeat) -> Orders:
-        """How a container's tasks are doing; its orders."""
+        """Take the statuses of a container's tasks; return its orders."""
         with self._noticing() as now_ms:
             return self._ledger.heartbeat(message, now_ms)
 
     def finished(self, message: Finished) -> Orders:
-        """These tasks are over."""
+        """Note that tasks have ended; return the container's orders."""
         with self._noticing() as now_ms:
             return self._ledger.finished(message, now_ms)
 
     def failure(self, message: Failure) -> Orders:
-        """A container dies."""
+        """Note that a container dies; return its orders."""
         with self._noticing() as now_ms:
             return self._ledger.failed(message, now_ms)
 
     def listen(self, message: Listening) -> Questions:
-        """Take in an answer, and block until there is a question for that container, or for some seconds."""
-        return self._desk.listen(message)
+        """Take a container's answer; block until there is a question for it, or for some seconds."""
+        return self._query_broker.listen(message)
 
     def hang_up(self) -> None:
-        """Let nobody wait for a question any more, or for an answer. Idempotent."""
-        self._desk.close()
+        """Wake every thread that waits for a question or an answer. Idempotent."""
+        self._query_broker.close()
 
-    # -- for the wire ------------------------------------------------------------------------------
+    # -- for the HTTP server -----------------------------------------------------------------------
 
     def _routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
         return {
@@ -218,7 +219,7 @@ class Coordinator:
             ("POST", "/drain"): self._on_drain,
             ("POST", "/stop"): self._on_stop,
             ("POST", "/questions"): lambda body: encode(self.listen(decode(Listening, body))),
-            ("POST", "/tables"): lambda body: encode(self._desk.ask(decode(Ask, body))),
+            ("POST", "/tables"): lambda body: encode(self._query_broker.ask(decode(Ask, body))),
             ("GET", "/tables"): lambda _: encode(self._tables),
             ("GET", "/status"): lambda _: encode(self.status()),
         }
@@ -245,7 +246,7 @@ class Coordinator:
 
     @contextmanager
     def _noticing(self) -> Iterator[float]:
-        """Hold the ledger's lock; the time. Afterwards wake who waits, if the revision rose, and log what happened."""
+        """Hold the ledger's lock; yield the time. Then wake waiters if the revision rose, and log what happened."""
         try:
             with self._changed, self._changing() as now_ms:
                 yield now_ms

@@ -1,4 +1,4 @@
-"""What a stage's tasks amount to: its watermark, rate and lag, from their latest reports. Pure."""
+"""Compute a stage's watermark, rate and lag from the latest reports of its tasks. Pure."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _WINDOW_MS = 5000.0
 
 
 class Rate:
-    """Rows per second over the last seconds, from the sender's own clock and counter."""
+    """Rows per second over the last seconds, from the sender's clock and counter."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, sent_ms: float, rows: int) -> None:
-        """A report. One sample older than the window stays, so that slow reporters have a rate too."""
+        """Add a report. One sample from before the window is kept, so that rare reports give a rate too."""
         self._samples.append((sent_ms, rows))
         while len(self._samples) > 2 and self._samples[1][0] <= sent_ms - _WINDOW_MS:
             self._samples.popleft()
 
     @property
     def per_second(self) -> float:
-        """0 until there are two reports."""
+        """The rate; 0 until there are two reports."""
         if len(self._samples) < 2:
             return 0.0
         (first_ms, first_rows), (last_ms, last_rows) = self._samples[0], self._samples[-1]
@@ -32,15 +32,15 @@ class Rate:
 
 
 def stage_status(name: str, tasks: Sequence[tuple[TaskStatus, float]]) -> StageStatus:
-    """The stage of these tasks, each with its rows per second."""
+    """Return the status of a stage from its tasks' statuses and their rows per second."""
     living = [status for status, _ in tasks if status.state != "finished"]
-    # Finished tasks hold nobody back; when all are, the stage stands where the slowest of them ended.
+    # Finished tasks hold nothing back. If all have finished, the stage is where the slowest of them ended.
     awake = [status for status in living if not status.idle]
     times = [status.watermark for status in awake or living or [status for status, _ in tasks]]
     lags = [status.lag for status in living]
     known = [time for time in times if time is not None]
     if living and not awake:
-        watermark = max(known, default=None)  # as who reads what they write does it
+        watermark = max(known, default=None)  # readers of an idle stage take the highest, too
     else:
         watermark = min(known) if known and len(known) == len(times) else None
     return StageStatus(

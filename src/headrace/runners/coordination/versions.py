@@ -1,7 +1,7 @@
-"""Which task keeps others from completing their next version, found from what they all report. Pure.
+"""Find the task that keeps others from completing their next version, from all tasks' reports. Pure.
 
-A version travels through the graph: a task commits it when every task upstream has closed it. So who is late may
-be late because of another; the one to name is where following the waits ends.
+A version travels through the graph: a task commits it when every task upstream has closed it. So a late task may wait
+for another late one. The task to name is found by following the waits to their end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.runners.coordination.messages import ContainerStatus, HeldUp, Task
 
 
 def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) -> list[HeldUp]:
-    """Each task that others wait for and that waits for none itself, the longest wait first."""
+    """Return each task that others wait for and that itself waits for none, the longest wait first."""
     hosts = {task: container for container in containers for task in container.tasks}
     known = {task.name: _as_of_now(task, hosts.get(task.name)) for task in tasks}
     late: defaultdict[str, list[TaskStatus]] = defaultdict(list)
@@ -35,13 +35,13 @@ def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) 
 
 
 def _as_of_now(task: TaskStatus, container: ContainerStatus | None) -> TaskStatus:
-    """One that has finished, or isn't heard of any more, waits for nobody, whatever it said last."""
+    """A task that has finished, or whose container sends no heartbeats, waits for none, whatever it reported last."""
     silent = container is not None and container.state != "running"
     return msgspec.structs.replace(task, waits_for={}) if silent or task.state == "finished" else task
 
 
 def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:
-    """Where the waits of a task end."""
+    """Return the tasks at which the waits of this one end."""
     found: set[str] = set()
     seen: set[str] = set()
     ahead = list(_waits_for(task))
@@ -65,11 +65,11 @@ def _waits_for(task: TaskStatus) -> Iterator[str]:
 
 def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
     if task is None:
-        return "it doesn't run here"
+        return "it isn't part of this deployment"
     if container is not None and container.state != "running":
         return f"its container {container.id} is {container.state}"
     if task.state == "blocked" and task.blocked_by is not None:
-        return f"it waits: {task.blocked_by}"
+        return f"it is blocked: {task.blocked_by}"
     if task.state in ("starting", "restoring"):
         return f"it is {task.state}"
     return "it is running, but hasn't committed it"

@@ -70,17 +70,17 @@ def test_the_token_isnt_printed(tmp_path, coordinator):
 
 
 def test_an_app_that_isnt_running(tmp_path, coordinator):
-    with pytest.raises(UsageError, match=r"app 'app' isn't running here; running on .*: nothing"):
+    with pytest.raises(UsageError, match=r"app 'app' isn't running on .*; running there: nothing"):
         a.find(tmp_path, "app")
     publish(tmp_path, coordinator)
-    with pytest.raises(UsageError, match=r"app 'other' isn't running here; running on .*: app with all stages"):
+    with pytest.raises(UsageError, match=r"app 'other' isn't running on .*; running there: app with all stages"):
         a.find(tmp_path, "other")
 
 
 def test_the_same_app_twice_is_refused(tmp_path, coordinator):
     publication = publish(tmp_path, coordinator)
     before = publication.path.read_bytes()
-    with pytest.raises(UsageError, match=rf"app 'app' is running already with all stages: pid {os.getpid()} on "):
+    with pytest.raises(UsageError, match=rf"app 'app' is already running with all stages: pid {os.getpid()} on "):
         publish(tmp_path, coordinator)
     assert publication.path.read_bytes() == before
 
@@ -90,9 +90,9 @@ def test_different_stages_run_side_by_side(tmp_path, coordinator):
     assert (one.path.name, two.path.name) == ("coordinator-a.json", "coordinator-b.json")
     assert [address.stages for address in a.find_all(tmp_path)] == [["a"], ["b"]]
     assert a.find(tmp_path, "app", "b").stages == ["b"]
-    with pytest.raises(UsageError, match="runs here as 2 deployments: with stage a; with stage b"):
+    with pytest.raises(UsageError, match="runs as 2 deployments: with stage a; with stage b"):
         a.find(tmp_path, "app")
-    with pytest.raises(UsageError, match="stage 'c' of app 'app' isn't running here"):
+    with pytest.raises(UsageError, match="stage 'c' of app 'app' isn't running on"):
         a.find(tmp_path, "app", "c")
     one.close()
     assert a.find(tmp_path, "app").stages == ["b"]
@@ -101,14 +101,14 @@ def test_different_stages_run_side_by_side(tmp_path, coordinator):
 @pytest.mark.parametrize("stages", [(), ("a",), ("c", "a")])
 def test_a_stage_runs_in_one_deployment_only(tmp_path, coordinator, stages):
     publish(tmp_path, coordinator, "a")
-    with pytest.raises(UsageError, match=r"running already with stage a: .*coordinator-a\.json"):
+    with pytest.raises(UsageError, match=r"already running with stage a: .*coordinator-a\.json"):
         publish(tmp_path, coordinator, *stages)
 
 
 def test_stages_may_have_any_name(tmp_path, coordinator):
     publication = publish(tmp_path, coordinator, "x/../y", "z+a")
     assert publication.path.parent == tmp_path / "apps" / "app"
-    with pytest.raises(UsageError, match="too long for a file's name"):
+    with pytest.raises(UsageError, match="too long for a file name"):
         publish(tmp_path, coordinator, *[f"stage-{n}" for n in range(60)])
 
 
@@ -138,7 +138,7 @@ def test_a_run_on_another_machine_is_never_taken_for_stale(tmp_path, coordinator
     publication = publish(tmp_path, coordinator)
     forge(publication, host="elsewhere", pid=dead_pid(), url="http://127.0.0.1:1")
     with pytest.raises(
-        UsageError, match=r"on elsewhere, by .*coordinator\.json\n.*if you know that it is gone, delete"
+        UsageError, match=r"on elsewhere, says .*coordinator\.json\n.*if you are sure that it is gone, delete"
     ):
         publish(tmp_path, coordinator)
 

@@ -126,8 +126,8 @@ def test_patience_ends_with_the_reason():
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (http_answer(404, b"<html>"), ProtocolError, "answered /status with 404, and no reason that can be read"),
-        (http_answer(200, b"<html>"), ProtocolError, "this is no AppStatus message"),
+        (http_answer(404, b"<html>"), ProtocolError, "answered /status with status 404 and an unreadable reason"),
+        (http_answer(200, b"<html>"), ProtocolError, "not a message of type AppStatus"),
     ],
 )
 def test_somebody_elses_server_is_told(answer, error, text):

@@ -165,6 +165,6 @@ def test_without_the_token_nothing_is_told(coordinator: Coordinator) -> None:
 
 def test_nonsense_is_refused(connect: Callable[[], CoordinatorClient]) -> None:
     with pytest.raises(
-        ProtocolError, match="answered /tables with 400: no container of this run has the tasks nobody/0"
+        ProtocolError, match="answered /tables with status 400: no container of this run has the tasks nobody/0"
     ):
         connect().ask(Ask(table="t", tasks=["nobody/0"]))

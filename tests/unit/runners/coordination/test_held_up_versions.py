@@ -49,7 +49,7 @@ def test_the_longest_wait_comes_first():
         (
             task("a/0", state="blocked", blocked="log.b[0] is 9 bytes ahead"),
             container(0, "a/0"),
-            "it waits: log.b[0] is 9 bytes ahead",
+            "it is blocked: log.b[0] is 9 bytes ahead",
         ),
     ],
 )
@@ -60,7 +60,7 @@ def test_the_reason_is_what_is_known_of_it(culprit, where, reason):
 
 def test_one_of_another_deployment_is_said_to_be_that():
     (one,) = held_up([task("b/0", "a/0", overdue=7000)], [container(1, "b/0")])
-    assert (one.by, one.reason) == ("a/0", "it doesn't run here")
+    assert (one.by, one.reason) == ("a/0", "it isn't part of this deployment")
 
 
 def test_who_has_finished_waits_for_nobody():

@@ -94,7 +94,7 @@ def test_a_lower_attempt_may_register_when_nobody_is_alive():
 
 @pytest.mark.parametrize("number", [-1, 2])
 def test_an_unknown_container_is_an_error(number):
-    with pytest.raises(ProtocolError, match=f"has 2 containers, there is none {number}"):
+    with pytest.raises(ProtocolError, match=f"has 2 containers, but no {number}"):
         new_ledger().register(Process(number, "u").register(), 0)
 
 
@@ -106,7 +106,7 @@ def test_a_task_of_somebody_else_is_an_error(name):
         lambda: ledger.finished(zero.finished(name), 1),
         lambda: ledger.check_request(zero.ask(name), 1),
     ):
-        with pytest.raises(ProtocolError, match=f"never given: {name}; its own are a/0, b/0"):
+        with pytest.raises(ProtocolError, match=f"that it doesn't have: {name}; it has a/0, b/0"):
             say()
 
 
@@ -260,7 +260,8 @@ def fail_repeatedly(times, apart_ms, **error):
 
 def test_failures_in_a_row_fail_the_app_and_are_pauses_apart():
     ledger, pauses = fail_repeatedly(FAILURES_MAX, 100)
-    assert (ledger.state, ledger.error.message) == ("failed", "container 0 failed 5 times in a row, at last with: odd")
+    assert ledger.state == "failed"
+    assert ledger.error.message == "container 0 failed 5 times in a row, the last time with: odd"
     assert pauses == [0, 500, 1000, 2000, 0]
     assert fail_repeatedly(FAILURES_MAX - 1, 100)[0].state == "starting"
 

@@ -60,10 +60,10 @@ def test_golden_bytes(message, golden):
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b"", "no Orders message"),
-        (b"[1]", "no Orders message"),
+        (b"", "not a message of type Orders"),
+        (b"[1]", "not a message of type Orders"),
         (b'{"drain":"yes"}', r"Expected `bool`"),
-        (b'{"version":2}', "format 2; this Headrace knows 1"),
+        (b'{"version":2}', "format 2; this Headrace reads 1"),
     ],
 )
 def test_refuses(data, text):

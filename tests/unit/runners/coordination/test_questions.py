@@ -65,7 +65,7 @@ def test_who_is_silent_is_told_and_what_comes_too_late_is_passed_over(book: Quer
 
 def test_an_answer_for_other_tasks_is_refused(book: QueryBook) -> None:
     number = book.ask(Ask(table="t", tasks=["a/0"]))
-    with pytest.raises(ProtocolError, match="answered for the tasks"):
+    with pytest.raises(ProtocolError, match="answered for tasks"):
         book.answer(0, answer(number, "b/0"))
     book.answer(1, answer(number, "a/0"))  # not its question
     assert book.waits_for(number) == {0: ["a/0"]}
@@ -74,12 +74,12 @@ def test_an_answer_for_other_tasks_is_refused(book: QueryBook) -> None:
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
-        (Ask(table="t", tasks=[]), "one at least"),
+        (Ask(table="t", tasks=[]), "at least one"),
         (Ask(table="t", tasks=["a/0", "a/0"]), "once"),
         (Ask(table="t", tasks=["c/0"]), "has the tasks c/0"),
         (Ask(table="t", tasks=["a/0"], rows=0), "0 rows"),
-        (Ask(table="t", tasks=["a/0"], rows=ROWS_MAX + 1), "rows are asked for"),
-        (Ask(table="t", tasks=["a/0"], keys=(b"k",) * (KEYS_MAX + 1)), "keys are asked for"),
+        (Ask(table="t", tasks=["a/0"], rows=ROWS_MAX + 1), "a query for .* rows"),
+        (Ask(table="t", tasks=["a/0"], keys=(b"k",) * (KEYS_MAX + 1)), "a query for .* keys"),
     ],
 )
 def test_refuses(book: QueryBook, ask: Ask, text: str) -> None:
@@ -92,13 +92,13 @@ def test_so_many_tasks_at_once_and_no_more() -> None:
     names = [f"a/{number}" for number in range(TASKS_MAX + 1)]
     book = QueryBook([names])
     book.ask(Ask(table="t", tasks=names[:-1]))
-    with pytest.raises(UsageError, match="tasks are asked at once"):
+    with pytest.raises(UsageError, match=r"a query of \d+ tasks at once"):
         book.ask(Ask(table="t", tasks=names))
 
 
 def test_so_many_wait_and_no_more(book: QueryBook) -> None:
     numbers = [book.ask(Ask(table="t", tasks=["a/0"])) for _ in range(WAITING_MAX)]
-    with pytest.raises(UnavailableError, match="wait already"):
+    with pytest.raises(UnavailableError, match="waiting already"):
         book.ask(Ask(table="t", tasks=["a/1"]))
     assert book.status() == QueriesStatus(waiting=WAITING_MAX, refused=1)
     book.take(numbers[0], SILENT)

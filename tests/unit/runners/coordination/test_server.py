@@ -73,7 +73,7 @@ def test_a_restarted_container_gets_new_generations(client):
     client.register(Process(0, "u0").register())
     assignment = client.register(Process(0, "u0b", attempt=1).register())
     assert (grants(assignment), assignment.superseded) == ({"a/0": 2, "b/0": 2}, "u0")
-    with pytest.raises(FencedError, match="answered /heartbeat with 409: incarnation u0 of container 0"):
+    with pytest.raises(FencedError, match="answered /heartbeat with status 409: incarnation u0 of container 0"):
         client.heartbeat(Process(0, "u0").heartbeat(1))
     with pytest.raises(FencedError, match="is not the current one"):
         client.generation(Process(0, "u0").ask("a/0"))
@@ -236,7 +236,7 @@ def test_every_path_needs_the_token(coordinator, token, path):
 
 def test_the_client_tells_a_wrong_token(coordinator):
     client = CoordinatorClient(coordinator.url, "wrong")
-    with pytest.raises(UsageError, match=r"answered /status with 401: the token is missing or wrong"):
+    with pytest.raises(UsageError, match=r"answered /status with status 401: the token is missing or wrong"):
         client.status()
     client.close()
 
@@ -244,15 +244,15 @@ def test_the_client_tells_a_wrong_token(coordinator):
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "status", "text"),
     [
-        ("GET", "/nowhere", b"", {}, 404, "there is no GET /nowhere"),
-        ("GET", "/register", b"", {}, 404, "there is no GET /register"),
+        ("GET", "/nowhere", b"", {}, 404, "no such route: GET /nowhere"),
+        ("GET", "/register", b"", {}, 404, "no such route: GET /register"),
         ("PUT", "/register", b"{}", {}, 501, "Unsupported method"),
-        ("POST", "/heartbeat", b"not json", {}, 400, "this is no Heartbeat message"),
+        ("POST", "/heartbeat", b"not json", {}, 400, "not a message of type Heartbeat"),
         ("POST", "/heartbeat", b"{}", {}, 400, "missing required field `container`"),
         ("POST", "/drain", b'{"version":9}', {}, 400, "format 9"),
-        ("POST", "/register", b"", {"Content_Length": "9999999999"}, 413, "at most 8388608 are read"),
-        ("POST", "/register", b"", {"Content_Length": "9" * 5000}, 413, "at most 8388608 are read"),
-        ("POST", "/register", b"", {"Content_Length": "-1"}, 400, "'-1' is no content-length"),
+        ("POST", "/register", b"", {"Content_Length": "9999999999"}, 413, "at most 8388608 are accepted"),
+        ("POST", "/register", b"", {"Content_Length": "9" * 5000}, 413, "at most 8388608 are accepted"),
+        ("POST", "/register", b"", {"Content_Length": "-1"}, 400, "'-1' is not a content-length"),
         ("POST", "/register", b"", {"Transfer_Encoding": "chunked"}, 411, "must state its content-length"),
     ],
 )
@@ -269,7 +269,7 @@ def test_an_error_nobody_expected_is_told_and_survived(coordinator, client, monk
 
 
 def test_an_unknown_container_is_the_callers_error(client):
-    with pytest.raises(ProtocolError, match="answered /register with 400: app 'app' has 2 containers"):
+    with pytest.raises(ProtocolError, match="answered /register with status 400: app 'app' has 2 containers"):
         client.register(Process(7, "u").register())
 
 
