@@ -244,7 +244,7 @@ def test_metadata_that_was_lost_is_noticed_at_the_start(tmp_path: Path, orders: 
         path.unlink()
     with (
         DrivenApp(orders_app(tmp_path)) as app,
-        pytest.raises(ProtocolError, match="generation 1, which it was given, has been used before") as caught,
+        pytest.raises(ProtocolError, match="it was given generation 1, which was used before") as caught,
     ):
         app.start()
     assert "restore it from a backup" in (caught.value.hint or "")
@@ -264,5 +264,5 @@ def test_a_table_that_was_kept_by_another_key_is_refused_at_the_start(tmp_path: 
         container = driven.start()
         driven.run(800)
         driven.drain(container)
-    with DrivenApp(app("shop")) as driven, pytest.raises(hr.DeclarationError, match="is kept by the key article"):
+    with DrivenApp(app("shop")) as driven, pytest.raises(hr.DeclarationError, match="has the key article"):
         driven.start()

@@ -15,7 +15,7 @@ from headrace.core.errors import DataError
 from headrace.plan.queryable import Held
 from headrace.serdes.ipc import encode_rows
 from headrace.stores.database import KeySpace
-from headrace.stores.keyvalue import Committed
+from headrace.stores.keyvalue import CommittedKeyValues
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.pinned import Pin
@@ -68,7 +68,7 @@ def committed_versions(held: Held, newest: NewestRows, pin: Pin) -> Versions:
 
 class _OnDisk:
     def __init__(self, held: Held, columns: Columns, pin: Pin, now_ms: int) -> None:
-        self._reads = Committed(held.id, KeySpace(pin, held.id), ttl_ms=held.ttl_ms)
+        self._reads = CommittedKeyValues(held.id, KeySpace(pin, held.id), ttl_ms=held.ttl_ms)
         self._reads.advance(now_ms)
         self.rows = RowReader(self._reads, columns, held.key)
 

@@ -110,7 +110,7 @@ class CommittedTables:
 def _as_of(held: Held, newest: CommittedRows, rows: pl.DataFrame, pin: Pin, at_ms: int, bound: int) -> pl.DataFrame:
     """The rows of the same keys as they were at a time."""
     versions = committed_versions(held, newest.rows, pin)
-    bound = max(bound, NEVER if versions.gone_to is None else versions.gone_to)
+    bound = max(bound, NEVER if versions.dropped_through is None else versions.dropped_through)
     if at_ms < bound:
         raise UsageError(
             f"table {held.id!r} has no longer all that was at {_time(at_ms)}: "
