@@ -1,1 +1,1 @@
-"""State of tasks: what can say what changed and be rebuilt from it."""
+"""State of tasks: stores that log their changes, and can be rebuilt from them."""

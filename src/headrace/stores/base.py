@@ -1,9 +1,9 @@
-"""What keeps a task's state: a store that can say what changed, be told it again, and keep itself on disk.
+"""The contract of a state store: it returns its changes, applies them again, and persists itself.
 
-The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the
-store reads. Applied in order to an empty store they give the same contents. Changes start with a format byte.
-The local database is a cache of that: ``persist`` writes what has changed since the last time, and ``attach`` is
-where a restart goes on. A store without a database keeps everything in memory.
+The changelog is the source of truth. A store's part of it is a series of *changes*: bytes that only the store reads,
+which start with a format byte. Applied in order to an empty store, they restore its contents. The local database is a
+cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from it after a
+restart. A store without a database keeps everything in memory.
 """
 
 from __future__ import annotations
@@ -14,57 +14,57 @@ from typing import Protocol
 
 
 class View(Protocol):
-    """The part of the local database that is one store's own."""
+    """One store's keys in the local database, for reading."""
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         ...
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys beginning with ``prefix`` and their values, in order."""
+        """Return the entries whose keys start with ``prefix``, in key order."""
         ...
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < stop`` (None: to the end) in the order of keys, or against it.
+        """Return the entries with ``start <= key < stop`` (None: to the end), in key order or reversed.
 
-        As they are when the first is taken: what is written meanwhile doesn't show.
+        They are as of the moment when the first one is taken: later writes don't show.
         """
         ...
 
 
 class PinnableView(View, Protocol):
-    """A view that can be kept as it is at one moment."""
+    """A view whose present contents can be pinned."""
 
     def pinned(self) -> AbstractContextManager[PinnableView]:
-        """The same as it is now, whatever is written meanwhile. For a moment: it keeps old files from going."""
+        """Return the same view, unaffected by later writes. Use it only briefly: it keeps old files on the disk."""
         ...
 
 
 class Writes(Protocol):
-    """Writes to the same part, which become visible together with those of all other stores."""
+    """One store's writes to the local database. They become visible together with those of all other stores."""
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
         ...
 
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
-        """Set each key to the value beside it."""
+        """Set each key to the value at the same position."""
         ...
 
     def delete(self, key: bytes) -> None:
-        """Remove a key, if it is there."""
+        """Delete a key, if it exists."""
         ...
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """Remove each key that is there."""
+        """Delete each key that exists."""
         ...
 
     def delete_all(self) -> None:
-        """Remove every key of this part, but for what is put afterwards."""
+        """Delete all keys of the store. Keys put afterwards remain."""
         ...
 
 
@@ -73,29 +73,29 @@ class StateStore(Protocol):
 
     @property
     def id(self) -> str:
-        """Its durable name, unique in the task: the id that the user gave the step."""
+        """The durable name of the store, unique in the task: the id that the user gave the operator."""
         ...
 
     def take_changes(self, version: int) -> list[bytes]:
-        """What has changed since the last call (or the start): it becomes part of commit ``version``."""
+        """Return the changes since the last call, or since the start. They become part of commit ``version``."""
         ...
 
     def apply(self, change: bytes) -> None:
-        """Do again what a change says; never shows up in ``take_changes``."""
+        """Apply a change again. ``take_changes`` doesn't return it."""
         ...
 
     def attach(self, view: View) -> None:
-        """Take up what ``persist`` wrote. Called once, while the store is empty."""
+        """Continue from what ``persist`` wrote. Called once, while the store is empty."""
         ...
 
     def persist(self, writes: Writes) -> None:
-        """Write what was committed since the last call. The database is written when this has returned."""
+        """Write what was committed since the last call. The caller writes the batch after this has returned."""
         ...
 
     def clear(self) -> None:
-        """Be empty again, as at first."""
+        """Make the store empty, as at the start."""
         ...
 
     def entries(self) -> int:
-        """How many entries are held, roughly; for status pages."""
+        """Return about how many entries the store has, for status pages."""
         ...

@@ -1,8 +1,8 @@
-"""Changes of a key-value store in the changelog: many entries in one record, in columns.
+"""The changes of a key-value store in the changelog: many entries in one record, in columns.
 
-A change is a byte that names the operation, then one Arrow IPC stream of two binary columns, ``key`` and ``value``; a
-null value says that the key was deleted. A large set of changes becomes several records, each of them below the
-greatest size that brokers accept by default.
+A change is one byte for the operation, then one Arrow IPC stream of two binary columns, ``key`` and ``value``. A null
+value means that the key was deleted. A large set of entries becomes several changes, each below the record size that
+brokers accept by default.
 
 Pure: bytes in, entries out; nothing blocks.
 """
@@ -18,16 +18,16 @@ from headrace.core.errors import CorruptLogError, FrameError
 from headrace.serdes.ipc import decode_rows
 
 CHANGE_BYTES_MAX = 900_000
-"""Kafka's default limit of a record is 1 MiB; header, store id and Arrow's own bytes come on top of this."""
+"""Kafka's default limit of a record is 1 MiB. Header, store id and Arrow's own bytes are added to this."""
 
-_OFFSETS_BYTES = 9  # two offsets of an entry and its part of a bitmap
+_OFFSETS_BYTES = 9  # an entry's two offsets, and its share of the null bitmap
 _SCHEMA = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
 
 
 def encode_changes(
     operation: bytes, entries: Mapping[bytes, bytes | None], bytes_max: int = CHANGE_BYTES_MAX
 ) -> list[bytes]:
-    """The entries as changes of at most ``bytes_max`` each, or of one entry where that alone is larger."""
+    """Return the entries as changes of at most ``bytes_max`` each, or of one entry if that alone is larger."""
     if not entries:
         return []
     keys = pa.array(entries.keys(), pa.large_binary())
@@ -44,13 +44,16 @@ def encode_changes(
 
 
 def decode_change(change: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    """Keys and values (None: deleted) of a change, without a look at its operation. Raises ``CorruptLogError``."""
+    """Return keys and values (None: deleted) of a change. Ignores its operation. Raises ``CorruptLogError``."""
     try:
         rows = decode_rows(memoryview(change)[1:])
     except FrameError as error:
-        raise CorruptLogError(f"a change in the changelog is damaged: {error.message}") from error
+        raise CorruptLogError(f"a change in the changelog is damaged: {error.message}", hint=error.hint) from error
     if rows.columns != _SCHEMA.names:
-        raise CorruptLogError(f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}")
+        raise CorruptLogError(
+            f"a change in the changelog has the columns {rows.columns}, not {_SCHEMA.names}",
+            hint="another program writes to the changelog, or its bytes are damaged",
+        )
     return rows.get_column("key").to_list(), rows.get_column("value").to_list()
 
 
@@ -60,6 +63,10 @@ def _sizes(array: pa.LargeBinaryArray) -> np.ndarray[tuple[int], np.dtype[np.int
 
 
 def _cuts(sizes: np.ndarray[tuple[int], np.dtype[np.int64]], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of entries whose sizes add up to at most ``bytes_max``, or of one larger entry.
+
+    Sizes [4, 4, 9, 1] and 8 bytes give (0, 2), (2, 3), (3, 4).
+    """
     ends = sizes.cumsum()
     low = 0
     while low < len(ends):

@@ -1,4 +1,4 @@
-"""Rows as an earlier version of the app kept them, with the columns that this one declares."""
+"""Adapts rows that an earlier version of the app stored to the columns that this one declares."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import columns_to_json
 
 SINCE = "__since"
-"""The column of a version's time (ms): from then on it counts."""
+"""The column with the event time (ms) from which a version of a row holds."""
 GONE = "__gone"
-"""The column that says that a version is a deletion."""
-TAKE_BACK = "take the change back, or give the step another id (its state begins anew)"
+"""The column that says whether a version is a deletion."""
+TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
 
 
 def conformed(
     id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType], needed: Collection[str]
 ) -> pl.DataFrame:
-    """The rows of a store with ``columns``: one that was added is null, one that was taken away is left out.
+    """Return the rows of a store with ``columns``. Added columns are null; removed ones are left out.
 
-    Raises ``DeclarationError`` where a type has changed, or where one of ``needed`` is new.
+    Raises ``DeclarationError`` if a type has changed, or if one of ``needed`` was added.
     """
     check_versions(id_, rows.columns, columns)
     if rows.columns == list(columns) and dict(rows.schema) == dict(columns):
@@ -31,38 +31,38 @@ def conformed(
         kept = rows.schema.get(name)
         if (kept is None and name in needed) or (kept is not None and kept != dtype):
             raise DeclarationError(
-                f"store {id_!r}: column {name!r} was kept as {kept or 'nothing'}, and is now declared as {dtype}",
-                hint="add a column of another name, or give the step another id (its state begins anew)",
+                f"store {id_!r}: column {name!r} was stored as {kept or 'nothing'}, and is now declared as {dtype}",
+                hint="add a column with another name, or give the step another id (then its state starts empty)",
             )
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
     return rows.with_columns(missing).select(columns.keys())
 
 
 def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
-    """Raise ``DeclarationError`` where rows have been versions: deletions among them would come back as rows."""
+    """Raise ``DeclarationError`` if versions of rows are no longer declared: stored deletions would become rows."""
     if GONE in kept and GONE not in declared:
-        raise DeclarationError(f"store {id_!r} was kept with versions, and is now declared without", hint=TAKE_BACK)
+        raise DeclarationError(f"store {id_!r} was stored with versions, and is now declared without", hint=TAKE_BACK)
 
 
 def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, pl.DataType]) -> None:
-    """Raise ``DeclarationError`` where rows were kept by other columns, or in another order of them."""
+    """Raise ``DeclarationError`` if the stored key has other columns, or has them in another order."""
     if list(kept.items()) != list(declared.items()):
         raise DeclarationError(
-            f"store {id_!r} is kept by the key {_shown(kept)}, and is now declared with {_shown(declared)}",
+            f"store {id_!r} has the key {_shown(kept)}, and is now declared with {_shown(declared)}",
             hint=TAKE_BACK,
         )
 
 
 def other_form(id_: str) -> DeclarationError:
-    """The state of a store is that of another kind of store."""
+    """Return the error for stored state that another kind of store wrote."""
     return DeclarationError(
-        f"store {id_!r} was kept in another form: a table on disk that is now in memory, or the other way about?",
+        f"store {id_!r} was stored in another form: a table on disk that is now in memory, or the reverse?",
         hint=TAKE_BACK,
     )
 
 
-def in_order(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
-    """Columns in a durable form that keeps their order."""
+def ordered_columns(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:
+    """Return columns in a durable form that keeps their order."""
     return list(columns_to_json(columns).items())
 
 

@@ -1,9 +1,9 @@
-"""A task's local state on disk: one RocksDB, a cache of what the changelog says, that outlives the process.
+"""A task's local state on disk: one RocksDB that outlives the process, as a cache of the changelog.
 
-Everything of one commit is written as one batch, together with the pointer to the changelog that it corresponds
-to, so the folder is never between two commits. It can be verified against the changelog and thrown away.
-This file, its options and ``pinned`` alone know RocksDB. One thread uses it; ``write``, ``snapshot`` and
-``end_rebuilding`` may block on the disk.
+Everything of one commit is written as one batch, together with its offset in the changelog, so the folder is never
+between two commits. It can be verified against the changelog, and thrown away at any time. Only this file, its options
+and ``pinned`` know RocksDB. One thread uses a database; ``write``, ``snapshot`` and ``end_rebuilding`` may block on the
+disk.
 """
 
 from __future__ import annotations
@@ -32,19 +32,20 @@ from headrace.stores.pinned import Pin
 
 _CACHE_BYTES = 64 << 20
 _STAND_IN_DIGITS = 8
-_PUT_IN_ORDER_MIN = 4096
+_SORTED_MIN = 4096
 _log = logger(__name__)
 
+_LOCKED_HINT = "a replaced container may still be running; it stops by itself"
 _UNREADABLE = "UNREADABLE"
-"""A file of this name says that reading the folder failed: opening it may work nevertheless, and must not."""
+"""The name of a file that marks a folder as damaged: RocksDB may still open it, but it must not be used."""
 
 
 class StateLockedError(InfrastructureError):
-    """Another process has the folder open: an incarnation that was replaced, but still lives."""
+    """Another process has the folder open: an incarnation that was replaced, but is still alive."""
 
 
 class StateCorruptError(InfrastructureError):
-    """The folder can't be read. What was in it can be rebuilt from snapshot and changelog."""
+    """The folder can't be read. Its contents can be rebuilt from snapshot and changelog."""
 
 
 class Batch:
@@ -58,19 +59,18 @@ class Batch:
         self.writes.put(key, value)
 
     def delete(self, key: bytes) -> None:
-        """Remove a key, if it is there."""
+        """Delete a key, if it exists."""
         self.writes.delete(key)
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Remove all keys with ``start <= key < stop``."""
+        """Delete all keys with ``start <= key < stop``."""
         self.writes.delete_range(start, stop)
 
 
 class KeySpace(View):
-    """One store's part of a database (or of a batch): its keys stand below its id.
+    """One store's keys in a database: those that begin with its id and a 0 byte.
 
-    Another thread than the task's may read through a part of its own, too: it sees commits, each of them wholly
-    or not at all within one call.
+    Another thread than the task's may read through a key space of its own. Within one call it sees complete commits.
     """
 
     def __init__(self, whole: Database | Pin, store: str) -> None:
@@ -81,7 +81,7 @@ class KeySpace(View):
 
     @contextmanager
     def pinned(self) -> Iterator[KeySpace]:
-        """The same part as it is now, whatever is written meanwhile. For a moment: it keeps old files from going."""
+        """Return the same key space, unaffected by later writes. Use it briefly: it keeps old files on the disk."""
         if isinstance(self._whole, Pin):
             yield self
             return
@@ -114,7 +114,7 @@ class KeySpace(View):
 
 
 class PartOfBatch(Writes):
-    """One store's writes in a batch."""
+    """One store's writes in a batch, in its key space."""
 
     def __init__(self, whole: Batch, store: str) -> None:
         self._whole = whole
@@ -129,8 +129,8 @@ class PartOfBatch(Writes):
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
         put, below = self._whole.writes.put, self._below
         entries = list(zip(keys, values, strict=True))
-        for place in _in_order([key for key, _ in entries]):
-            key, value = entries[place]
+        for position in _sorted_positions([key for key, _ in entries]):
+            key, value = entries[position]
             put(below + key, value)
 
     @override
@@ -149,20 +149,22 @@ class PartOfBatch(Writes):
 
 
 class FolderLock:
-    """The right to a folder, also to throw it away: RocksDB's own lock lies in the folder and goes with it.
+    """The right to use a folder and to delete it. RocksDB's own lock is inside the folder, and is deleted with it.
 
-    It ends with the process. Within one process a second one is refused, too.
+    The lock ends with the process. A second lock of the same folder in one process is refused, too.
     """
 
     _held: ClassVar[set[Path]] = set()
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, folder: Path) -> None:
-        """Raises ``StateLockedError`` when another has it, ``StorageError`` when there can be none."""
+        """Raise ``StateLockedError`` if it is held elsewhere, ``StorageError`` if the file system refuses it."""
         self._path = folder.with_name(f".{folder.name}.lock")
         with self._guard:
             if self._path in self._held:
-                raise StateLockedError(f"state folder {folder} is open elsewhere in this process")
+                raise StateLockedError(
+                    f"state folder {folder} is open elsewhere in this process", hint="close it there first"
+                )
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self._path.open("ab")
@@ -173,24 +175,26 @@ class FolderLock:
             except OSError as error:
                 self._file.close()
                 if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise StateLockedError(f"state folder {folder} is open elsewhere: {error}") from error
+                    raise StateLockedError(
+                        f"state folder {folder} is open in another process: {error}", hint=_LOCKED_HINT
+                    ) from error
                 raise _classified(folder, error) from error
             self._held.add(self._path)
 
     def release(self) -> None:
-        """Give it back; a second time does nothing."""
+        """Release the lock. A second call does nothing."""
         with self._guard:
             if not self._file.closed:
                 self._held.discard(self._path)
                 self._file.close()
 
 
-def _in_order(keys: list[bytes]) -> Iterable[int]:
-    """The places of keys in their order, equal ones as they stand; of few keys in any order.
+def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
+    """Return the positions of keys in key order, equal keys in their present order; a few keys stay unsorted.
 
-    RocksDB finds a key's place beside that of the one before: a million in order cost a fraction of a million in none.
+    RocksDB starts its search for a key's place at the previous key, so sorted keys are inserted several times faster.
     """
-    if len(keys) < _PUT_IN_ORDER_MIN:
+    if len(keys) < _SORTED_MIN:
         return range(len(keys))
     order: list[int] = pc.sort_indices(pa.array(keys, pa.large_binary())).to_pylist()
     return order
@@ -203,22 +207,24 @@ class Database:
         """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``."""
         self.folder = folder
         if (folder / _UNREADABLE).exists():
-            raise StateCorruptError(f"state folder {folder} could not be read the last time")
-        cache = _CACHE.borrow()
+            raise StateCorruptError(
+                f"state folder {folder} could not be read the last time", hint="nothing is lost: it is rebuilt"
+            )
+        cache = _CACHE.acquire()
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            # Unless told for the column family, too, RocksDict takes the options of the last time, with a tiny cache.
+            # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
             self._db = Rdict(str(folder), options(cache), column_families={"default": options(cache)})
             self._open = True
             self._pins: WeakSet[Pin] = WeakSet()
             self._logged = write_options()
             self._rebuilding: WriteOptions | None = None
         except Exception as error:
-            _CACHE.give_back()
+            _CACHE.release()
             raise _classified(folder, error) from error
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -226,15 +232,15 @@ class Database:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         try:
-            # RocksDict takes a list, too: that is a fifth slower on tables, and no faster in the memtable.
+            # RocksDict also accepts a list, but that is a fifth slower on tables, and no faster in the memtable.
             return list(map(cast("Callable[[bytes], bytes | None]", self._db.get), keys))
         except Exception as error:
             raise self._unreadable(error) from error
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < stop`` in the order of keys, or against it."""
+        """Yield the entries with ``start <= key < stop``, in key order or reversed."""
         if reverse:
             for key, value in self._entries(stop, backwards=True):
                 if key < start:
@@ -248,19 +254,23 @@ class Database:
             yield key, value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys beginning with ``prefix`` and their values, in order."""
+        """Yield the entries whose keys start with ``prefix``, in key order."""
         for key, value in self._entries(prefix):
             if not key.startswith(prefix):
                 return
             yield key, value
 
     def verify(self) -> None:
-        """Read everything once; raises ``StateCorruptError``."""
+        """Read everything once. Raises ``StateCorruptError``."""
         for _ in self._entries(b""):
             pass
 
     def _entries(self, start: bytes, *, backwards: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Everything from ``start`` on. RocksDB's iterator just ends where it can't read on; look at its end."""
+        """Yield everything from ``start`` on.
+
+        RocksDB's iterator ends early, without an error, when it can't read on. So another one then continues from the
+        last key, and its status says whether there was an error.
+        """
         last = start
         try:
             items = cast("Iterator[tuple[bytes, bytes]]", self._db.items(backwards=backwards, from_key=start))
@@ -280,41 +290,44 @@ class Database:
             raise self._unreadable(error) from error
 
     def _was_released(self) -> UnavailableError:
-        return UnavailableError(f"state folder {self.folder} was released", hint="ask the task's present container")
+        return UnavailableError(
+            f"state folder {self.folder} was released", hint="ask the container that runs the task now"
+        )
 
     def _unreadable(self, error: Exception) -> InfrastructureError:
-        """Have the next start rebuild the folder: most damage shows when something is read, not at the opening.
+        """Mark the folder as damaged, so that the next start rebuilds it: opening it may not show the damage again.
 
-        A reader on another thread may come when the folder has just been released; nothing is damaged by that.
+        A reader on another thread may be late, after the folder was released. That damages nothing.
         """
         if not self._open:
             return self._was_released()
-        with suppress(OSError):  # the folder is gone, or the disk full: what it says is known to this life at least
+        with suppress(OSError):  # if the mark can't be written, at least this incarnation knows of the damage
             (self.folder / _UNREADABLE).touch()
         return StateCorruptError(
             f"state folder {self.folder} can't be read: {error}", hint="nothing is lost: the next start rebuilds it"
         )
 
     def batch(self) -> Batch:
-        """An empty batch."""
+        """Return an empty batch."""
         return Batch()
 
     def pin(self) -> Pin:
-        """Everything as it is now, for a reader on any thread to look at several times; to be closed."""
+        """Return a pin of the present contents, for several reads on any thread. The caller must close it."""
         try:
             pin = Pin(self._db.iter(), self._was_released)
         except Exception as error:
             raise self._unreadable(error) from error
         self._pins.add(pin)
-        if not self._open:  # it was closed meanwhile, and didn't know of this one
+        if not self._open:  # the database was closed meanwhile, without closing this pin
             pin.close()
             raise self._was_released()
         return pin
 
     def write(self, batch: Batch) -> None:
-        """Make a batch durable against the death of the process; all of it or nothing.
+        """Write a batch, all of it or nothing. It survives the death of the process.
 
-        After ``begin_rebuilding`` that waits for ``end_rebuilding``: until then a death loses what was written last.
+        After ``begin_rebuilding`` that is so only once ``end_rebuilding`` has returned: until then, a death of the
+        process loses the batches written last.
         """
         try:
             self._db.write(batch.writes, self._logged if self._rebuilding is None else self._rebuilding)
@@ -322,20 +335,20 @@ class Database:
             raise self._unwritable(error) from error
 
     def begin_rebuilding(self) -> None:
-        """Very much will be written in a row: not to RocksDB's log, and the tables are put in order afterwards.
+        """Prepare for a long series of batches: write without RocksDB's log, and don't compact tables until the end.
 
-        Batches are lost from the last one backwards, so what is left is always what it was after one of them.
+        If the process dies, the last batches are lost. What remains is always the state after one of the batches.
         """
         if self._rebuilding is None:
             self._rebuilding = write_options(logged=False)
             self._set(WHILE_REBUILDING)
 
     def end_rebuilding(self) -> None:
-        """What was written is durable. May block for as long as the last tables take."""
+        """Make everything written durable, and return to normal. May block until the last tables are written."""
         if self._rebuilding is None:
             return
         try:
-            self._db.flush()  # before the log goes on: it would be read without what came before
+            self._db.flush()  # before the log resumes, since a start would replay it without the unlogged batches
         except Exception as error:
             raise self._unwritable(error) from error
         self._rebuilding = None
@@ -351,7 +364,7 @@ class Database:
         return StorageError(f"state folder {self.folder}: {error}", hint="make room on the disk; nothing has been lost")
 
     def snapshot(self, folder: Path) -> None:
-        """A copy of the present state in ``folder`` (hard links where it can), there wholly or not at all."""
+        """Copy the present state to ``folder``, by hard links if possible. The copy appears complete or not at all."""
         draft = _draft_of(folder)
         shutil.rmtree(draft, ignore_errors=True)
         try:
@@ -360,32 +373,32 @@ class Database:
             draft.rename(folder)
         except Exception as error:
             shutil.rmtree(draft, ignore_errors=True)
-            raise StorageError(f"snapshot {folder}: {error}", hint="make room on the disk") from error
+            raise StorageError(f"can't write snapshot {folder}: {error}", hint="make room on the disk") from error
 
     def size_bytes(self) -> int:
-        """What the folder takes on disk, roughly."""
+        """Return about how many bytes the folder takes on disk."""
         return sum(path.stat().st_size for path in self.folder.glob("*") if path.is_file())
 
     def close(self) -> None:
-        """Release the folder; a second time does nothing. Never raises: what was written is safe without it."""
+        """Release the folder. A second call does nothing. Never raises, since everything written is already safe."""
         if not self._open:
             return
         self._open = False
         for pin in list(self._pins):
             pin.close()
-        # Closing brings what is in RocksDB's log into tables. On a full disk that fails, and the log keeps it.
+        # Closing writes the contents of RocksDB's log into tables. On a full disk that fails, and the log keeps them.
         try:
             self._db.close()
         except Exception as error:  # noqa: BLE001 - RocksDict raises this class itself
             _log.info(
                 "closing was incomplete; the next start reads RocksDB's log", folder=str(self.folder), error=str(error)
             )
-        del self._db  # which releases the folder in any case
-        _CACHE.give_back()
+        del self._db  # this releases the folder in any case
+        _CACHE.release()
 
 
 def restore_snapshot(snapshot: Path, folder: Path) -> None:
-    """Put a snapshot in the place of the local state; hard links where it can. The snapshot stays."""
+    """Replace the local state by a snapshot, by hard links if possible. The snapshot remains."""
     draft = _draft_of(folder)
     shutil.rmtree(draft, ignore_errors=True)
     try:
@@ -397,19 +410,19 @@ def restore_snapshot(snapshot: Path, folder: Path) -> None:
         shutil.rmtree(draft, ignore_errors=True)
         raise StorageError(
             f"snapshot {snapshot} can't be restored to {folder}: {error}",
-            hint="check the disk's room, and that both folders may be read and written",
+            hint="check the free space of the disk, and that both folders may be read and written",
         ) from error
 
 
 def discard(folder: Path) -> None:
-    """Throw local state away."""
+    """Delete local state."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         _log.warning("local state can't be deleted, and keeps its room on the disk", folder=str(folder))
 
 
 def discard_drafts(snapshots: Path) -> None:
-    """Throw away what lives that were killed left half made; a fenced one that still makes it fails at that."""
+    """Delete the unfinished snapshots of killed incarnations. A zombie that is still writing one fails."""
     for draft in snapshots.glob(str(_draft_of(Path("*")))):
         _log.info("deleting a snapshot that a killed process left unfinished", folder=str(draft))
         discard(draft)
@@ -420,12 +433,12 @@ def _draft_of(folder: Path) -> Path:
 
 
 def stand_in_for(folder: Path) -> Path:
-    """A folder beside ``folder``, for a life that can't have that one."""
+    """Return a new substitute for ``folder``, for an incarnation that can't have it because it is locked."""
     return folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:_STAND_IN_DIGITS]}")
 
 
 def discard_abandoned(folder: Path) -> None:
-    """Throw away what stands in for ``folder`` and isn't open in any process."""
+    """Delete the substitutes for ``folder`` that aren't open in any process."""
     for stand_in in folder.parent.glob(f"{folder.name}.{'[0-9a-f]' * _STAND_IN_DIGITS}"):
         try:
             with (stand_in / "LOCK").open("ab") as lock:
@@ -440,7 +453,7 @@ def discard_abandoned(folder: Path) -> None:
 
 
 def _link_table_else_copy(source: str, target: str) -> str:
-    """Tables and blobs never change once written, so both sides may share them; logs and manifests do."""
+    """Link tables and blobs, which never change, so that both folders share them. Copy logs and manifests."""
     if Path(source).suffix in (".sst", ".blob"):
         try:
             Path(target).hardlink_to(source)
@@ -453,9 +466,9 @@ def _link_table_else_copy(source: str, target: str) -> str:
 
 
 class _SharedCache:
-    """A cache of blocks for all open databases of the process, so that its size doesn't grow with their number.
+    """One block cache for all open databases of the process, so that its size doesn't grow with their number.
 
-    The last one to close frees it: a folder that is opened again is read from the disk.
+    The last database to close frees it. A folder that is opened after that is read from the disk.
     """
 
     def __init__(self) -> None:
@@ -463,16 +476,16 @@ class _SharedCache:
         self._cache: Cache | None = None
         self._users = 0
 
-    def borrow(self) -> Cache:
-        """To be given back when the database is closed."""
+    def acquire(self) -> Cache:
+        """Return the cache. Call ``release`` when the database is closed."""
         with self._lock:
             self._users += 1
             if self._cache is None:
                 self._cache = Cache(_CACHE_BYTES)
             return self._cache
 
-    def give_back(self) -> None:
-        """The database is closed."""
+    def release(self) -> None:
+        """Note that a database was closed."""
         with self._lock:
             self._users -= 1
             if not self._users:
@@ -483,13 +496,16 @@ _CACHE = _SharedCache()
 
 
 def _classified(folder: Path, error: Exception) -> InfrastructureError:
+    """Return the error to raise for one of RocksDB or the file system."""
     text = str(error)
     if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
-        return StateLockedError(f"state folder {folder} is open elsewhere: {text}")
-    # What RocksDB can't do to a file is trouble with the disk (full, a quota, too many open files), and the state is
-    # as good as it was. Files that are missing are another matter.
+        return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)
+    # An I/O error means trouble with the disk (full, a quota, too many open files), and the state is intact. Only a
+    # missing file means that the state is damaged.
     if isinstance(error, OSError) or (text.startswith("IO error") and "No such file" not in text):
         return StorageError(
-            f"state folder {folder}: {text}", hint="check the disk's room, the folder's owner, and ulimit -n"
+            f"state folder {folder}: {text}", hint="check the disk's free space, the folder's owner, and ulimit -n"
         )
-    return StateCorruptError(f"state folder {folder} can't be read: {text}")
+    return StateCorruptError(
+        f"state folder {folder} can't be read: {text}", hint="nothing is lost: the next start rebuilds it"
+    )

@@ -1,17 +1,21 @@
-"""Keys as bytes that compare as the columns do: nulls first, then by the first column, the second, and so on.
+"""Keys as bytes that sort as their columns do: nulls first, then by the first column, the second, and so on.
 
-A key is its columns one after the other, so the encoding of the first columns is a prefix of the whole. A column is a
-byte (0 null, 1 a value) and then:
+A key is the encodings of its columns, one after the other, so the encoding of its first columns is a prefix of it. A
+column is one byte (0 for null, 1 for a value), and then:
 
-- integers, dates, times, durations, enums (by place): big-endian, the sign bit flipped.
-- bools: one byte. Decimals: 16 bytes, as an integer of that width.
-- floats: big-endian bits, flipped so that they compare; -0.0 is 0.0, every NaN is the same and the greatest.
-- strings, binaries: the bytes, each 0 as ``00 FF``, and a 0 behind them. What follows is at most 1, so
-  a shorter string is less than one that goes on.
+- integers, dates, times, durations, enums (by their index): big-endian, with the sign bit flipped. - bools: one byte.
+Decimals: 16 bytes, like an integer of that width. - floats: big-endian bits, flipped so that they sort as numbers.
+-0.0 becomes 0.0; all NaNs are the same and the greatest.
+- strings, binaries: the bytes, with each 0 written as ``00 FF``, and a final 0. What follows a final 0 is at most 1,
+so a
+  string sorts before those that continue it.
 
-A null of a fixed width is zeros. The form is durable: tests hold golden bytes.
+A null of fixed width has zeros for its value. The form is durable: tests hold golden bytes.
 
-Pure; no Python per row but for making the ``bytes`` objects, which numpy and Arrow do.
+Example, with columns (String, Int16): ``("ab", 1)`` is ``01 61 62 00 | 01 80 01``, and ``(None, -1)`` is
+``00 00 | 01 7f ff``.
+
+Pure. There is no Python code per row; numpy and Arrow make the ``bytes`` objects.
 """
 
 from __future__ import annotations
@@ -44,7 +48,11 @@ _ESCAPED = b"\x00\xff"
 
 
 class KeyEncoding:
-    """The encoding of some columns in a fixed order. Raises ``DeclarationError`` for one that can't be a key."""
+    """Encodes keys of some columns in a fixed order. Raises ``DeclarationError`` for a type that can't be in a key.
+
+    The fields of fixed width between two strings form one numpy record for each row. Columns (Int64, String, Int16)
+    have two records, before and after the bytes of the string; a record that follows a string starts with its final 0.
+    """
 
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
         if not columns:
@@ -53,13 +61,13 @@ class KeyEncoding:
             if not is_bytes(dtype) and not words_of(dtype):
                 raise DeclarationError(
                     f"column {name!r} of type {dtype} can't be part of a key",
-                    hint="use a number, string, binary, bool, decimal, date, time or enum; take a struct apart",
+                    hint="use a number, string, binary, bool, decimal, date, time or enum; for a struct, its fields",
                 )
         self.columns = dict(columns)
         self._records = _records(self.columns)
 
     def encode(self, keys: pl.DataFrame) -> list[bytes]:
-        """One key a row. The columns must be there with their types; others are passed over."""
+        """Return one key for each row. The rows must have the columns with their types; other columns are ignored."""
         parts: list[Words | pa.LargeBinaryArray] = []
         record = np.zeros(keys.height, self._records[0])
         for place, (name, dtype) in enumerate(self.columns.items()):
@@ -76,7 +84,7 @@ class KeyEncoding:
         return join_rows([*parts, record])
 
     def decode(self, keys: Sequence[bytes]) -> pl.DataFrame:
-        """The columns that ``encode`` made keys of."""
+        """Return the columns of encoded keys."""
         rows = Rows(keys)
         ends = _ends_of_strings(rows.data) if len(self._records) > 1 else None
         records = iter(self._records)
@@ -97,7 +105,7 @@ class KeyEncoding:
 
 
 def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
-    """The parts of a key that have a fixed width: before, between and after its strings."""
+    """Return the types of the fixed-width records of a key: before, between and after its strings."""
     records: list[list[tuple[str, str]]] = [[]]
     for place, dtype in enumerate(columns.values()):
         records[-1].append((f"present {place}", "u1"))
@@ -110,7 +118,11 @@ def _records(columns: Mapping[str, pl.DataType]) -> list[np.dtype[Any]]:
 
 
 def _to_ordered(words: Words) -> Words:
-    """Unsigned numbers that compare as ``words`` do."""
+    """Return unsigned numbers that sort as ``words`` do.
+
+    Int8 [-1, 0, 1] becomes [0x7f, 0x80, 0x81]: the sign bit is flipped. A positive float gets its sign bit set. A
+    negative one has all bits inverted, because the larger magnitude must sort first.
+    """
     ordered = words
     unsigned, sign = _unsigned(words.dtype)
     if words.dtype.kind == "i":
@@ -124,7 +136,7 @@ def _to_ordered(words: Words) -> Words:
 
 
 def _from_ordered(ordered: Words, format_: str) -> Words:
-    """What ``_to_ordered`` was given."""
+    """Reverse ``_to_ordered``."""
     wanted = np.dtype(format_)
     unsigned, sign = _unsigned(wanted)
     words = ordered.astype(unsigned)
@@ -136,7 +148,7 @@ def _from_ordered(ordered: Words, format_: str) -> Words:
 
 
 def _unsigned(dtype: np.dtype[Any]) -> tuple[np.dtype[Any], Any]:
-    """The unsigned type of the same width, and its highest bit."""
+    """Return the unsigned type of the same width, and its highest bit."""
     unsigned = np.dtype(f"<u{dtype.itemsize}")
     return unsigned, unsigned.type(1 << (8 * dtype.itemsize - 1))
 
@@ -155,7 +167,10 @@ def _has_zeros(array: pa.LargeBinaryArray) -> bool:
 
 
 def _ends_of_strings(data: npt.NDArray[np.uint8]) -> Places:
-    """Every place of a 0 that isn't escaped: a string ends at the first of them from its beginning on."""
+    """Return the position of every 0 that isn't escaped. A string ends at the first of them after its start.
+
+    Some are zeros of numbers. That doesn't matter: none of them is inside a string.
+    """
     zeros = np.flatnonzero(data == 0)
     after = data[np.minimum(zeros + 1, data.size - 1)]
     ends: Places = zeros[after != 0xFF]
@@ -165,5 +180,5 @@ def _ends_of_strings(data: npt.NDArray[np.uint8]) -> Places:
 def _first_from(ends: Places, starts: Places) -> Places:
     found = np.searchsorted(ends, starts)
     if len(found) and int(found.max()) == len(ends):
-        raise CorruptLogError("a string in a stored key has no end", hint=DELETE_LOCAL_STATE)
+        raise CorruptLogError("a string in a stored key has no final 0 byte", hint=DELETE_LOCAL_STATE)
     return ends[found]

@@ -1,12 +1,17 @@
-"""The outbox: rows on their way into a foreign system, from the commit that makes them true until they are there.
+"""The outbox: rows for a foreign system, from the commit that covers them until the target has them.
 
-Rows written during a version are *fresh*. The commit of the version seals them into one entry, keyed by that version,
-and logs it; once the commit counts, the entry is *pending*: a fact that anyone may publish. When the target has it, a
-later commit logs its removal. A crash anywhere in between leaves entries that the target may have already: whoever
-publishes them again relies on the target's own position to tell.
+Rows written during a version are *fresh*. The commit of the version seals them into one entry, keyed by the version,
+and logs it. Once the commit counts, the entry is *pending* and may be published. When the target has it, a later
+commit logs its removal. A crash in between can leave entries that the target already has. They are published again,
+and the target's own position decides that they don't count twice.
 
-An entry is kept as encoded pieces, each below the size limit of one changelog record. With a local database beneath,
-only the oldest pending pieces stay in memory, so a target that is down for long costs disk, not memory.
+An entry consists of encoded pieces, each below the size limit of a changelog record. With a local database, only the
+oldest pending pieces stay in memory, so a target that is down for long costs disk space, not memory. Example, with the
+target down since version 7::
+
+    pending: (version 7, [bytes, bytes])  (version 8, [bytes])  (version 9, [None])  None: only in the database
+    sealed:  (version 10, [bytes])        logged with commit 10, which isn't known to count yet
+    fresh:   rows of version 11
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ _MEMORY_BYTES_MAX = 16 << 20
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """The rows of one version. A piece that is None lies in the database."""
+    """The rows of one version. A piece that is None is only in the database."""
 
     version: int
     pieces: list[bytes | None]
@@ -43,7 +48,7 @@ class _Entry:
 
 
 class Outbox(StateStore):
-    """The rows of one task on their way to one target. A ``StateStore``."""
+    """The rows of one task for one target."""
 
     def __init__(self, id_: str) -> None:
         self._id = id_
@@ -51,54 +56,54 @@ class Outbox(StateStore):
         self._fresh: list[pl.DataFrame] = []
         self._sealed: _Entry | None = None
         self._pending: deque[_Entry] = deque()
-        self._gone: list[_Entry] = []
-        self._removed = -1
-        self._logged = -1
+        self._to_delete: list[_Entry] = []
+        self._published_to = -1
+        self._logged_to = -1
         self.pending_bytes = 0
-        """How much is committed, and not known to be in the target."""
+        """How many bytes are committed, and not known to be in the target."""
 
     @property
     @override
     def id(self) -> str:
         return self._id
 
-    # -- on the way
+    # -- from the task to the target
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Take in rows of the version that isn't committed yet."""
+        """Add rows to the version in progress."""
         if rows.height:
             self._fresh.append(rows)
 
     def commit(self) -> None:
-        """The version sealed last counts: what it holds may be published."""
+        """Note that the commit of the sealed entry counts: the entry may be published."""
         if self._sealed is not None:
             self._pending.append(self._sealed)
             self.pending_bytes += self._sealed.bytes
             self._sealed = None
 
     def oldest(self) -> tuple[int, list[pl.DataFrame]] | None:
-        """The version to publish next, and its rows; None when everything is there."""
+        """Return the version to publish next, and its rows; None if the target has everything."""
         if not self._pending:
             return None
         entry = self._pending[0]
         return entry.version, [decode_rows(piece, checked=True) for piece in self._load(entry)]
 
     def published(self, version: int) -> None:
-        """The target has everything up to this version."""
+        """Note that the target has everything up to this version."""
         while self._pending and self._pending[0].version <= version:
             entry = self._pending.popleft()
             self.pending_bytes -= entry.bytes
-            self._removed = entry.version
-            self._gone.append(entry)
+            self._published_to = entry.version
+            self._to_delete.append(entry)
 
     @override
     def entries(self) -> int:
-        """How many versions are committed, and not known to be in the target."""
+        """Return how many versions are committed, and not known to be in the target."""
         return len(self._pending)
 
     @override
     def clear(self) -> None:
-        self._gone += self._pending
+        self._to_delete += self._pending
         self._fresh, self._sealed = [], None
         self._pending.clear()
         self.pending_bytes = 0
@@ -107,11 +112,14 @@ class Outbox(StateStore):
 
     @override
     def take_changes(self, version: int) -> list[bytes]:
-        """See ``StateStore``. What is fresh becomes the entry of this version; nobody may publish it yet."""
+        """Seal the fresh rows into the entry of this version, and return it and the removals as changes.
+
+        The entry must not be published before ``commit``.
+        """
         changes = []
-        if self._removed > self._logged:
-            self._logged = self._removed
-            changes.append(_REMOVE + _VERSION.pack(self._removed))
+        if self._published_to > self._logged_to:
+            self._logged_to = self._published_to
+            changes.append(_REMOVE + _VERSION.pack(self._published_to))
         if self._fresh:
             pieces = [encode_rows(part) for part in _parts(concat_rows(self._fresh))]
             self._fresh = []
@@ -122,7 +130,7 @@ class Outbox(StateStore):
 
     @override
     def apply(self, change: bytes) -> None:
-        """See ``StateStore``. A change is only read back when its commit counts, so its entry is pending at once."""
+        """Apply a change. Only changes whose commit counts are applied, so its entry is pending at once."""
         operation, version = change[:1], _VERSION.unpack_from(change, 1)[0]
         if operation == _PIECE:
             piece = change[1 + _VERSION.size :]
@@ -133,11 +141,11 @@ class Outbox(StateStore):
             self.pending_bytes += len(piece)
         elif operation == _REMOVE:
             self.published(version)
-            self._logged = version
+            self._logged_to = version
         else:
             raise CorruptLogError(
                 f"outbox {self._id!r}: unknown change format {operation!r} in the changelog",
-                hint="the changelog was written by a newer Headrace; upgrade this one",
+                hint="a newer version of Headrace wrote the changelog; upgrade this one",
             )
 
     # -- the local database
@@ -156,11 +164,11 @@ class Outbox(StateStore):
 
     @override
     def persist(self, writes: Writes) -> None:
-        for entry in self._gone:
+        for entry in self._to_delete:
             if entry.stored:
                 for number in range(len(entry.pieces)):
                     writes.delete(_KEY.pack(_KEYS, entry.version, number))
-        self._gone = []
+        self._to_delete = []
         new = [*self._pending, *([self._sealed] if self._sealed else [])]
         for entry in new:
             if entry.stored:
@@ -170,7 +178,7 @@ class Outbox(StateStore):
                     writes.put(_KEY.pack(_KEYS, entry.version, number), piece)
             entry.stored = True
         if self._view is not None:
-            _let_go(new)
+            _release_memory(new)
 
     def _load(self, entry: _Entry) -> Iterator[bytes]:
         for number, piece in enumerate(entry.pieces):
@@ -179,7 +187,7 @@ class Outbox(StateStore):
                 data = self._view.get(_KEY.pack(_KEYS, entry.version, number))
             if data is None:
                 raise CorruptLogError(
-                    f"outbox {self._id!r}: piece {number} of version {entry.version} is missing in the local state",
+                    f"outbox {self._id!r}: piece {number} of version {entry.version} is missing from the local state",
                     hint="delete the task's local state: it is rebuilt from the changelog",
                 )
             yield data
@@ -190,13 +198,13 @@ def _entry(version: int, pieces: list[bytes]) -> _Entry:
 
 
 def _parts(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The rows in pieces that stay well below the greatest record of a changelog."""
+    """Return the rows in pieces that are well below the maximum size of a changelog record."""
     size = max(1, int(rows.estimated_size()))
     return rows.iter_slices(max(1, rows.height * _PIECE_BYTES // size))
 
 
-def _let_go(entries: list[_Entry]) -> None:
-    """Keep the oldest in memory: they are published first."""
+def _release_memory(entries: list[_Entry]) -> None:
+    """Keep in memory only the oldest entries, up to the limit, because they are published first."""
     held = 0
     for entry in entries:
         held += entry.bytes

@@ -1,7 +1,7 @@
-"""Changes that lie over a database: byte keys to values or to nothing, kept in memory, read in the order of keys.
+"""Changes in memory that overlay a database: byte keys with values or deletions, read in key order.
 
-A key that was deleted stays, with None: it hides the same key below. Keys are put in order when a range of them
-is asked for, not before, and only those that are new since the last time.
+A deleted key stays in the overlay with None, and hides the same key below. Keys are sorted only when a range is read,
+and then only those that are new since the last time.
 
 Pure: no database, nothing blocks.
 """
@@ -17,7 +17,7 @@ _INSERTED_ONE_BY_ONE_MAX = 16
 
 
 class Absent(Enum):
-    """What a key has that an overlay says nothing of; None says that it was deleted."""
+    """The value of a key that isn't in an overlay. None means that it was deleted."""
 
     ABSENT = "absent"
 
@@ -26,7 +26,7 @@ ABSENT = Absent.ABSENT
 
 
 class Overlay:
-    """A layer of changes. Keys never leave it, so that those not yet in order are the last ones of the dict."""
+    """A layer of changes. Keys are never removed from it, so the unsorted ones are the last keys of the dict."""
 
     def __init__(self) -> None:
         self._entries: dict[bytes, bytes | None] = {}
@@ -37,38 +37,38 @@ class Overlay:
 
     @property
     def entries(self) -> Mapping[bytes, bytes | None]:
-        """All of it, in no order."""
+        """All entries, unsorted."""
         return self._entries
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Set a key, or say that it was deleted."""
+        """Set a key, or mark it as deleted (None)."""
         self._entries[key] = value
 
     def get(self, key: bytes) -> bytes | Absent | None:
-        """What is said of a key."""
+        """Return the value of a key: ``ABSENT`` if the overlay doesn't have it, None if it was deleted."""
         return self._entries.get(key, ABSENT)
 
     def put_many(self, keys: Iterable[bytes], values: Iterable[bytes | None]) -> None:
-        """Set each key to the value beside it; the last one of equal keys stays."""
+        """Set each key to the value at the same position; the last one of equal keys counts."""
         self._entries.update(zip(keys, values, strict=True))
 
     def delete_many(self, keys: Iterable[bytes]) -> None:
-        """Say of each key that it was deleted."""
+        """Mark each key as deleted."""
         self._entries.update(dict.fromkeys(keys))
 
     def update(self, newer: Overlay) -> None:
-        """Take in what a layer above says."""
+        """Merge the layer above into this one."""
         self._entries.update(newer._entries)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | Absent | None]:
-        """What is said of each key."""
+        """Return the value of each key, as ``get`` does."""
         get = self._entries.get
         return [get(key, ABSENT) for key in keys]
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes | None]]:
-        """Entries with ``start <= key < stop`` in the order of keys, or against it.
+        """Return the entries with ``start <= key < stop``, in key order or reversed.
 
-        Keys that come in meanwhile don't show; values that change do.
+        Keys added meanwhile don't show; changed values do.
         """
         keys = self._keys(start, stop)
         get = self._entries.get
@@ -80,7 +80,7 @@ class Overlay:
         if len(new) > _INSERTED_ONE_BY_ONE_MAX:
             new.sort()
             ordered += new
-            ordered.sort()  # two sorted runs: one merge
+            ordered.sort()  # this merges two sorted runs, in linear time
         else:
             for key in new:
                 insort(ordered, key)
@@ -90,7 +90,7 @@ class Overlay:
 
 
 class MemoryBase:
-    """What lies below the overlays when there is no database. Forgets the deleted when they are the most."""
+    """The layer below the overlays if there is no database. It drops deleted keys when they are the majority."""
 
     def __init__(self) -> None:
         self._overlay = Overlay()
@@ -100,7 +100,7 @@ class MemoryBase:
         return len(self._overlay) - self._deleted
 
     def update(self, newer: Overlay) -> None:
-        """Take in what a layer above says."""
+        """Merge the layer above into this one."""
         entries = self._overlay.entries
         for key, value in newer.entries.items():
             was_deleted = entries.get(key, b"") is None
@@ -113,15 +113,15 @@ class MemoryBase:
             self._overlay, self._deleted = kept, 0
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         return self._overlay.entries.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         return list(map(self._overlay.entries.get, keys))
 
     def range(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < stop`` in the order of keys, or against it."""
+        """Return the entries with ``start <= key < stop``, in key order or reversed."""
         entries = self._overlay.range(start, stop, reverse=reverse)
         return ((key, value) for key, value in entries if value is not None)
 
@@ -129,7 +129,10 @@ class MemoryBase:
 def merge(
     over: Iterable[tuple[bytes, bytes | None]], base: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Both in one order; of equal keys, what ``over`` says. Both come in the order of keys, or against it."""
+    """Merge two sorted iterators; of equal keys the entry of ``over`` counts. Both are in key order, or reversed.
+
+    Over [(b, 2), (c, None)] and base [(a, 1), (b, 1), (d, 1)] give [(a, 1), (b, 2), (c, None), (d, 1)].
+    """
     below = next(base, None)
     for key, value in over:
         while below is not None and (below[0] > key if reverse else below[0] < key):

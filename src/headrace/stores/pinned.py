@@ -1,10 +1,10 @@
-"""The local database as it was at one moment, for a reader who looks several times and must see one commit.
+"""The local database as of one moment, for a reader that makes several calls and must see a single commit.
 
-It is one iterator of RocksDB, which keeps seeing what was there when it was made: single keys are sought by it, ranges
-are read in portions. (A snapshot of RocksDict's doesn't do: its iterators see what is written later.) The folder isn't
-given back while such an iterator lives, so the database lets go of them when it is closed.
+A pin is one RocksDB iterator, which sees the contents of the moment when it was made. Single keys are found by seeking,
+and ranges are read in portions. (RocksDict's snapshots don't serve: their iterators see later writes.) The folder stays
+open while such an iterator exists, so the database closes its pins when it is closed.
 
-Any thread may use it, one call at a time.
+Any thread may use a pin, one call at a time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PORTION_ENTRIES = 512
 
 
 class Pin:
-    """A view of everything; ``close`` it soon. What it raises once it is closed, ``released`` makes."""
+    """All entries as of one moment; ``close`` it soon. ``released`` makes the error that reads raise after that."""
 
     def __init__(self, entries: RdictIter, released: Callable[[], Exception]) -> None:
         self._entries: RdictIter | None = entries
@@ -27,25 +27,25 @@ class Pin:
         self._lock = threading.Lock()
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
         with self._lock:
             return self._get(self._open(), key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The value of each key, or None."""
+        """Return the value of each key, or None."""
         with self._lock:
             entries = self._open()
             return [self._get(entries, key) for key in keys]
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys beginning with ``prefix`` and their values, in order."""
+        """Yield the entries whose keys start with ``prefix``, in key order."""
         for key, value in self._all(prefix, backwards=False):
             if not key.startswith(prefix):
                 return
             yield key, value
 
     def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with ``start <= key < stop`` in the order of keys, or against it."""
+        """Yield the entries with ``start <= key < stop``, in key order or reversed."""
         for key, value in self._all(stop if reverse else start, backwards=reverse):
             if (key < start) if reverse else (key >= stop):
                 return
@@ -53,7 +53,7 @@ class Pin:
                 yield key, value
 
     def close(self) -> None:
-        """Let go of it; a second time does nothing."""
+        """Release the iterator. A second call does nothing."""
         with self._lock:
             self._entries = None
 

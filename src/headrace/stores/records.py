@@ -1,8 +1,8 @@
-"""State of a user's own: records under keys, one at a time or column by column, over the same durable bytes.
+"""The stores of low-level tasks: records under keys, read and written one at a time or as batches.
 
-A ``RecordStore`` is a ``TableStore`` that also takes and gives single records, quickly. A key is a value, or a tuple of
-them where the key has several columns; a record is a dict, or an instance of the dataclass that the store was declared
-with. What is written is seen by the next read, and counts with the task's next commit.
+A ``RecordStore`` is a ``TableStore`` that also reads and writes single records fast; the durable bytes are the same. A
+key is a value, or a tuple of values if it has several columns. A record is a dict, or an instance of the dataclass that
+the store was declared with. The next read sees a write, and the task's next commit covers it.
 
 One thread uses a store. Reads may wait for the disk.
 """
@@ -24,7 +24,7 @@ _ROWS_END = b"\x02"
 
 
 class RecordStore(TableStore):
-    """Records by key. Whole batches go through ``get_rows``, ``put_rows``, ``delete_rows`` and ``scan``."""
+    """Records by key. ``get_rows``, ``put_rows``, ``delete_rows`` and ``scan`` read and write whole batches."""
 
     def __init__(self, store: KeyValueStore, key: Mapping[str, pl.DataType], value: Schema) -> None:
         super().__init__(store, {**key, **value.columns}, list(key))
@@ -37,12 +37,12 @@ class RecordStore(TableStore):
     # -- one record
 
     def get(self, key: Any) -> Any:
-        """The record of this key, or None. Changing it changes nothing here: ``put`` it."""
+        """Return the record of a key, or None. A changed record must be ``put`` again."""
         data = self.store.get(self._key(key))
         return None if data is None else self._record(data)
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
-        """The record of each key, or None."""
+        """Return the record of each key, or None."""
         found = self.store.get_many([self._key(key) for key in keys])
         return [None if data is None else self._record(data) for data in found]
 
@@ -50,27 +50,27 @@ class RecordStore(TableStore):
         return self.store.get(self._key(key)) is not None
 
     def put(self, key: Any, record: Any) -> None:
-        """Set the record of a key: a dict with all columns (None for none), or an instance of the dataclass."""
+        """Set the record of a key: a dict with all columns (None for null), or an instance of the dataclass."""
         if self._writer is None:
             self._writer = ScalarValues(self._writing())
         self.store.put(self._key(key), self._writer.encode(self._value.values_of(record)))
 
     def delete(self, key: Any) -> None:
-        """Remove a key, if it is there."""
+        """Delete a key, if it exists."""
         self.store.delete(self._key(key))
 
     def items(
         self, prefix: Any = None, *, start: Any = None, stop: Any = None, reverse: bool = False
     ) -> Iterator[tuple[Any, Any]]:
-        """Keys and records in the order of keys (or against it), read as they are asked for.
+        """Yield keys and records, in key order or reversed. They are read as the iteration proceeds.
 
-        ``prefix``, ``start`` and ``stop`` (which is left out) are values of the first columns of the key. What is
-        written meanwhile may show or not; no key comes twice.
+        ``prefix``, ``start`` and ``stop`` (exclusive) are values of the first columns of the key. Writes during the
+        iteration may show or not; no key comes twice.
         """
-        low = b"" if start is None else self._beginning(start)
-        high = _ROWS_END if stop is None else self._beginning(stop)
+        low = b"" if start is None else self._encoded_prefix(start)
+        high = _ROWS_END if stop is None else self._encoded_prefix(stop)
         if prefix is not None:
-            first = self._beginning(prefix)
+            first = self._encoded_prefix(prefix)
             low, high = max(low, first), min(high, first + _ROWS_END)
         entries: Iterable[tuple[bytes, bytes]] = self.store.range(low, high, reverse=reverse) if low < high else ()
         for key, data in entries:
@@ -84,18 +84,18 @@ class RecordStore(TableStore):
             return self._scalar_keys.encode_one(key)
         if not isinstance(key, tuple) or len(key) != len(self.key):
             raise DataError(
-                f"store {self._id!r}: {key!r:.100} is no key; it has the columns {', '.join(self.key)}",
-                hint="give a tuple with a value for each, in this order",
+                f"store {self._id!r}: {key!r:.100} is not a key; the key has the columns {', '.join(self.key)}",
+                hint="pass a tuple with a value for each, in this order",
             )
         return self._scalar_keys.encode(key)
 
-    def _beginning(self, values: Any) -> bytes:
+    def _encoded_prefix(self, values: Any) -> bytes:
         first = values if isinstance(values, tuple) else (values,)
         if not 1 <= len(first) <= len(self.key):
             raise DataError(
-                f"store {self._id!r}: {values!r:.100} is no beginning of a key; it has the columns "
+                f"store {self._id!r}: {values!r:.100} is not a prefix of a key; the key has the columns "
                 f"{', '.join(self.key)}",
-                hint="give values of its first columns, in their order",
+                hint="pass values of its first columns, in their order",
             )
         return self._scalar_keys.encode(first)
 
@@ -106,7 +106,7 @@ class RecordStore(TableStore):
         return self._value.record_of(reader.decode(data))
 
     def _decoded(self, data: bytes) -> Sequence[Any]:
-        """The values of a record; from the next one of its layout on a reader is known."""
+        """Return the values of a record, and keep a reader for the next record of the same layout."""
         number = data[1] if len(data) > 1 else -1
         reader = self._reader(number)
         if reader is not None:
@@ -114,9 +114,9 @@ class RecordStore(TableStore):
         return self._decode([data]).row(0)
 
     def _reader(self, number: int) -> ScalarValues | None:
-        """What reads records of this layout; None when their columns aren't those of today."""
+        """Return a reader of records of this layout; None if its columns aren't those that are declared now."""
         self._read_layouts()
         if not 0 <= number < len(self._layouts):
-            return None  # the columnar reader says what is wrong
+            return None  # then the columnar decoder raises the error
         layout = self._layouts[number]
         return ScalarValues(layout) if list(layout.columns.items()) == list(self.values.items()) else None

@@ -1,12 +1,15 @@
-"""The columns of a row that are not its key, as one value: compact, and read and written for all rows at once.
+"""The non-key columns of a row as one compact value, encoded and decoded for all rows of a batch at once.
 
-    format u8 (1) | layout u8 | a bit a column, 1: not null | columns of a fixed width | lengths u32 | bytes
+    format u8 (1) | layout u8 | one bit a column, 1: not null | columns of fixed width | lengths u32 | bytes
 
-Everything is little-endian. ``layout`` is the number of the columns that the row was written with, see ``table``.
-Strings are as they are, nested values MessagePack. Null is zeros, or no bytes. The form is durable: tests hold
-golden bytes.
+Everything is little-endian. ``layout`` is the number of the list of columns that the row was written with; ``table``
+keeps these lists. Strings are UTF-8, nested values MessagePack. A null has zeros, or no bytes, for its value. The form
+is durable: tests hold golden bytes.
 
-Pure; no Python per row but for making the ``bytes`` objects (numpy and Arrow do that), and for nested values.
+Example, with columns (Int16, String) as layout 0: ``(5, "ab")`` is ``01 00 | 03 | 05 00 | 02 00 00 00 | 61 62``, and
+``(None, "ab")`` is ``01 00 | 02 | 00 00 | 02 00 00 00 | 61 62``.
+
+Pure. There is no Python code per row, except for nested values; numpy and Arrow make the ``bytes`` objects.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ _LENGTH_MAX = (1 << 32) - 1
 
 
 class ValueEncoding:
-    """The encoding of some columns in a fixed order, known as layout ``number``."""
+    """Encodes values of some columns in a fixed order, which have the layout ``number``."""
 
     def __init__(self, columns: Mapping[str, pl.DataType], number: int) -> None:
         self.columns = dict(columns)
@@ -41,7 +44,7 @@ class ValueEncoding:
         self._record = np.dtype(fields)
 
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        """One value a row. The columns must be there with their types; others are passed over."""
+        """Return one value for each row. The rows must have the columns with their types; others are ignored."""
         record = np.zeros(rows.height, self._record)
         record["format"], record["layout"] = FORMAT, self.number
         parts: list[Words | pa.LargeBinaryArray] = [record]
@@ -56,13 +59,16 @@ class ValueEncoding:
             array = to_bytes(series)
             lengths = np.diff(np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1])
             if lengths.max(initial=0) > _LENGTH_MAX:
-                raise DataError(f"column {name!r}: a value of {lengths.max()} bytes; a state store takes 4 GiB")
+                raise DataError(
+                    f"column {name!r}: a value has {lengths.max()} bytes; a state store takes at most 4 GiB",
+                    hint="store the value elsewhere, and its address here",
+                )
             record[f"length {place}"] = lengths
             parts.append(array)
         return join_rows(parts)
 
     def decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """The columns that ``encode`` made values of, all of this layout."""
+        """Return the columns of encoded values, which all have this layout."""
         rows = Rows(values)
         record = rows.record(self._record)
         columns = []
@@ -81,12 +87,12 @@ class ValueEncoding:
 
 
 def layouts_of(values: Sequence[bytes]) -> Words:
-    """The number of each value's layout. Raises ``CorruptLogError`` for a value of an unknown format."""
+    """Return the layout number of each value. Raises ``CorruptLogError`` for a value of an unknown format."""
     heads = np.frombuffer(b"".join([value[:2] for value in values]), np.uint8)
     if heads.size != 2 * len(values) or np.any(heads[0::2] != FORMAT):
         found = next(value[:2] for value in values if len(value) < 2 or value[0] != FORMAT)
         raise CorruptLogError(
-            f"a stored row begins with {found!r}; this Headrace reads format {FORMAT}",
-            hint="it was written by a newer Headrace; upgrade this one",
+            f"a stored row begins with {found!r}; this version of Headrace reads format {FORMAT}",
+            hint="a newer version of Headrace wrote it; upgrade this one",
         )
     return heads[1::2]

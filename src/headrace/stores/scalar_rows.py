@@ -1,8 +1,12 @@
-"""One row at a time in the bytes of ``ordered_keys`` and ``row_values``, for whoever has a row and no batch.
+"""The encodings of ``ordered_keys`` and ``row_values`` for a single row: the same bytes, without a DataFrame.
 
-The columnar encodings make thousands of rows at once and take about as long for one. A user's code that looks one key
-up for each message needs a microsecond instead. Numbers, bools, strings and binaries are packed here; keys and values
-that have other columns go through the columnar encodings, as batches of one row. The bytes are the same either way.
+The columnar encodings take about as long for one row as for thousands. User code that looks one key up for each message
+needs a microsecond instead. Numbers, bools, strings and binaries are packed here with ``struct``. Keys and values with
+columns of other types go through the columnar encodings, as batches of one row. The bytes are the same either way.
+
+A column of a key has a codec, a pair of functions ``(write, read)``. ``write(value)`` returns the column's bytes.
+``read(key, start)`` returns the value and the position after it. For an Int16, ``write(1)`` is ``b"\\x01\\x80\\x01"``,
+and ``read(b"\\x01\\x80\\x01", 0)`` is ``(1, 3)``.
 
 Pure; nothing blocks.
 """
@@ -21,7 +25,7 @@ from headrace.stores.binary_columns import DELETE_LOCAL_STATE
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import FORMAT, ValueEncoding
 
-_LETTERS: dict[type[pl.DataType], str] = {
+_STRUCT_CODES: dict[type[pl.DataType], str] = {
     pl.Int8: "b", pl.Int16: "h", pl.Int32: "i", pl.Int64: "q",
     pl.UInt8: "B", pl.UInt16: "H", pl.UInt32: "I", pl.UInt64: "Q",
     pl.Float32: "f", pl.Float64: "d", pl.Boolean: "?",
@@ -33,25 +37,25 @@ _MISFITS = (AttributeError, OverflowError, TypeError, ValueError, struct.error)
 
 
 class ScalarKeys:
-    """The key of one row: a tuple of values in the order of the columns."""
+    """Encodes the key of one row: a tuple of values in the order of the columns."""
 
     def __init__(self, columns: Mapping[str, pl.DataType]) -> None:
         self._columns = dict(columns)
-        self._whole = KeyEncoding(columns)
+        self._columnar = KeyEncoding(columns)
         codecs = [_key_codec(dtype) for dtype in columns.values()]
         self._codecs = [codec for codec in codecs if codec is not None]
         self._packed = len(self._codecs) == len(codecs)
         self._first: _Write = self._codecs[0][0] if self._packed else lambda value: self._by_columns((value,))
 
     def encode_one(self, value: Any) -> bytes:
-        """The key of a single column."""
+        """Encode the key of a single column."""
         try:
             return self._first(value)
         except _MISFITS:
-            return self.encode((value,))  # which says what is wrong
+            return self.encode((value,))  # this raises an error that says what is wrong
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """The key of these values; of fewer values than there are columns the beginning that such keys share."""
+        """Encode a key, or the prefix that all keys with these values in their first columns share."""
         if not self._packed:
             return self._by_columns(values)
         try:
@@ -62,44 +66,47 @@ class ScalarKeys:
             raise
 
     def decode(self, key: bytes) -> tuple[Any, ...]:
-        """The values that ``encode`` was given."""
+        """Return the values of an encoded key."""
         if not self._packed:
-            return self._whole.decode([key]).row(0)
+            return self._columnar.decode([key]).row(0)
         values = []
-        at = 0
+        position = 0
         try:
             for _, read in self._codecs:
-                value, at = read(key, at)
+                value, position = read(key, position)
                 values.append(value)
         except (IndexError, struct.error) as error:
             raise CorruptLogError(f"the stored key {key!r} ends too early", hint=DELETE_LOCAL_STATE) from error
         return tuple(values)
 
     def _by_columns(self, values: Sequence[Any]) -> bytes:
-        some = dict(list(self._columns.items())[: len(values)])
-        return KeyEncoding(some).encode(one_row(some, values))[0]
+        first = dict(list(self._columns.items())[: len(values)])
+        return KeyEncoding(first).encode(one_row(first, values))[0]
 
 
 class ScalarValues:
-    """The value of one row: what ``encoding`` makes of a batch."""
+    """Encodes the value of one row in the same bytes as ``encoding``."""
 
     def __init__(self, encoding: ValueEncoding) -> None:
+        # _words and _texts are the positions of fixed-width columns and of strings and binaries. _record packs what
+        # precedes the texts' bytes: format, layout, null bits, words, lengths of texts. _full are the null bits of a
+        # row without nulls: of 10 columns (0xff, 0x03).
         self._encoding = encoding
         self._columns = dict(encoding.columns)
         self._null_bytes = -(-len(self._columns) // 8)
         self._full = tuple(min(0xFF, (1 << len(self._columns) - 8 * n) - 1) for n in range(self._null_bytes))
         self._head = (FORMAT, encoding.number, *self._full)
         self._texts = [place for place, dtype in enumerate(self._columns.values()) if _is_text(dtype)]
-        self._words = [place for place, dtype in enumerate(self._columns.values()) if type(dtype) in _LETTERS]
+        self._words = [place for place, dtype in enumerate(self._columns.values()) if type(dtype) in _STRUCT_CODES]
         self._packed = len(self._texts) + len(self._words) == len(self._columns)
         dtypes = list(self._columns.values())
-        letters = "".join(_LETTERS[type(dtypes[place])] for place in self._words) if self._packed else ""
-        self._record = struct.Struct(f"<BB{'B' * self._null_bytes}{letters}{'I' * len(self._texts)}")
+        codes = "".join(_STRUCT_CODES[type(dtypes[place])] for place in self._words) if self._packed else ""
+        self._record = struct.Struct(f"<BB{'B' * self._null_bytes}{codes}{'I' * len(self._texts)}")
         self._to_text = {place: _to_utf8 if dtypes[place] == pl.String else _to_bytes for place in self._texts}
         self._strings = {place for place in self._texts if dtypes[place] == pl.String}
 
     def encode(self, values: Sequence[Any]) -> bytes:
-        """The value of these columns, in their order."""
+        """Encode the values of the columns, in their order."""
         if not self._packed:
             return self._encoding.encode(one_row(self._columns, values))[0]
         try:
@@ -110,7 +117,7 @@ class ScalarValues:
             raise
 
     def decode(self, value: bytes) -> Sequence[Any]:
-        """The columns that ``encode`` was given, of this layout."""
+        """Return the values of an encoded row with this layout."""
         if not self._packed:
             return self._encoding.decode([value]).row(0)
         try:
@@ -123,11 +130,11 @@ class ScalarValues:
         values: list[Any] = [None] * len(self._columns)
         for place, word in zip(self._words, fields[first:], strict=False):
             values[place] = word
-        at = self._record.size
+        position = self._record.size
         for place, length in zip(self._texts, fields[first + len(self._words) :], strict=True):
-            text = value[at : at + length]
+            text = value[position : position + length]
             values[place] = text.decode() if place in self._strings else text
-            at += length
+            position += length
         if fields[2:first] != self._full:
             for place in range(len(values)):
                 if not fields[2 + place // 8] >> place % 8 & 1:
@@ -151,7 +158,7 @@ class ScalarValues:
 
 
 def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.DataFrame:
-    """A batch of one row; raises ``DataError`` for a value that isn't of its column's type."""
+    """Return a batch of one row. Raises ``DataError`` for a value that isn't of its column's type."""
     series = []
     for (name, dtype), value in zip(columns.items(), values, strict=True):
         try:
@@ -165,17 +172,17 @@ def one_row(columns: Mapping[str, pl.DataType], values: Sequence[Any]) -> pl.Dat
 
 
 def _key_codec(dtype: pl.DataType) -> tuple[_Write, _Read] | None:
-    """How one column of a key is written and read; None when that is left to the columnar encoding."""
+    """Return the codec of one column of a key; None if it needs the columnar encoding."""
     if _is_text(dtype):
         return _text_codec(dtype)
     kind = type(dtype)
-    if kind not in _LETTERS:
+    if kind not in _STRUCT_CODES:
         return None
     if kind in (pl.Float32, pl.Float64):
         return _float_codec(8 if kind is pl.Float64 else 4)
     if kind is pl.Boolean:
         return _bool_codec()
-    return _integer_codec(struct.calcsize(f"<{_LETTERS[kind]}"), signed=dtype.is_signed_integer())
+    return _integer_codec(struct.calcsize(f"<{_STRUCT_CODES[kind]}"), signed=dtype.is_signed_integer())
 
 
 def _integer_codec(width: int, *, signed: bool) -> tuple[_Write, _Read]:
@@ -187,11 +194,11 @@ def _integer_codec(width: int, *, signed: bool) -> tuple[_Write, _Read]:
             return null
         return b"\x01" + (value + offset).to_bytes(width)  # type: ignore[no-any-return]
 
-    def read(key: bytes, at: int) -> tuple[Any, int]:
-        end = at + 1 + width
+    def read(key: bytes, start: int) -> tuple[Any, int]:
+        end = start + 1 + width
         if len(key) < end:
             raise IndexError
-        return (int.from_bytes(key[at + 1 : end]) - offset if key[at] else None), end
+        return (int.from_bytes(key[start + 1 : end]) - offset if key[start] else None), end
 
     return write, read
 
@@ -199,22 +206,22 @@ def _integer_codec(width: int, *, signed: bool) -> tuple[_Write, _Read]:
 def _float_codec(width: int) -> tuple[_Write, _Read]:
     number = struct.Struct(">d" if width == 8 else ">f")
     sign = 1 << (8 * width - 1)
-    every = (1 << 8 * width) - 1
+    all_bits = (1 << 8 * width) - 1
     null = bytes(1 + width)
 
     def write(value: Any) -> bytes:
         if value is None:
             return null
         bits = int.from_bytes(number.pack(math.nan if value != value else value + 0.0))  # noqa: PLR0124 - NaN
-        return b"\x01" + (bits ^ every if bits & sign else bits ^ sign).to_bytes(width)
+        return b"\x01" + (bits ^ all_bits if bits & sign else bits ^ sign).to_bytes(width)
 
-    def read(key: bytes, at: int) -> tuple[Any, int]:
-        end = at + 1 + width
+    def read(key: bytes, start: int) -> tuple[Any, int]:
+        end = start + 1 + width
         if len(key) < end:
             raise IndexError
-        bits = int.from_bytes(key[at + 1 : end])
-        bits = bits ^ sign if bits & sign else bits ^ every
-        return (number.unpack(bits.to_bytes(width))[0] if key[at] else None), end
+        bits = int.from_bytes(key[start + 1 : end])
+        bits = bits ^ sign if bits & sign else bits ^ all_bits
+        return (number.unpack(bits.to_bytes(width))[0] if key[start] else None), end
 
     return write, read
 
@@ -227,8 +234,8 @@ def _bool_codec() -> tuple[_Write, _Read]:
             raise TypeError
         return b"\x01\x01" if value else b"\x01\x00"
 
-    def read(key: bytes, at: int) -> tuple[Any, int]:
-        return (key[at + 1] != 0 if key[at] else None), at + 2
+    def read(key: bytes, start: int) -> tuple[Any, int]:
+        return (key[start + 1] != 0 if key[start] else None), start + 2
 
     return write, read
 
@@ -245,15 +252,15 @@ def _text_codec(dtype: pl.DataType) -> tuple[_Write, _Read]:
             data = data.replace(b"\x00", b"\x00\xff")
         return b"\x01" + data + b"\x00"
 
-    def read(key: bytes, at: int) -> tuple[Any, int]:
-        end = key.find(b"\x00", at + 1)
+    def read(key: bytes, start: int) -> tuple[Any, int]:
+        end = key.find(b"\x00", start + 1)
         while end >= 0 and key[end + 1 : end + 2] == b"\xff":
             end = key.find(b"\x00", end + 2)
         if end < 0:
             raise IndexError
-        if not key[at]:
+        if not key[start]:
             return None, end + 1
-        data = key[at + 1 : end].replace(b"\x00\xff", b"\x00")
+        data = key[start + 1 : end].replace(b"\x00\xff", b"\x00")
         return (data.decode() if is_string else data), end + 1
 
     return write, read
@@ -281,7 +288,7 @@ def _to_bytes(value: Any) -> bytes:
 def _writer(dtype: pl.DataType) -> _Write:
     if _is_text(dtype):
         return _to_utf8 if dtype == pl.String else _to_bytes
-    return struct.Struct(f"<{_LETTERS[type(dtype)]}").pack
+    return struct.Struct(f"<{_STRUCT_CODES[type(dtype)]}").pack
 
 
 def _check(write: _Write, value: Any, name: str, dtype: pl.DataType) -> None:

@@ -1,11 +1,12 @@
-"""Rows under a key, column by column: a key-value store seen as a table, for operators that work on whole batches.
+"""A table of rows by key over a key-value store, for operators that work on whole batches.
 
-The bytes are those of ``ordered_keys`` and ``row_values``. Which columns the rows were written with is kept in the
-store itself, under a key that no row can have: a numbered list of layouts, which grows by one when the columns change.
-A column that was added reads as null in older rows, one that was taken away is passed over; a type that has
-changed, or other key columns, are an error.
+``ordered_keys`` and ``row_values`` encode the rows. The store itself, under a key that no row can have, holds a
+numbered list of layouts: the columns that rows were written with. The list grows by one when the declared columns
+change. In older rows an added column reads as null, and a removed one is ignored. A changed type, or other key
+columns, are an error.
 
-``RowReader`` reads from anything that ``Reads``: a store on its own thread, ``Committed`` on any other.
+``RowReader`` reads from any ``KeyValueReader``: from a store on the store's own thread, from ``CommittedKeyValues`` on
+any other.
 """
 
 from __future__ import annotations
@@ -22,56 +23,60 @@ from headrace.core.errors import CorruptLogError, DataError, DeclarationError
 from headrace.serdes.dtypes import Columns, columns_from_json
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
-from headrace.stores.conform import check_key, check_versions, in_order
-from headrace.stores.keyvalue import KeyValueStore, Reads
+from headrace.stores.binary_columns import DELETE_LOCAL_STATE
+from headrace.stores.conform import check_key, check_versions, ordered_columns
+from headrace.stores.keyvalue import KeyValueReader, KeyValueStore
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
 
 SCANNED_ROWS = 8192
 
-_LAYOUTS_KEY = b"\xff"  # a row's key begins with 0 or 1
+_LAYOUTS_KEY = b"\xff"  # the key of a row begins with 0 or 1
 ROWS_END = b"\x02"
-"""Behind every row's key."""
+"""A key that is greater than that of any row."""
 _LAYOUTS_FORMAT = 1
 
 
 class RowTable(Protocol):
-    """Rows under a key, wherever they lie; ``store`` is the task's to checkpoint."""
+    """A table of rows by key, on disk or in memory. The task checkpoints ``store``."""
 
     key: Columns
     values: Columns
 
     @property
     def store(self) -> StateStore:
-        """What keeps the rows."""
+        """The store that holds the rows."""
         ...
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """See ``RowReader``."""
+        """Return the other columns for each row of ``keys``, in its order; null for keys without a row.
+
+        ``found`` names a column to add, which says whether there is a row.
+        """
         ...
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are passed over."""
+        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
         ...
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
-        """Remove the row of each key, where there is one."""
+        """Delete the row of each key, if there is one."""
         ...
 
     def check(self) -> None:
-        """Raise unless rows that were kept before have this key, and these types of columns."""
+        """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         ...
 
     def entries(self) -> int:
-        """How many rows there are, roughly."""
+        """Return about how many rows there are."""
         ...
 
     def advance(self, now_ms: int) -> None:
-        """Say what time it is; it decides what has expired."""
+        """Set the time, which decides what has expired."""
         ...
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove what has expired among the next ``budget`` rows; how many it was."""
+        """Delete the expired rows among the next ``budget`` ones, and return how many."""
         ...
 
 
@@ -85,14 +90,14 @@ _LAYOUTS_DECODER = msgspec.json.Decoder(_Layouts)
 
 
 class RowReader:
-    """Reads rows of ``columns``, some of which are the key."""
+    """Reads rows of ``columns``. ``key`` names the key columns."""
 
-    def __init__(self, reads: Reads, columns: Columns, key: Sequence[str]) -> None:
+    def __init__(self, reads: KeyValueReader, columns: Columns, key: Sequence[str]) -> None:
         unknown = [name for name in key if name not in columns]
         if unknown or len(set(key)) != len(key):
             raise DeclarationError(
-                f"store {reads.id!r}: the key {list(key)} isn't a choice of the columns {list(columns)}",
-                hint="name each key column once, as it stands in the schema",
+                f"store {reads.id!r}: the key {list(key)} must consist of distinct columns of {list(columns)}",
+                hint="name each key column once, as in the schema",
             )
         self._reads = reads
         self._id = reads.id
@@ -104,19 +109,19 @@ class RowReader:
         self._layouts: list[ValueEncoding] = []
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """The other columns for each row of ``keys``, in its order; null where there is no such row.
+        """Return the other columns for each row of ``keys``, in its order; null for keys without a row.
 
-        ``found`` names a column to add, which says whether there is one.
+        ``found`` names a column to add, which says whether there is a row.
         """
         check_types(self._id, keys, self.key)
         values = self._reads.get_many(self._keys.encode(keys))
-        there = [value for value in values if value is not None]
-        rows = self._decode(there)
-        is_there = np.ones(len(values), np.bool_)
-        if len(there) < len(values):
-            is_there = np.fromiter((value is not None for value in values), np.bool_, len(values))
-            rows = _spread(rows, is_there)
-        return rows if found is None else rows.with_columns(pl.Series(found, is_there))
+        present = [value for value in values if value is not None]
+        rows = self._decode(present)
+        is_found = np.ones(len(values), np.bool_)
+        if len(present) < len(values):
+            is_found = np.fromiter((value is not None for value in values), np.bool_, len(values))
+            rows = _spread(rows, is_found)
+        return rows if found is None else rows.with_columns(pl.Series(found, is_found))
 
     def scan(
         self,
@@ -127,9 +132,9 @@ class RowReader:
         reverse: bool = False,
         batch_rows: int = SCANNED_ROWS,
     ) -> Iterator[pl.DataFrame]:
-        """All columns of the rows from ``start`` up to, but without ``stop``, in the order of keys, or against it.
+        """Yield all columns of the rows from ``start`` to ``stop`` (exclusive), in key order or reversed.
 
-        Both name values of the first key columns, or of all; ``prefix`` does so, too, and wants rows that have them.
+        Both are values of the first key columns, or of all. So is ``prefix``, which selects the rows with these values.
         """
         low, high = key_range(self._id, self.key, start, stop, prefix)
         entries = self._reads.range(low, high, reverse=reverse) if low < high else iter(())
@@ -137,7 +142,7 @@ class RowReader:
             yield self.rows_of(batch)
 
     def rows_of(self, entries: Sequence[tuple[bytes, bytes]]) -> pl.DataFrame:
-        """All columns of entries that were read from the store; there is at least one."""
+        """Return all columns of entries that were read from the store; there must be at least one."""
         keys, values = zip(*entries, strict=True)
         rows = self._decode(values)
         return pl.concat([self._keys.decode(keys), rows], how="horizontal")
@@ -145,21 +150,26 @@ class RowReader:
     # -- layouts
 
     def _decode(self, values: Sequence[bytes]) -> pl.DataFrame:
-        """The values' columns, as they are declared now."""
-        self._read_layouts()  # after the values: a commit writes both at once
+        """Return the columns of encoded values, as they are declared now."""
+        # The layouts are read after the values, because a commit may have added a layout together with its first rows.
+        self._read_layouts()
         if not values:
             return self._empty
         numbers = layouts_of(values)
         present = np.unique(numbers).tolist()
         if present[-1] >= len(self._layouts):
-            raise CorruptLogError(f"store {self._id!r}: a row has the unknown layout {present[-1]}")
+            raise CorruptLogError(
+                f"store {self._id!r}: a row has the unknown layout {present[-1]}", hint=DELETE_LOCAL_STATE
+            )
         if len(present) == 1:
             return self._as_declared(self._layouts[present[0]].decode(values))
+        # Each layout's rows are decoded together, then put back in order. With layouts [0, 1, 0] the rows are decoded
+        # in the order [0, 2, 1], and argsort([0, 2, 1]) = [0, 2, 1] restores it.
         parts, places = [], []
         for number in present:
-            at = np.flatnonzero(numbers == number)
-            places.append(at)
-            parts.append(self._as_declared(self._layouts[number].decode([values[place] for place in at.tolist()])))
+            positions = np.flatnonzero(numbers == number)
+            places.append(positions)
+            parts.append(self._as_declared(self._layouts[number].decode([values[n] for n in positions.tolist()])))
         return concat_rows(parts)[np.argsort(np.concatenate(places))]
 
     def _as_declared(self, rows: pl.DataFrame) -> pl.DataFrame:
@@ -184,8 +194,9 @@ class RowReader:
         known = _LAYOUTS_DECODER.decode(written)
         if known.format != _LAYOUTS_FORMAT:
             raise CorruptLogError(
-                f"store {self._id!r}: layouts of format {known.format}; this Headrace reads {_LAYOUTS_FORMAT}",
-                hint="they were written by a newer Headrace; upgrade this one",
+                f"store {self._id!r}: layouts of format {known.format}; this version of Headrace reads "
+                f"{_LAYOUTS_FORMAT}",
+                hint="a newer version of Headrace wrote them; upgrade this one",
             )
         check_key(self._id, columns_from_json(dict(known.key)), self.key)
         layouts = [columns_from_json(dict(layout)) for layout in known.layouts]
@@ -198,13 +209,14 @@ class RowReader:
         for name, dtype in self.values.items():
             if name in columns and columns[name] != dtype:
                 raise DeclarationError(
-                    f"store {self._id!r}: column {name!r} was kept as {columns[name]}, and is now declared as {dtype}",
-                    hint="add a column of another name, or give the step another id (its state begins anew)",
+                    f"store {self._id!r}: column {name!r} was stored as {columns[name]}, "
+                    f"and is now declared as {dtype}",
+                    hint="add a column with another name, or give the step another id (then its state starts empty)",
                 )
 
 
 class TableStore(RowReader):
-    """Reads and writes rows in a key-value store of its own: ``store``, which is the task's to checkpoint."""
+    """Reads and writes rows in a key-value store of its own. The task checkpoints this ``store``."""
 
     def __init__(self, store: KeyValueStore, columns: Columns, key: Sequence[str]) -> None:
         super().__init__(store, columns, key)
@@ -212,40 +224,40 @@ class TableStore(RowReader):
 
     @property
     def store(self) -> KeyValueStore:
-        """The store that is its own."""
+        """The key-value store that holds the rows."""
         return self._store
 
     def entries(self) -> int:
-        """How many rows there are, roughly."""
-        return max(0, self.store.entries() - 1)  # the layouts are an entry as well
+        """Return about how many rows there are."""
+        return max(0, self.store.entries() - 1)  # one entry holds the layouts
 
     def advance(self, now_ms: int) -> None:
-        """Say what time it is; it decides what has expired."""
+        """Set the time, which decides what has expired."""
         self.store.advance(now_ms)
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove what has expired among the next ``budget`` rows; how many it was."""
+        """Delete the expired rows among the next ``budget`` ones, and return how many."""
         return self.store.sweep(now_ms, budget)
 
     def check(self) -> None:
-        """See ``RowTable``."""
+        """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         self._read_layouts()
 
     def put_rows(self, rows: pl.DataFrame) -> None:
-        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are passed over."""
+        """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
         check_types(self._id, rows, {**self.key, **self.values})
         if rows.height:
             encoding = self._writing()
             self.store.put_many(self._keys.encode(rows), encoding.encode(rows))
 
     def delete_rows(self, keys: pl.DataFrame) -> None:
-        """Remove the row of each key, where there is one."""
+        """Delete the row of each key, if there is one."""
         check_types(self._id, keys, self.key)
         self._read_layouts()
         self.store.delete_many(self._keys.encode(keys))
 
     def _writing(self) -> ValueEncoding:
-        """The layout of the columns as they are declared; the first row of it makes it known."""
+        """Return the layout of the declared columns. It is added to the stored list when its first row is written."""
         self._read_layouts()
         for layout in reversed(self._layouts):
             if list(layout.columns.items()) == list(self.values.items()):
@@ -253,23 +265,23 @@ class TableStore(RowReader):
         if len(self._layouts) == LAYOUTS_MAX:
             raise DeclarationError(
                 f"store {self._id!r}: the columns have changed {LAYOUTS_MAX} times",
-                hint="give the step another id (its state begins anew)",
+                hint="give the step another id (then its state starts empty)",
             )
         columns = [*(layout.columns for layout in self._layouts), self.values]
-        known = _Layouts(key=in_order(self.key), layouts=[in_order(layout) for layout in columns])
+        known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in columns])
         self.store.put_many([_LAYOUTS_KEY], [msgspec.json.encode(known)], lasting=True)
         self._read_layouts()
         return self._layouts[-1]
 
 
 def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:
-    """Raise ``DataError`` unless the rows have these columns, for the table of that name."""
+    """Raise ``DataError`` if the rows lack one of these columns, or have it with another type."""
     for name, dtype in columns.items():
         found = rows.schema.get(name)
         if found != dtype:
             raise DataError(
                 f"store {id_!r}: column {name!r} is {found or 'missing'}, where the table has {dtype}",
-                hint=f"cast it before: pl.col({name!r}).cast(...)" if found else None,
+                hint=f"cast it first: pl.col({name!r}).cast(...)" if found else None,
             )
 
 
@@ -280,12 +292,13 @@ def key_range(
     stop: Mapping[str, Any] | None,
     prefix: Mapping[str, Any] | None,
 ) -> tuple[bytes, bytes]:
-    """The bytes that keys lie between, from the first to without the second; see ``RowReader.scan``."""
+    """Return the range ``low <= key < high`` of encoded keys for the arguments of ``RowReader.scan``."""
     low = _bound(id_, key, start) if start else b""
     high = _bound(id_, key, stop) if stop else ROWS_END
     if prefix:
         first = _bound(id_, key, prefix)
-        # Behind a column comes the end, or the next one's 0 or 1; in a string that goes on, FF.
+        # In a key with this prefix, the end follows, or the 0 or 1 of the next column. If the prefix ends with a
+        # string, a longer string may have the same bytes, with FF after the 0: ROWS_END is below that and excludes it.
         low, high = max(low, first), min(high, first + ROWS_END)
     return low, high
 
@@ -293,17 +306,23 @@ def key_range(
 def _bound(id_: str, key: Columns, first: Mapping[str, Any]) -> bytes:
     names = list(key)[: len(first)]
     if set(first) != set(names):
-        raise DeclarationError(f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}")
+        raise DeclarationError(
+            f"store {id_!r}: {list(first)} aren't the first columns of the key {list(key)}",
+            hint="give values of the first columns of the key, without gaps",
+        )
     columns = {name: key[name] for name in names}
     row = pl.DataFrame({name: pl.Series([first[name]], dtype=dtype) for name, dtype in columns.items()})
     return KeyEncoding(columns).encode(row)[0]
 
 
-def _spread(rows: pl.DataFrame, is_there: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:
-    """Give each True its row, in order, and each False nulls."""
+def _spread(rows: pl.DataFrame, is_found: np.ndarray[Any, np.dtype[np.bool_]]) -> pl.DataFrame:
+    """Return one row for each element: for True the next of ``rows``, for False nulls.
+
+    Rows [a, b] and [True, False, True] give [a, null, b].
+    """
     if not rows.width:
-        return pl.DataFrame(height=len(is_there))
+        return pl.DataFrame(height=len(is_found))
     if not rows.height:
-        return rows.clear(len(is_there))
-    place = pl.Series(np.cumsum(is_there) - 1)
-    return rows.select(pl.all().gather(place.set(~pl.Series(is_there), None)))
+        return rows.clear(len(is_found))
+    row_of = pl.Series(np.cumsum(is_found) - 1)
+    return rows.select(pl.all().gather(row_of.set(~pl.Series(is_found), None)))

@@ -1,10 +1,10 @@
-"""Entries that expire: when each was written stands in front of its value, and a walk in small steps removes the old.
+"""Entries that expire: each value is stored after the time when it was put, and a sweep removes old entries.
 
-A value lives for ``ttl_ms`` of the time that ``advance`` states; no clock is read here. There is no index by time:
-it would cost a second entry for each. What a read meets is checked, and the sweep goes round through all keys, as
-many at a time as its caller allows. It remembers where it is and the oldest time it has met; while nothing that is
-left can be due, it doesn't look. A store that is written all the time is walked once in an eighth of the time to live
-at most, so an entry takes room for a little longer than it can be read.
+A value expires ``ttl_ms`` after it was put, in the time that ``advance`` sets; no clock is read here. There is no index
+by time, which would cost a second entry for each one. Instead every read checks the values that it returns, and the
+sweep walks through all keys in a circle, as many at a time as its caller allows. The sweep remembers its position, and
+the oldest time that it has met. While no remaining entry can have expired, it rests. It walks through a store at most
+once in an eighth of the time to live, so an expired entry takes space a little longer than it can be read.
 
 Pure: times in, decisions out; nothing blocks.
 """
@@ -22,44 +22,51 @@ _ROUNDS_IN_A_LIFE = 8
 
 
 class Stamps:
-    """What stands in front of values: milliseconds, big-endian, so that bytes compare as times do."""
+    """The stamps before values: big-endian milliseconds, so that bytes compare as times do.
+
+    With a time to live of 10 ms and the time 25, values with a stamp below 16 have expired.
+    """
 
     size = _TIME.size
 
     def __init__(self, ttl_ms: int) -> None:
         if ttl_ms < 1:
-            raise DeclarationError(f"a time to live of {ttl_ms} ms", hint="leave ttl out to keep entries for ever")
+            raise DeclarationError(
+                f"the time to live is {ttl_ms} ms, but must be at least 1", hint="leave ttl out to keep entries forever"
+            )
         self.ttl_ms = ttl_ms
         self._now: int | None = None
 
     def advance(self, now_ms: int) -> None:
-        """Say what time it is. One before an earlier one changes nothing; one before 1970 is taken for 1970."""
+        """Set the time. It never goes back, and times before 1970 count as 1970."""
         self._now = max(0, now_ms) if self._now is None else max(self._now, now_ms)
 
     @property
     def now(self) -> int:
-        """The latest time said."""
+        """The latest time that was set."""
         if self._now is None:
-            raise UsageError("a store with a time to live wasn't told the time", hint="call advance(now_ms) first")
+            raise UsageError(
+                "a store has a time to live, but its time was never set", hint="call advance(now_ms) first"
+            )
         return self._now
 
-    def put_on(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
-        """The values as they are stored, written now (``lasting``: never to expire)."""
+    def stamp(self, values: Iterable[bytes], *, lasting: bool = False) -> list[bytes]:
+        """Return the values as they are stored, put now. ``lasting`` values never expire."""
         stamp = _FOREVER if lasting else _TIME.pack(self.now)
         return [stamp + value for value in values]
 
     def alive_from(self) -> bytes:
-        """Stored values below this have expired. Before the first ``advance`` none has."""
+        """Return the least stored value that hasn't expired. Before the first ``advance`` none has."""
         return _TIME.pack(0 if self._now is None else max(0, self._now - self.ttl_ms + 1))
 
-    def take_off(self, stored: Sequence[bytes | None]) -> list[bytes | None]:
-        """The values that are alive, without their stamps."""
+    def strip(self, stored: Sequence[bytes | None]) -> list[bytes | None]:
+        """Return the values without their stamps, and None for expired ones."""
         alive, size = self.alive_from(), self.size
         return [value[size:] if value is not None and value >= alive else None for value in stored]
 
 
 class Sweep:
-    """Where the walk through all keys is, and when the next one begins."""
+    """The position of the walk through all keys, and when the next walk starts."""
 
     def __init__(self, stamps: Stamps) -> None:
         self._stamps = stamps
@@ -69,11 +76,11 @@ class Sweep:
         self.cursor = b""
 
     def is_due(self) -> bool:
-        """Whether anything can have expired since the last walk."""
+        """Whether a walk is in progress, or an entry can have expired since the last one."""
         return self._began is not None or self._stamps.now >= self._due
 
-    def look_at(self, entries: Iterator[tuple[bytes, bytes]], budget: int) -> list[bytes]:
-        """Which of the next ``budget`` entries, from ``cursor`` on, have expired."""
+    def expired_among(self, entries: Iterator[tuple[bytes, bytes]], budget: int) -> list[bytes]:
+        """Return the expired keys among the next ``budget`` entries. ``entries`` starts at ``cursor``."""
         if self._began is None:
             self._began = self._stamps.now
         alive = self._stamps.alive_from()
@@ -90,7 +97,7 @@ class Sweep:
         return expired
 
     def _finish(self, began: int) -> None:
-        # What was put behind the walker's back is no older than the walk.
+        # Entries put before the cursor during the walk were not seen, but are no older than the walk's start.
         oldest = min(_TIME.unpack(self._oldest)[0], began)
         ttl = self._stamps.ttl_ms
         self._due = max(oldest + ttl, self._stamps.now + ttl // _ROUNDS_IN_A_LIFE)

@@ -1,15 +1,19 @@
-"""Rows under a key as they were at each time: what a join by event time looks its answers up in.
+"""A table of versions: the row of each key as of any event time, for joins by event time.
 
-The newest version of each key is a row of a table, as in any other. A version that a newer one has taken the place of
-goes into the *history*: runs of such rows, sorted by the hash of their keys and then by their times, so that the
-version as of a time is found by binary search, whole batches at a time. Each is kept under the time at which it ended,
-or later; when nobody will ask for that time or an earlier one any more, it goes. So what is kept of the past is bounded
-by how long it is to be kept, and the newest version of a key stays however old it is.
+The newest version of each key is a row of an ordinary table. A version that was replaced by a newer one moves to the
+*history*: runs of rows sorted by the hash of their keys and then by time. So the versions as of given times are found
+by binary search, for whole batches at once. Each version is stored under the time at which it ended, or a later one.
+It is dropped when no user of the table will ask for that time or an earlier one. So the size of the history is bounded
+by how long versions are kept, while the newest version of a key remains however old it is.
 
-A deletion is a version too: a row that says so. When it is so old that nobody can ask for what was before it, the key
-goes altogether. Of two versions of one key and time the one put last counts.
+A deletion is a version too: a row that says so. When it is so old that no user can ask for what came before it, the key
+is deleted altogether. Of two versions with the same key and time, the one put last counts.
 
-On the run-loop thread; reads may wait for the disk.
+Example: key ``a`` has the versions 1 from time 10, 2 from time 20, and a deletion from time 30. The table holds
+``(a, since 30, gone)``, the history ``(a, 1, since 10, until 20)`` and ``(a, 2, since 20, until 30)``. As of 5 there is
+nothing, as of 10 there is 1, as of 25 there is 2, as of 30 nothing.
+
+Used on the run-loop thread; reads may wait for the disk.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from headrace.stores.runs import Runs
 from headrace.stores.table import RowTable
 
 VERSION_COLUMNS: Columns = {SINCE: pl.Int64(), GONE: pl.Boolean()}
-"""What the table of newest versions has beside the declared columns."""
+"""The columns that the table of newest versions has in addition to the declared ones."""
 
 _UNTIL = "__until"
 _HASH = "__hash"
@@ -42,7 +46,7 @@ _NEVER = -(2**63)
 _FOREVER = 2**63 - 1
 _SLACK_MIN_MS = 1000
 
-# Rows that were put before the table had versions have always been there.
+# Rows that were put before the table was declared with versions count as having always existed.
 _ALWAYS = (pl.col(SINCE).fill_null(_NEVER), pl.col(GONE).fill_null(False))
 
 Times = npt.NDArray[np.int64]
@@ -50,18 +54,18 @@ Places = npt.NDArray[np.int64]
 
 
 class NewestRows(Protocol):
-    """The newest version of each key, to be read."""
+    """The newest version of each key, for reading."""
 
     key: Columns
     values: Columns
 
     def get_rows(self, keys: pl.DataFrame, *, found: str | None = None) -> pl.DataFrame:
-        """See ``TableReader``."""
+        """Return the other columns for each row of ``keys``, as ``RowReader.get_rows`` does."""
         ...
 
 
 class Versions:
-    """Versions of rows, to be read. ``newest`` has the declared columns and ``VERSION_COLUMNS``."""
+    """Reads versions of rows. ``newest`` has the declared columns and ``VERSION_COLUMNS``."""
 
     def __init__(self, id_: str, newest: NewestRows) -> None:
         self._id = id_
@@ -78,18 +82,21 @@ class Versions:
         )
 
     @property
-    def gone_to(self) -> int | None:
-        """Versions that ended by then are gone; others may be, too. None: none are."""
+    def dropped_through(self) -> int | None:
+        """All versions that ended at this time or before were dropped, and perhaps others; None if none was."""
         return self._history.taken
 
     def attach_history(self, view: View) -> None:
-        """Read the past from a database, and not from the store of a task."""
+        """Read the history from a database, instead of from a task's store."""
         self._history.attach(view)
 
     # -- reading
 
     def as_of(self, keys: pl.DataFrame, times: Times, *, found: str) -> pl.DataFrame:
-        """The values that each of ``keys`` had at the time beside it; null, and ``found`` false, where it had none."""
+        """Return the values of each of ``keys`` as of the time at the same position.
+
+        Where a key had no row then, they are null, and the column ``found`` is false.
+        """
         distinct = keys.unique()
         newest = pl.concat([distinct, self._rows.get_rows(distinct, found=_FOUND)], how="horizontal")
         rows = keys.join(newest, on=keys.columns, how="left", maintain_order="left", nulls_equal=True)
@@ -97,22 +104,27 @@ class Versions:
         since = rows.get_column(SINCE).fill_null(_NEVER).to_numpy()
         wanted = [*self.values, GONE]
         rows = rows.select(wanted)
-        earlier = np.flatnonzero(known & (since > times))
-        there = known & (since <= times)
-        if len(earlier):
-            places, versions = self._before(keys[earlier], times[earlier])
-            there[earlier[places]] = True
-            rows = _put_in(rows, earlier[places], versions.select(wanted))
-        is_found = there & ~rows.get_column(GONE).fill_null(False).to_numpy()
+        # Where the newest version is too new, an earlier one is looked up in the history.
+        too_new = np.flatnonzero(known & (since > times))
+        has_version = known & (since <= times)
+        if len(too_new):
+            places, versions = self._before(keys[too_new], times[too_new])
+            has_version[too_new[places]] = True
+            rows = _replace_rows(rows, too_new[places], versions.select(wanted))
+        is_found = has_version & ~rows.get_column(GONE).fill_null(False).to_numpy()
         values = rows.select(self.values.keys())
         if not is_found.all():
             values = values.select(pl.when(pl.Series(is_found)).then(pl.all())) if self.values else values
         return values.with_columns(pl.Series(found, is_found)) if self.values else pl.DataFrame({found: is_found})
 
     def _before(self, keys: pl.DataFrame, times: Times) -> tuple[Places, pl.DataFrame]:
-        """Of keys whose newest version is later: which had an earlier one, and that version."""
+        """Look up keys in the history: return the positions of those that had a version, and these versions.
+
+        All runs are searched, and the latest version counts. ``best[i]`` is the time of the best version of key i so
+        far, ``run_of[i]`` its run, ``place_of[i]`` its position in that run.
+        """
         hashes = hash_rows(keys, list(self.key))
-        order = np.argsort(hashes)  # in their order they are found several times faster
+        order = np.argsort(hashes)  # the binary search is several times faster for sorted hashes
         keys, hashes, times = keys[order], hashes[order], times[order]
         best = np.full(len(order), _NEVER, np.int64)
         run_of = np.full(len(order), -1, np.int64)
@@ -120,23 +132,23 @@ class Versions:
         runs = []
         for number, run in enumerate(self._history.matching(np.unique(hashes), int(times.min()) + 1, _FOREVER)):
             runs.append(run)
-            # Large runs come in ranges of hashes, which not all keys are in.
+            # Large runs come in ranges of hashes, so only the keys in this range are searched for.
             low = int(np.searchsorted(hashes, run.item(0, _HASH), "left")) if run.height else 0
             high = int(np.searchsorted(hashes, run.item(-1, _HASH), "right")) if run.height else 0
             places = last_versions(run, keys[low:high], hashes[low:high], times[low:high])
             hit = np.flatnonzero(places >= 0)
             since = run.get_column(SINCE).to_numpy()[places[hit]]
-            # Runs come in the order in which they were put: of equal times the later run's counts.
+            # Runs come in the order in which they were put, so of equal times the version in the later run counts.
             better = since >= best[low + hit]
             hit = hit[better]
             asked = low + hit
             best[asked], run_of[asked], place_of[asked] = since[better], number, places[hit]
         parts, places_of_parts = [], []
         for number, run in enumerate(runs):
-            mine = np.flatnonzero(run_of == number)
-            if len(mine):
-                parts.append(run[place_of[mine]])
-                places_of_parts.append(order[mine])
+            in_run = np.flatnonzero(run_of == number)
+            if len(in_run):
+                parts.append(run[place_of[in_run]])
+                places_of_parts.append(order[in_run])
         if not parts:
             empty = pl.DataFrame(schema={**self.values, **VERSION_COLUMNS})
             return np.empty(0, np.int64), empty
@@ -148,40 +160,43 @@ class Versions:
 
 
 class VersionedTable(Versions):
-    """Versions of rows, written by one task. ``newest`` is as for ``Versions``."""
+    """Reads and writes versions of rows. ``newest`` is as for ``Versions``."""
 
     def __init__(self, id_: str, newest: RowTable, keep_ms: int) -> None:
-        """Versions that ended more than ``keep_ms`` before the time that ``pass_by`` states may go."""
+        """Versions may be dropped that ended more than ``keep_ms`` before the lowest watermark of all users."""
         super().__init__(id_, newest)
         self._newest = newest
         self._keep_ms = keep_ms
         self._slack_ms = max(_SLACK_MIN_MS, keep_ms // 8)
-        self._come_to: dict[str, int] = {}
+        self._watermarks: dict[str, int] = {}
         keys = list(self.key)
-        self._gone = Runs(f"{id_}.gone", SINCE, lambda run: run, keys)
+        self._deletions = Runs(f"{id_}.gone", SINCE, lambda run: run, keys)
         self.bound = _NEVER
-        """Nobody asks for what was before this any more; what ended by then may be gone."""
+        """No user asks for times before this any more; versions that ended by then may have been dropped."""
         self._dropped = _NEVER
 
     def stores(self) -> Sequence[StateStore]:
-        """What a checkpoint has to hold."""
-        return (self._newest.store, self._history, self._gone)
+        """Return the stores that the task must checkpoint."""
+        return (self._newest.store, self._history, self._deletions)
 
     def check(self) -> None:
-        """See ``RowTable``."""
+        """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         self._newest.check()
 
     def entries(self) -> int:
-        """How many versions there are, roughly."""
+        """Return about how many versions there are."""
         return self._newest.entries() + self._history.entries()
 
     # -- writing
 
     def put_versions(self, rows: pl.DataFrame) -> None:
-        """Take in versions, in any order of time: the declared columns and ``VERSION_COLUMNS``."""
+        """Add versions, in any order of time. ``rows`` has the declared columns and ``VERSION_COLUMNS``."""
         names = [*self.key, *self.values, *VERSION_COLUMNS]
         if missing := rows.get_column(SINCE).null_count():
-            raise DataError(f"table {self._id!r}: {missing} of {rows.height} versions have no event time")
+            raise DataError(
+                f"table {self._id!r}: {missing} of {rows.height} versions have no event time",
+                hint="fill or filter nulls in the event time column upstream of the table",
+            )
         rows = rows.select(names)
         keys = rows.select(self.key.keys())
         distinct = keys.unique().with_row_index(_NUMBER)
@@ -190,7 +205,12 @@ class VersionedTable(Versions):
         known = known.filter(_FOUND).with_columns(_ALWAYS).select(_NUMBER, *names, pl.lit(False).alias(_NEW))
         numbers = keys.join(distinct, on=list(self.key), how="left", maintain_order="left", nulls_equal=True)
         new = rows.select(numbers.get_column(_NUMBER), *names, pl.lit(True).alias(_NEW))
-        # What is known comes first: of equal times the version put last stands last.
+        # The known newest versions come first, and the sort is stable, so of equal times the version put last is last.
+        # Sorted by key and time, the last version of each key becomes its newest one. Each version before it ended at
+        # the time of the next one, unless that has the same time, which means that it was replaced altogether.
+        #
+        # Known (a, 10), new (a, 30), (a, 20), (b, 5): sorted (a, 10), (a, 20), (a, 30), (b, 5); same_key = [1, 1, 0,
+        # 0]. Newest: (a, 30), (b, 5). History: (a, 10 until 20), (a, 20 until 30).
         both = concat_rows([known, new])
         number, since = both.get_column(_NUMBER).to_numpy(), both.get_column(SINCE).to_numpy()
         order = np.lexsort((since, number))
@@ -205,11 +225,11 @@ class VersionedTable(Versions):
         if not rows.height:
             return
         self._newest.put_rows(rows)
-        gone = rows.filter(GONE)
-        self._gone.add(gone.select(*self.key, SINCE))
+        deletions = rows.filter(GONE)
+        self._deletions.add(deletions.select(*self.key, SINCE))
 
     def _add_history(self, rows: pl.DataFrame, until: Times) -> None:
-        """Versions that were followed by others at these times, or before them: what lies between may be here too."""
+        """Add versions that ended at these times, or before: a version that comes later may fall in between."""
         wanted = until > self.bound
         if not wanted.any():
             return
@@ -217,43 +237,46 @@ class VersionedTable(Versions):
         hashes = pl.Series(_HASH, hash_rows(rows, list(self.key)), dtype=pl.UInt64)
         self._history.add(rows.with_columns(hashes).sort(_HASH, SINCE, maintain_order=True))
 
-    # -- what nobody asks for any more
+    # -- dropping old versions
 
     def used_by(self, user: str) -> None:
-        """Somebody who fills the table or asks it: nothing goes before it has told how far event time has come."""
-        self._come_to[user] = _NEVER
+        """Register an operator that writes or reads the table. Nothing is dropped before its first watermark."""
+        self._watermarks[user] = _NEVER
 
     def pass_by(self, user: str, watermark: int) -> None:
-        """Event time has come this far for a user of the table.
+        """Note the watermark of a user, and drop what no user needs any more.
 
-        What ended longer than versions are kept before that, for all of them, goes, in large steps.
+        These are versions that ended more than ``keep_ms`` before the lowest watermark of all users. They are dropped
+        in large steps.
         """
-        self._come_to[user] = watermark
-        watermark = min(self._come_to.values())
-        if watermark in (_NEVER, _FOREVER):  # at the end some messages are still to come, and nothing grows any more
+        self._watermarks[user] = watermark
+        watermark = min(self._watermarks.values())
+        # At the end of the inputs nothing is dropped: some messages may still arrive, and nothing grows any more.
+        if watermark in (_NEVER, _FOREVER):
             return
         self.bound = max(self.bound, watermark - self._keep_ms)
         if self.bound < self._dropped + self._slack_ms:
             return
         self._dropped = self.bound
         self._history.drop(self.bound)
-        # A deletion that is so old says no more than no row at all.
-        for part in self._gone.take_parts(self.bound):
+        # A deletion that is so old means the same as no row, so the row goes, unless a newer version has replaced it.
+        for part in self._deletions.take_parts(self.bound):
             keys = part.select(self.key.keys()).unique()
             rows = pl.concat([keys, self._newest.get_rows(keys)], how="horizontal")
             self._newest.delete_rows(rows.filter(pl.col(GONE) & (pl.col(SINCE) <= self.bound)).select(keys.columns))
 
 
 def last_versions(run: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, times: Times) -> Places:
-    """For each key the place in ``run`` of its last version that isn't later than the time beside it; -1: none.
+    """Return for each key the position in ``run`` of its last version that isn't after its time; -1 if there is none.
 
-    ``run`` is sorted by hash and time.
+    ``run`` is sorted by hash and time, so the versions of a key are a range of it: ``first`` to ``high``. With times
+    [10, 20, 30] in that range, the time 25 gives the second, and the time 5 gives -1.
     """
     held = run.get_column(_HASH).to_numpy()
     since = run.get_column(SINCE).to_numpy()
     first = np.searchsorted(held, hashes, "left")
     low, high = first.copy(), np.searchsorted(held, hashes, "right")
-    # The highest place in [first, high) that isn't later: binary search, all keys at once.
+    # A binary search for all keys at once: each pass halves the range [low, high) of every key whose search isn't over.
     while len(open_ := np.flatnonzero(low < high)):
         middle = (low[open_] + high[open_]) // 2
         fits = since[middle] <= times[open_]
@@ -261,23 +284,24 @@ def last_versions(run: pl.DataFrame, keys: pl.DataFrame, hashes: Hashes, times: 
         high[open_[~fits]] = middle[~fits]
     places = low - 1
     places[places < first] = -1
-    # Other keys may have the same hash: go on to earlier versions until the keys agree, which is at once as a rule.
-    looked_at = np.flatnonzero(places >= 0)
-    while len(looked_at):
-        agree = np.ones(len(looked_at), np.bool_)
+    # Another key may have the same hash. Then the search steps back to earlier versions until the keys are equal. With
+    # rare exceptions they are equal at once.
+    unchecked = np.flatnonzero(places >= 0)
+    while len(unchecked):
+        equal = np.ones(len(unchecked), np.bool_)
         for name in keys.columns:
-            ours, theirs = keys.get_column(name).gather(looked_at), run.get_column(name).gather(places[looked_at])
-            agree &= ours.eq_missing(theirs).to_numpy()
-        looked_at = looked_at[~agree]
-        places[looked_at] -= 1
-        outside = places[looked_at] < first[looked_at]
-        places[looked_at[outside]] = -1
-        looked_at = looked_at[~outside]
+            wanted, found = keys.get_column(name).gather(unchecked), run.get_column(name).gather(places[unchecked])
+            equal &= wanted.eq_missing(found).to_numpy()
+        unchecked = unchecked[~equal]
+        places[unchecked] -= 1
+        outside = places[unchecked] < first[unchecked]
+        places[unchecked[outside]] = -1
+        unchecked = unchecked[~outside]
     return places
 
 
-def _put_in(rows: pl.DataFrame, places: Places, others: pl.DataFrame) -> pl.DataFrame:
-    """``rows`` with ``others`` at these places."""
+def _replace_rows(rows: pl.DataFrame, places: Places, others: pl.DataFrame) -> pl.DataFrame:
+    """Return ``rows`` with ``others`` in place of the rows at these positions."""
     if not len(places):
         return rows
     source = np.arange(rows.height)

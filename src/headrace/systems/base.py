@@ -154,9 +154,9 @@ class Producer(Protocol):
     def flush(self) -> dict[tuple[str, int], Offset]:
         """Wait until everything sent is acknowledged.
 
-        Return for each partition written since the last flush the offset after its last record. Raises ``StorageError``
-        if something was certainly not written, ``IndeterminateWriteError`` if it may have been, ``StreamSealedError``
-        if the stream has ended.
+        Return for each partition written since the last flush the offset after its last record. Raises
+        ``StorageError`` if something was certainly not written, ``IndeterminateWriteError`` if it may have been,
+        ``StreamSealedError`` if the stream has ended.
         """
         ...
 

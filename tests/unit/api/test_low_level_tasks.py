@@ -169,7 +169,7 @@ REFUSED: dict[str, tuple[Callable[[hr.App, hr.Stream], Any], str, str]] = {
     "an input": (lambda a, v: a.task(Alerts(), {"v": "views"}, id="t"), "must be a stream", "app.input"),
     "stores": (lambda a, v: a.task(Twice(), {"v": v}, id="t"), "stores of one id, 'same'", "of its own"),
     "shared": (lambda a, v: a.task(Shared(), {"v": v}, id="t"), "stores of one id, 'first'", "of its own"),
-    "key": (lambda a, v: a.task(BadKey(), {"v": v}, id="t"), "store 'kept': column 'a'", "take a struct apart"),
+    "key": (lambda a, v: a.task(BadKey(), {"v": v}, id="t"), "store 'kept': column 'a'", "for a struct, its fields"),
     "output": (lambda a, v: a.task(Alerts(), {"v": v}, {"a b": OUT}, id="t"), "the output 'a b'", "letters"),
     "schema": (lambda a, v: a.task(Alerts(), {"v": v}, {"a": 3}, id="t"), "is not a schema", "dict"),
     "time": (

@@ -96,10 +96,10 @@ def test_killed_tasks_go_on_with_the_tables_they_had(tmp_path: Path, seed: int) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": {"member": pl.Int64, "level": pl.String}}, "column 'level' was kept as Int64"),
-        ({"key": ("member", "level")}, "is kept by the key member: Int64"),
-        ({"ttl": "1h"}, "was kept without a time to live"),
-        ({"storage": "memory"}, "was kept in another form: a table on disk that is now in memory"),
+        ({"schema": {"member": pl.Int64, "level": pl.String}}, "column 'level' was stored as Int64"),
+        ({"key": ("member", "level")}, "has the key member: Int64"),
+        ({"ttl": "1h"}, "was stored without a time to live"),
+        ({"storage": "memory"}, "was stored in another form: a table on disk that is now in memory"),
     ],
 )
 def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -137,8 +137,8 @@ def test_tables_in_memory_and_of_versions_that_were_kept_otherwise_are_refused(t
         driven.start()
         driven.run(4 * INTERVAL_MS)
     for change, message in (
-        ({"storage": "disk"}, "was kept in another form"),
-        ({"versions": None}, "was kept with versions, and is now declared without"),
+        ({"storage": "disk"}, "was stored in another form"),
+        ({"versions": None}, "was stored with versions, and is now declared without"),
     ):
         with DrivenApp(app(**change)) as driven, pytest.raises(hr.errors.DeclarationError, match=message):
             driven.start()

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.core.errors import UnavailableError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
-from headrace.stores.keyvalue import Committed, KeyValueStore
+from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
 from headrace.stores.table import RowReader, TableStore
 
 COLUMNS = {"k": pl.Int64(), "j": pl.String(), "v": pl.Int64()}
@@ -25,7 +25,7 @@ class Scene:
         self.table.store.attach(KeySpace(self.database, "t"))
         self.other = KeyValueStore("s")  # its keys lie before those of the table
         self.other.attach(KeySpace(self.database, "s"))
-        self.committed = Committed("t", KeySpace(self.database, "t"), ttl_ms=ttl_ms)
+        self.committed = CommittedKeyValues("t", KeySpace(self.database, "t"), ttl_ms=ttl_ms)
 
     def commit(self, value: int, numbers: range = range(ROWS)) -> None:
         self.table.put_rows(pl.DataFrame({"k": numbers, "j": "x", "v": value}, schema=COLUMNS))
@@ -45,7 +45,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     scene.database.close()
 
 
-def reader(committed: Committed) -> RowReader:
+def reader(committed: CommittedKeyValues) -> RowReader:
     return RowReader(committed, COLUMNS, ["k", "j"])
 
 

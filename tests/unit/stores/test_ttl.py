@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headrace.core.errors import DeclarationError, UsageError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
-from headrace.stores.keyvalue import Committed, KeyValueStore
+from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
 from headrace.stores.ttl import Stamps
 from headrace.testing.store_contract import StoreLife
 
@@ -93,7 +93,7 @@ def test_before_the_time_is_said_all_is_read_and_nothing_written() -> None:
     for change in filled(1).take_changes(1):
         copy.apply(change)
     assert copy.get(b"000") == b"v"
-    with pytest.raises(UsageError, match="wasn't told the time"):
+    with pytest.raises(UsageError, match="its time was never set"):
         copy.put(b"a", b"1")
 
 
@@ -105,7 +105,7 @@ def test_a_time_to_live_is_positive(ttl_ms: int) -> None:
 
 def test_a_ttl_can_be_neither_added_nor_taken_away(tmp_path: Path) -> None:
     [change] = filled(1).take_changes(1)
-    with pytest.raises(DeclarationError, match="was kept with a time to live, and is now declared without one"):
+    with pytest.raises(DeclarationError, match="was stored with a time to live, and is now declared without one"):
         KeyValueStore("store").apply(change)
 
     database = Database(tmp_path / "db")
@@ -116,10 +116,10 @@ def test_a_ttl_can_be_neither_added_nor_taken_away(tmp_path: Path) -> None:
     batch = Batch()
     plain.persist(PartOfBatch(batch, "store"))
     database.write(batch)
-    with pytest.raises(DeclarationError, match="was kept without a time to live, and is now declared with one"):
+    with pytest.raises(DeclarationError, match="was stored without a time to live, and is now declared with one"):
         expiring().attach(KeySpace(database, "store"))
     with pytest.raises(DeclarationError, match="without a time to live"):
-        Committed("store", KeySpace(database, "store"), ttl_ms=TTL)
+        CommittedKeyValues("store", KeySpace(database, "store"), ttl_ms=TTL)
     database.close()
 
 
@@ -133,7 +133,7 @@ def test_a_committed_view_passes_over_what_is_old(tmp_path: Path) -> None:
     batch = Batch()
     store.persist(PartOfBatch(batch, "store"))
     database.write(batch)
-    view = Committed("store", KeySpace(database, "store"), ttl_ms=TTL)
+    view = CommittedKeyValues("store", KeySpace(database, "store"), ttl_ms=TTL)
     assert (view.get(b"a"), list(view.range())) == (b"1", [(b"a", b"1")])
     view.advance(TTL)
     assert (view.get(b"a"), list(view.range())) == (None, [])
@@ -224,7 +224,7 @@ TestExpiring = ExpiringMachine.TestCase
 def test_a_clock_that_shows_a_time_before_1970_breaks_nothing() -> None:
     stamps = Stamps(1000)
     stamps.advance(-86_400_000)
-    (stored,) = stamps.put_on([b"x"])
-    assert stamps.take_off([stored]) == [b"x"]
+    (stored,) = stamps.stamp([b"x"])
+    assert stamps.strip([stored]) == [b"x"]
     stamps.advance(1000)
-    assert stamps.take_off([stored]) == [None]
+    assert stamps.strip([stored]) == [None]

@@ -16,7 +16,7 @@ from headrace.plan.queryable import Queryable
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.ipc import encode_rows
 from headrace.stores.database import KeySpace
-from headrace.stores.keyvalue import Committed
+from headrace.stores.keyvalue import CommittedKeyValues
 from headrace.stores.memory_table import MemoryTable
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.pinned import Pin
@@ -69,7 +69,7 @@ def committed_versions(table: Queryable, newest: NewestRows, pin: Pin) -> Versio
 
 class _OnDisk:
     def __init__(self, table: Queryable, columns: Columns, pin: Pin, now_ms: int) -> None:
-        self._reads = Committed(table.id, KeySpace(pin, table.id), ttl_ms=table.ttl_ms)
+        self._reads = CommittedKeyValues(table.id, KeySpace(pin, table.id), ttl_ms=table.ttl_ms)
         self._reads.advance(now_ms)
         self.rows = RowReader(self._reads, columns, table.key)
 

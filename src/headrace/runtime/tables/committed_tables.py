@@ -111,7 +111,7 @@ def _as_of(
 ) -> pl.DataFrame:
     """The rows of the same keys as they were at a time."""
     versions = committed_versions(table, newest.rows, pin)
-    bound = max(bound, NEVER if versions.gone_to is None else versions.gone_to)
+    bound = max(bound, NEVER if versions.dropped_through is None else versions.dropped_through)
     if at_ms < bound:
         raise UsageError(
             f"table {table.id!r} no longer has all rows as of {_time(at_ms)}: "
