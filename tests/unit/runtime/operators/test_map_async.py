@@ -225,7 +225,7 @@ def test_no_more_calls_at_once_than_may_be_and_no_batch_is_taken_while_it_is_ful
         for n in range(0, 20, 2):
             t.feed("numbers", numbers(n, n + 1), settle=False)
             turns(t)
-        line = host.task.chain._operators["map_async-1"]._line
+        line = host.task.chain._operators["map_async-1"]._queue
         assert (len(line), host.blocked_by) == (4, "step map_async-1")
         for n in range(20):
             gate.answer(n)
@@ -394,10 +394,10 @@ def test_any_order_of_answers_gives_the_same_rows_and_watermarks(ordered: bool, 
     ("options", "message"),
     [
         ({"function": 5}, "must be a function"),
-        ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 to 10000"),
+        ({"concurrency": 0}, "concurrency=0 is not a whole number from 1 up to 10000"),
         ({"concurrency": 1.5}, "concurrency=1.5"),
         ({"timeout": "0s"}, "timeout: '0s' is below 1 ms"),
-        ({"retry": 3}, r"retry=3 doesn't say how to try again"),
+        ({"retry": 3}, r"retry=3 is not made by hr.retry"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], message: str) -> None:
