@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,8 @@ class RowFunctionOperator(Operator):
                 self._emit_results(rows, results, lambda: numbers, failures)
             case "flat_map":
                 self._emit_results(rows, flat, lambda: _owners(numbers, results), failures)
+            case mode:
+                assert_never(mode)
 
     def _called(self, records: Sequence[Any], flat: list[Any]) -> tuple[list[Any], list[RowFailure]]:
         """The results of the rows that didn't fail, in order, and the failures (only the first, if it stops the task).
