@@ -226,16 +226,26 @@ class Flow(Composed):
         return type(self)(self.draft, self.draft.read(spec, here).id, self._schema, self._time)
 
     def _check_other(self, other: object) -> None:
-        if not isinstance(other, Flow):
-            raise DeclarationError(
-                f"the other side must be a stream, and is {type(other).__name__} {other!s:.80}",
-                hint='streams come from app.input("...") and its methods',
-            )
-        self._check_owner(other.draft, other.node)
+        check_flow(other, "the other side", self.draft)
 
     def _check_owner(self, draft: Draft, name: str) -> None:
-        if draft is not self.draft:
-            raise DeclarationError(
-                f"{name!r} belongs to the app {draft.app!r}, and this flow to {self.draft.app!r}",
-                hint="two apps meet only in a stream that one writes and the other reads",
-            )
+        _check_same_app(repr(name), draft, self.draft)
+
+
+def check_flow(value: object, what: str, draft: Draft) -> Flow:
+    """Return ``value`` if it is a flow of the app that ``draft`` belongs to; ``what`` names it in errors."""
+    if not isinstance(value, Flow):
+        raise DeclarationError(
+            f"{what} must be a stream, and is {type(value).__name__} {value!s:.80}",
+            hint='streams come from app.input("...") and its methods',
+        )
+    _check_same_app(f"{what} ({value.node!r})", value.draft, draft)
+    return value
+
+
+def _check_same_app(what: str, theirs: Draft, ours: Draft) -> None:
+    if theirs is not ours:
+        raise DeclarationError(
+            f"{what} belongs to the app {theirs.app!r}, and this flow to {ours.app!r}",
+            hint="two apps meet only in a stream that one writes and the other reads",
+        )

@@ -36,7 +36,7 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """A piece of the graph: its node ids, upstream first, and the ids of its streams and tables, sorted."""
+    """A piece of the graph: its node ids, upstream first, the sorted ids of its streams and tables, and its tasks."""
 
     name: str
     nodes: tuple[str, ...]
@@ -44,7 +44,7 @@ class StagePlan:
     side_inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tables: tuple[str, ...]
-    tasks: tuple[TaskPlan, ...]
+    tasks: tuple[TaskPlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

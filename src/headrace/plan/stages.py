@@ -16,28 +16,16 @@ depend on the name; it changes only with those ids.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from headrace.api.specs import Graph, Node, Role
 from headrace.core.errors import PlanError
 from headrace.plan.joins import fillers_of_versions
+from headrace.plan.model import StagePlan
 from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCut:
-    """A stage before its tasks are known. ``nodes`` come upstream first, all other ids are sorted."""
-
-    name: str
-    nodes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    side_inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tables: tuple[str, ...]
-
-
-def cut_stages(graph: Graph) -> tuple[StageCut, ...]:
-    """The stages, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
+def cut_stages(graph: Graph) -> tuple[StagePlan, ...]:
+    """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
     flows = _flows(graph)
     stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
     in_a_loop = _in_a_loop(stages)
@@ -78,7 +66,7 @@ def _joined_by_a_node(pieces: Iterable[frozenset[str]]) -> list[frozenset[str]]:
     return joined
 
 
-def _parts(graph: Graph, stage: StageCut, flows: Iterable[frozenset[str]]) -> list[frozenset[str]]:
+def _parts(graph: Graph, stage: StagePlan, flows: Iterable[frozenset[str]]) -> list[frozenset[str]]:
     """The flows of a stage; only those that read nothing but sources are united."""
     mine = [flow for flow in flows if flow <= set(stage.nodes)]
     further = [flow for flow in mine if any(_reads_intermediate(graph, graph.nodes[id_]) for id_ in flow)]
@@ -94,14 +82,14 @@ def _reads_intermediate(graph: Graph, node: Node) -> bool:
     return stream is not None and graph.streams[stream].role is Role.INTERMEDIATE
 
 
-def _downstream(stages: Iterable[StageCut]) -> dict[str, list[str]]:
+def _downstream(stages: Iterable[StagePlan]) -> dict[str, list[str]]:
     stages = list(stages)
     return {
         stage.name: sorted(after.name for after in stages if set(stage.outputs) & set(after.inputs)) for stage in stages
     }
 
 
-def _in_a_loop(stages: Sequence[StageCut]) -> list[StageCut]:
+def _in_a_loop(stages: Sequence[StagePlan]) -> list[StagePlan]:
     downstream = _downstream(stages)
     return [
         stage
@@ -136,7 +124,7 @@ def _ties(graph: Graph, table: str) -> bool:
     return not spec.side_inputs and spec.kind != "remote"
 
 
-def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
+def _stage(graph: Graph, piece: Iterable[str]) -> StagePlan:
     nodes = set(piece)
     successors = {id_: list(after) for id_, after in graph.successors().items()}
     for join, fillers in fillers_of_versions(graph).items():
@@ -152,7 +140,7 @@ def _stage(graph: Graph, piece: Iterable[str]) -> StageCut:
         dead_letter for stream in inputs | side_inputs if (dead_letter := graph.streams[stream].dead_letter) is not None
     )
     _check_one_reader_of_each_stream(graph, inputs, side_inputs)
-    return StageCut(
+    return StagePlan(
         name=_name(graph, inputs),
         nodes=tuple(order),
         inputs=tuple(sorted(inputs)),
@@ -182,7 +170,7 @@ def _check_one_reader_of_each_stream(graph: Graph, inputs: Iterable[str], side_i
         read_by[name] = id_
 
 
-def _feeds_itself(graph: Graph, loop: list[StageCut]) -> PlanError:
+def _feeds_itself(graph: Graph, loop: list[StagePlan]) -> PlanError:
     """The error for stages that would wait for their own end of stream and watermark."""
     lines = []
     for stage, after in zip(loop, [*loop[1:], loop[0]], strict=True):

@@ -9,30 +9,25 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from headrace.api.specs import Graph
 from headrace.core.ids import SSP, TaskName
 from headrace.plan.model import StagePlan, TaskPlan
-from headrace.plan.stages import StageCut
 
 PRODUCER_MAX = 2**31 - 1
 
 
 def group_tasks(
-    graph: Graph, stages: Sequence[StageCut], counts: Mapping[str, int], containers: int
+    graph: Graph, stages: Sequence[StagePlan], counts: Mapping[str, int], containers: int
 ) -> tuple[StagePlan, ...]:
     """The stages with their tasks, in the order given."""
     readings = {stage.name: _task_inputs(graph, stage, counts, containers) for stage in stages}
     names = [TaskName(name, n) for name, inputs in readings.items() for n in range(len(inputs))]
     producers = producer_ids(graph.app, names)
     return tuple(
-        StagePlan(
-            name=stage.name,
-            nodes=stage.nodes,
-            inputs=stage.inputs,
-            side_inputs=stage.side_inputs,
-            outputs=stage.outputs,
-            tables=stage.tables,
+        replace(
+            stage,
             tasks=tuple(
                 TaskPlan(name=name, producer=producers[name], inputs=inputs)
                 for n, inputs in enumerate(readings[stage.name])
@@ -65,7 +60,7 @@ def _hash(name: str) -> int:
     return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
 
 
-def _task_inputs(graph: Graph, stage: StageCut, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
+def _task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
     """For each task of the stage the partitions that it reads, sorted."""
     shared = _shared_streams(graph, stage)
     streams = sorted({*stage.inputs, *stage.side_inputs})
@@ -85,7 +80,7 @@ def _task_inputs(graph: Graph, stage: StageCut, counts: Mapping[str, int], conta
     ]
 
 
-def _shared_streams(graph: Graph, stage: StageCut) -> set[str]:
+def _shared_streams(graph: Graph, stage: StagePlan) -> set[str]:
     """The streams of which every task reads all partitions."""
     shared = {stream for stream in (*stage.inputs, *stage.side_inputs) if graph.streams[stream].broadcast}
     for table in stage.tables:

@@ -195,7 +195,7 @@ class Chain:
             self._times.behind[id_] = max(NEVER, self._times.heard[id_] - operator.delay_ms)
 
     def sizes(self) -> dict[str, int]:
-        """About how many rows each table has, and each store of a low-level task; for status."""
+        """The approximate number of rows of each table, and of each store of a low-level task; for status."""
         sizes = self.tables.sizes()
         for operator in self._operators.values():
             sizes |= operator.sizes()

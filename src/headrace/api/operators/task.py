@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from headrace.api.draft import Draft
 from headrace.api.event_time import LostTime, Time, check_time_column, is_time
-from headrace.api.flow import Flow
+from headrace.api.flow import Flow, check_flow
 from headrace.api.handles import Output
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
@@ -165,21 +165,9 @@ def _checked_inputs(draft: Draft, inputs: object) -> dict[str, Flow]:
             f"inputs= names the streams that the task takes, and is {type(inputs).__name__} {inputs!s:.80}",
             hint='write inputs={"views": views}',
         )
-    flows: dict[str, Flow] = {}
-    for name, flow in inputs.items():
-        check_id("the input", name)
-        if not isinstance(flow, Flow):
-            raise DeclarationError(
-                f"the input {name!r} must be a stream, and is {type(flow).__name__} {flow!s:.80}",
-                hint='streams come from app.input("...") and its methods',
-            )
-        if flow.draft is not draft:
-            raise DeclarationError(
-                f"the input {name!r} belongs to the app {flow.draft.app!r}, and this task to {draft.app!r}",
-                hint="two apps meet only in a stream that one writes and the other reads",
-            )
-        flows[name] = flow
-    return flows
+    return {
+        check_id("the input", name): check_flow(flow, f"the input {name!r}", draft) for name, flow in inputs.items()
+    }
 
 
 def _claimed_stores(draft: Draft, task: Task, id_: str, here: Location) -> tuple[StoreSpec, ...]:

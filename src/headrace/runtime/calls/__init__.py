@@ -1,1 +1,1 @@
-"""Calls that take time: made beside the run loop, their results put back in order."""
+"""Slow calls: made outside the run loop, with their results put back in order."""

@@ -1,12 +1,12 @@
-"""Calls of the user's functions that take time: on an event loop or in threads, never on the run loop's thread.
+"""Slow calls of users' functions: on an event loop or in threads, never on the run loop's thread.
 
-A container has one event loop, on a thread of its own that starts with the first call. ``async`` functions run there;
-plain ones in threads, as many as a step may call at once. A *lane* is what one step calls: it starts calls as others
-are done, tries again what failed, and keeps what came of it until the step takes it, on the run loop's thread. Then,
-and when nothing was there before, it wakes the run loop.
+A container has one event loop, on its own thread that starts with the first call. ``async`` functions run there; plain
+functions run in threads, as many as a step may call at once. A *lane* makes the calls of one step. It starts calls as
+others finish, retries failed ones, and keeps the outcomes until the step takes them on the run loop's thread. It wakes
+the run loop whenever an outcome arrives and none was waiting.
 
-Whatever is left when a lane is closed is cancelled and forgotten. A plain function can't be cancelled: it goes on in
-its thread to its end, which nobody hears of. All threads are daemons, so none of them keeps a process from ending.
+When a lane is closed, its remaining calls are cancelled and dropped. A plain function can't be cancelled: it continues
+in its thread, and its result is ignored. All threads are daemons, so they don't keep the process from ending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.core.log import Throttle, logger
 from headrace.core.rate import TokenBucket
 
 CLOSE_S_MAX = 5.0
-"""How long closing waits for the event loop: a function that blocks it isn't waited for any longer."""
+"""How long closing waits for the event loop, which a user's function may block."""
 
 _log = logger(__name__)
 
@@ -37,7 +37,7 @@ Argument = TypeVar("Argument")
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What came of one call: a result, or the error of the last attempt."""
+    """The outcome of one call: a result, or the error of the last attempt."""
 
     place: int
     result: Any = None
@@ -47,16 +47,16 @@ class Done:
 
 @dataclass(slots=True)
 class Tally:
-    """What a lane has done so far. The event loop's thread counts, anybody may read."""
+    """What a lane has done so far. The event loop's thread counts, any thread may read."""
 
     calls: int = 0
-    """Calls that are over, well or not."""
+    """Calls that have ended, with a result or an error."""
     ms: float = 0.0
-    """How long they took in all, waiting for their turn left out, pauses between attempts not."""
+    """How long they took in all, with pauses between attempts, without the time before they started."""
     retries: int = 0
     timeouts: int = 0
     failures: int = 0
-    """Calls that were given up."""
+    """Calls that failed in the last attempt."""
 
 
 class Calls:
@@ -65,7 +65,7 @@ class Calls:
     def __init__(self, wake: Callable[[], None], chance: Callable[[], float] = random.random) -> None:
         """``wake`` wakes the run loop; it may be called from any thread, until ``close`` returns.
 
-        ``chance`` is drawn from [0, 1) for pauses between attempts.
+        ``chance`` returns random numbers in [0, 1), for the pauses between attempts.
         """
         self.chance = chance
         self._wake = wake
@@ -75,13 +75,13 @@ class Calls:
         self._thread: threading.Thread | None = None
 
     def ring(self) -> None:
-        """Wake the run loop, unless it has gone. Called by lanes, on the loop's thread."""
+        """Wake the run loop, unless it has ended. Called by lanes, on the event loop's thread."""
         with self._waking:
             if not self._closed:
                 self._wake()
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop, which runs from now on."""
+        """The event loop; the first call starts it."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._loop.run_forever, name="headrace-calls", daemon=True)
@@ -93,7 +93,7 @@ class Calls:
         return Threads(most)
 
     def close(self) -> None:
-        """Cancel what is left, and end the thread."""
+        """Cancel the remaining calls, and end the thread."""
         with self._waking:
             self._closed = True
         if self._loop is None or self._thread is None:
@@ -117,7 +117,7 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class Lane(Generic[Argument]):
-    """The calls of one function by one step. On the run loop's thread, but for what is marked."""
+    """The calls of one function by one step. On the run loop's thread, except where noted."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class Lane(Generic[Argument]):
         limit: TokenBucket | None = None,
         cost: Callable[[Argument], float] = lambda argument: 1.0,
     ) -> None:
-        """``limit`` bounds how much is called a second; ``cost`` says how much a call is."""
+        """``limit`` bounds the rate of calls; ``cost`` is the weight of a call in it."""
         self.calling = calling
         self._calls = calls
         self._function = function
@@ -143,22 +143,22 @@ class Lane(Generic[Argument]):
         self._throttle = Throttle(_log)
         self._warned = False
         self.unfinished = 0
-        """Calls that were put in and not taken out yet."""
+        """Calls that were put in and whose outcome wasn't taken yet."""
         self.failing = 0
-        """How many attempts in a row have failed."""
+        """The number of attempts that have failed in a row."""
         self.trouble: str | None = None
         """Why the last attempt of some call failed, until one succeeds."""
 
     def put(self, calls: Iterable[tuple[int, Argument]]) -> None:
-        """Call the function for each argument; places are the caller's, to know results by."""
+        """Call the function for each argument. The caller's places identify the outcomes."""
         before = len(self._waiting)
         self._waiting.extend(calls)
         self.unfinished += len(self._waiting) - before
         self._calls.loop().call_soon_threadsafe(self._start_some)
 
     def take(self) -> list[Done]:
-        """What has been done since, in the order in which it was."""
-        self._rung = False  # first, and always, so that what comes from now on rings again
+        """The outcomes since the last call, in the order in which they arrived."""
+        self._rung = False  # first and always, so that the next outcome wakes the run loop again
         taken = []
         while self._done:
             taken.append(self._done.popleft())
@@ -166,7 +166,7 @@ class Lane(Generic[Argument]):
         return taken
 
     def close(self) -> None:
-        """Forget everything: nothing will come out any more."""
+        """Drop everything: there will be no more outcomes."""
         self._closed = True
         self._waiting.clear()
         self._done.clear()
@@ -256,7 +256,7 @@ class Lane(Generic[Argument]):
         return getattr(self._function, "__qualname__", repr(self._function))
 
     def _pause_after(self, error: BaseException, attempts: int) -> float | None:
-        """How long to wait before the next attempt; None when there is none."""
+        """How long to wait before the next attempt; None: there is none."""
         self.trouble = f"{type(error).__name__}: {error}"
         self.failing += 1
         if isinstance(error, HeadraceError) and not error.retry:
@@ -273,7 +273,7 @@ class Lane(Generic[Argument]):
 
 
 class Threads:
-    """Daemon threads, started when needed, up to a number. On the event loop's thread, but for what is marked."""
+    """Daemon threads, started when needed, up to a limit. On the event loop's thread, except where noted."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -282,7 +282,7 @@ class Threads:
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self, function: Callable[[Any], Any], argument: Any, loop: asyncio.AbstractEventLoop) -> Awaitable[Any]:
-        """The function's result, once a thread has been free for it."""
+        """The function's result, computed in the next free thread."""
         future: asyncio.Future[Any] = loop.create_future()
 
         def settle(result: Any, error: BaseException | None) -> None:
@@ -291,7 +291,7 @@ class Threads:
                 return
             if error is None:
                 future.set_result(result)
-            else:  # a future takes no StopIteration
+            else:  # a future can't hold a StopIteration
                 future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
 
         def work() -> None:  # in a thread
@@ -300,7 +300,8 @@ class Threads:
                 result = None if future.cancelled() else function(argument)
             except BaseException as raised:  # noqa: BLE001 - whoever awaits it knows what to do
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed: the lane was closed, and nobody waits for the result
+            # After the loop is closed nobody waits for the result.
+            with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
 
         self._busy += 1
@@ -311,7 +312,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let each thread end when it has done what it is at. From any thread."""
+        """Let each thread end after its current call. May be called from any thread."""
         for _ in range(self._most):
             self._work.put(None)
 

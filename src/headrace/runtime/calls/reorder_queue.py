@@ -1,7 +1,7 @@
-"""What stands in line in a step that waits for answers: results to come, and watermarks between them. Pure.
+"""The queue of a step that waits for calls: places for results, with watermarks between them. Pure.
 
-Whatever stood before a watermark leaves before it, whatever stood behind it afterwards; between two watermarks results
-leave in the order of their places, or in the order in which they came.
+Results before a watermark leave before it, and results after it leave after it. Between two watermarks results leave in
+the order of their places, or in the order in which they arrived.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ Result = TypeVar("Result")
 
 
 class ReorderQueue(Generic[Result]):
-    """Places are numbered from 0 on, in the order in which they were taken."""
+    """Places are numbered from 0 up, in the order in which they are taken."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered = ordered
         self._next = 0
         self._left = 0
-        """How many results have left. All of them stood before the first watermark that still waits."""
+        """The number of results that have left. All of them were before the first queued watermark."""
         self._come: dict[int, Result] = {}
-        """Results that can't leave yet, or could: by place, in the order in which they came."""
+        """Results that haven't left, by place, in the order in which they arrived."""
         self._marks: deque[tuple[int, int]] = deque()
-        """Watermarks, each with the number of places before it."""
+        """The queued watermarks, each with the number of places before it."""
 
     def __len__(self) -> int:
-        """How many results haven't left."""
+        """The number of places whose results haven't left."""
         return self._next - self._left
 
     def take_places(self, count: int) -> range:
-        """Stand in line for so many results."""
+        """Take places for ``count`` results."""
         first = self._next
         self._next += count
         return range(first, self._next)
 
     def mark(self, watermark: int) -> None:
-        """A watermark takes its place behind all that stand here; of several in a row only the last one counts."""
+        """Queue a watermark after all places; of several in a row only the last one is kept."""
         if self._marks and self._marks[-1][0] == self._next:
             self._marks.pop()
         self._marks.append((self._next, watermark))
 
     def put(self, place: int, result: Result) -> None:
-        """A result has come."""
+        """Put the result of a place."""
         self._come[place] = result
 
     def leave(self) -> tuple[list[Result], int | None]:
-        """What may leave now, and the watermark behind it if its turn has come. Call until nothing does."""
+        """Remove and return the results that may leave, and the watermark after them if all have. Call until empty."""
         before = self._marks[0][0] if self._marks else self._next
         if self._ordered:
             places = range(self._left, before)

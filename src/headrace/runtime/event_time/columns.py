@@ -1,4 +1,4 @@
-"""Reading event time out of rows, vectorised: integers are milliseconds, Datetimes are converted."""
+"""Reads event time from rows, vectorised: integers are milliseconds, Datetimes are converted."""
 
 from __future__ import annotations
 

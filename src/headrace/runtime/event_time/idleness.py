@@ -1,7 +1,7 @@
-"""Which source partitions of a task have said nothing for their stated timeout: they hold no window back then.
+"""Finds source partitions that have been idle for their timeout: they no longer hold back the task's watermark.
 
-Whoever hosts the task says what has been heard, and asks now and then; times are monotonic. Pure but for what it tells
-the task.
+The host reports what is processed, and asks from time to time; times are monotonic. Pure, except that it marks the
+task's partitions as idle.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from headrace.runtime.task import Task
 
 
 class Idleness:
-    """Of one task, from one of its beginnings on."""
+    """The idleness of one task's partitions, during one attempt."""
 
     def __init__(self, task: Task, now_ms: float) -> None:
         self._task = task
         self._heard_ms: dict[SSP, float] = dict.fromkeys(task.specs, now_ms)
 
     def heard(self, ssp: SSP, now_ms: float) -> None:
-        """Something of this partition is being processed."""
+        """Messages of this partition are being processed."""
         self._heard_ms[ssp] = now_ms
 
     def notice(self, chooser: Chooser, now_ms: float) -> None:
-        """Tell the task who is silent. What waits for its turn isn't: full steps and readers behind silence nobody."""
+        """Mark idle partitions. One with messages that wait to be processed (full steps, slow readers) isn't idle."""
         for ssp, timeout in self._task.timeouts.items():
             if self._task.times[ssp].idle or self._task.times[ssp].closed:
                 continue
@@ -33,7 +33,7 @@ class Idleness:
                 self._task.idle(ssp)
 
     def due_ms(self) -> float | None:
-        """When the next partition will have been silent for long enough; None: none can be."""
+        """When the next partition will be idle, if it stays silent; None: none can be."""
         times, heard = self._task.times, self._heard_ms
-        spoken = (ssp for ssp in self._task.timeouts if not times[ssp].idle and not times[ssp].closed)
-        return min((heard[ssp] + self._task.timeouts[ssp] for ssp in spoken), default=None)
+        awake = (ssp for ssp in self._task.timeouts if not times[ssp].idle and not times[ssp].closed)
+        return min((heard[ssp] + self._task.timeouts[ssp] for ssp in awake), default=None)

@@ -1,12 +1,12 @@
-"""How far event time has come, and what has ended: pure bookkeeping, saved and restored with checkpoints.
+"""Watermarks and ends of streams: pure bookkeeping, saved and restored with checkpoints.
 
-Two levels. A ``PartitionTime`` knows one input partition. Of a source it is told directly (``advance``,
-``end``); of an intermediate stream it reconciles what each upstream task says: the partition has ended
-when the *set* of tasks that ended reaches the stated count, its watermark is the minimum over all tasks
-once every one has reported. ``InputTimes`` takes the minimum over a task's partitions.
+There are two levels. A ``PartitionTime`` tracks one input partition. A source partition is set directly (``advance``,
+``end``). A partition of an intermediate stream reconciles the control messages of all upstream tasks: it has ended when
+the *set* of tasks that ended has the stated size, and its watermark is the minimum over all tasks once every task has
+reported. ``InputTimes`` takes the minimum over a task's partitions.
 
-Three promises, at both levels: a watermark never goes back; it is reported only when it rises; what has
-ended or is idle holds nobody back. A watermark W means: nothing older than W will come any more.
+At both levels a watermark never decreases, is reported only when it rises, and isn't held back by what has ended or is
+idle. A watermark W means that no message older than W will arrive.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class PartitionTime:
-    """Event time and end of one input partition. ``stages`` are those that write it; none means a source."""
+    """Event time and end of one input partition. ``stages`` are those that write it; a source has none."""
 
     __slots__ = (
         "_counts",
@@ -77,7 +77,7 @@ class PartitionTime:
         self.watermark = NEVER
         self.closed = False
         self.seen = NEVER
-        """How far event time had come when it ended; what is silent holds that back no more."""
+        """The watermark when it ended."""
         self.idle = False
         self._stages = frozenset(stages)
         self._counts: dict[str, int] = {}
@@ -85,43 +85,43 @@ class PartitionTime:
         self._idle_tasks: set[str] = set()
         self._ended: set[str] = set()
         self._names: dict[str, set[str]] = {}
-        """Who has been heard, by stage."""
+        """The tasks that have reported, by stage."""
 
-    # -- a source says it directly
+    # -- a source sets it directly
 
     def advance(self, timestamp: int) -> None:
-        """The source has seen everything older than ``timestamp``; a lower one than before changes nothing."""
+        """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
         self.idle = False
         self.watermark = max(self.watermark, timestamp)
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """The partition has ended."""
         if not self.closed:
             self.seen = self.watermark
         self.closed = True
         self.watermark = FOREVER
 
-    # -- an upstream task says it in-band
+    # -- upstream tasks report it in the stream
 
     def on_watermark(self, task: str, task_count: int, timestamp: int, *, idle: bool = False) -> None:
-        """Take an upstream task's watermark."""
+        """Process an upstream task's watermark."""
         new = self._name(task, task_count)
         before = self._times.get(task, NEVER)
         self._times[task] = max(before, timestamp)
         woken = idle is not (task in self._idle_tasks)
         (self._idle_tasks.add if idle else self._idle_tasks.discard)(task)
-        # Most messages are of tasks that held nobody back: then the minimum is what it was.
+        # Most watermarks come from tasks that don't hold back the minimum: then it stays as it is.
         if new or woken or self.idle or before <= self.watermark:
             self._reconcile()
 
     def on_end_of_stream(self, task: str, task_count: int) -> None:
-        """Take an upstream task's end-of-stream; the same again changes nothing."""
+        """Process an upstream task's end-of-stream; a repeated one changes nothing."""
         self._name(task, task_count)
         self._ended.add(task)
         self._reconcile()
 
     def missing(self) -> str:
-        """Who has not reported, in words, for status pages: the usual reason why a watermark stands still."""
+        """Which tasks have not reported, in words, for status pages: the usual reason why a watermark doesn't rise."""
         unheard = sorted(self._stages - self._counts.keys())
         parts = [f"any task of stage {stage}" for stage in unheard]
         for stage, count in sorted(self._counts.items()):
@@ -131,7 +131,7 @@ class PartitionTime:
         return ", ".join(parts)
 
     def _name(self, task: str, task_count: int) -> bool:
-        """Note that a task was heard; whether it is the first time."""
+        """Note that a task has reported. Return whether it is the first time."""
         stage = TaskName.parse(task).stage
         if self._stages and stage not in self._stages:
             raise ProtocolError(
@@ -166,11 +166,11 @@ class PartitionTime:
             return
         if sum(map(len, self._names.values())) < total:
             return
-        living = [t for t in self._times if t not in self._ended]
-        awake = [self._times[t] for t in living if t not in self._idle_tasks]
-        self.idle = bool(living) and not awake
-        # When all that live are silent, time has come as far as the foremost saw it, also one that has ended since:
-        # nobody is left to wait for.
+        running = [t for t in self._times if t not in self._ended]
+        awake = [self._times[t] for t in running if t not in self._idle_tasks]
+        self.idle = bool(running) and not awake
+        # If all tasks that haven't ended are idle, there is none to wait for: take the highest watermark of all tasks,
+        # including those that have ended.
         self.watermark = max(self.watermark, min(awake) if awake else max(self._times.values(), default=NEVER))
 
     # -- durable form
@@ -198,7 +198,7 @@ class PartitionTime:
         )
 
     def load(self, times: WatermarkCheckpoint, ends: EndOfStreamCheckpoint) -> None:
-        """Take up where ``save`` left off."""
+        """Restore what ``save`` returned."""
         self._counts = dict(times.total_tasks)
         self._times = dict(times.tasks_to_event_time)
         self._idle_tasks = set(times.idle_tasks)
@@ -209,7 +209,7 @@ class PartitionTime:
         self.closed = ends.ended
         self.seen = times.timestamp_of_last_emission
         self.watermark = FOREVER if self.closed else times.timestamp_of_last_emission
-        # An upstream task that is idle says so once: forgotten here, it would hold everything back for good.
+        # An idle upstream task reports it only once: if it were lost here, the task would hold back time forever.
         self.idle = times.idle
 
 
@@ -231,16 +231,16 @@ class InputTimes:
     @property
     def idle(self) -> bool:
         """All inputs that have not ended are idle."""
-        living = [p for p in self.partitions.values() if not p.closed]
-        return bool(living) and all(p.idle for p in living)
+        running = [p for p in self.partitions.values() if not p.closed]
+        return bool(running) and all(p.idle for p in running)
 
     def rise(self) -> int | None:
         """The task's watermark if it has risen since the last call, else None."""
-        living = [p for p in self.partitions.values() if not p.closed]
-        awake = [p.watermark for p in living if not p.idle]
-        # All that live are idle: nobody is left to wait for, so time comes as far as the foremost saw it.
+        running = [p for p in self.partitions.values() if not p.closed]
+        awake = [p.watermark for p in running if not p.idle]
+        # All partitions that haven't ended are idle, so there is none to wait for: take the highest watermark.
         reached = (
-            min(awake) if awake else max((self._seen(p) for p in self.partitions.values() if living), default=NEVER)
+            min(awake) if awake else max((self._seen(p) for p in self.partitions.values() if running), default=NEVER)
         )
         if reached <= self.watermark:
             return None
@@ -248,12 +248,12 @@ class InputTimes:
         return reached
 
     def _seen(self, partition: PartitionTime) -> int:
-        # One that ended under an earlier release says FOREVER: that is no time that anybody saw.
+        # FOREVER marks an end, and is no event time.
         seen = partition.seen if partition.closed else partition.watermark
         return NEVER if seen == FOREVER else seen
 
     def held_back_by(self) -> list[SSP]:
-        """The partitions whose watermark is the lowest: those that everything waits for."""
+        """The partitions with the lowest watermark, which hold back the task."""
         awake = [p for p in self.partitions.values() if not p.closed and not p.idle]
         lowest = min((p.watermark for p in awake), default=FOREVER)
         return [p.ssp for p in awake if p.watermark == lowest]
@@ -264,7 +264,7 @@ class InputTimes:
         return TimesCheckpoint(watermark=self.watermark, watermarks=[w for w, _ in saved], ends=[e for _, e in saved])
 
     def load(self, saved: TimesCheckpoint) -> None:
-        """Take up where ``save`` left off; partitions that are new since then begin afresh."""
+        """Restore what ``save`` returned; partitions that are new since then start empty."""
         self.watermark = saved.watermark
         by_name = {(str(ssp.stream), ssp.partition): p for ssp, p in self.partitions.items()}
         for times, ends in zip(saved.watermarks, saved.ends, strict=True):

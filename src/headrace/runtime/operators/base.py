@@ -1,12 +1,12 @@
-"""What an operator is at run time, and what it may ask of its task.
+"""The base of runtime operators, and what an operator can use of its task.
 
-The chain calls ``on_batch`` in the order of the data, ``on_watermark`` and ``on_end`` on all operators in
-topological order. An operator hands results on with ``emit``, before it returns: nothing overtakes anything.
-One thread; nothing here may block, but for a user's function that does.
+The chain calls ``on_batch`` in the order of the data, and ``on_watermark`` and ``on_end`` on all operators in
+topological order. An operator hands results on with ``emit`` before it returns, so the order is kept. There is one
+thread; nothing may block except a user's function.
 
-An operator that waits for others (calls into services) keeps rows meanwhile: it is ``holding``. Watermarks that it was
-told of stand in line behind the rows, ``watermark_behind`` says which one has come through, and ``collect`` lets out
-what is done. The host commits, and ends, only when nobody holds anything, so no checkpoint has to know of it.
+An operator that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these
+rows, ``watermark_behind`` returns the one that has been let through, and ``collect`` emits what is done. The host
+commits, and ends, only when no operator holds anything, so these rows are in no checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Port(Protocol):
 
 
 class Counters(Protocol):
-    """Where an operator counts what would otherwise go unseen."""
+    """Where an operator counts what would otherwise be invisible."""
 
     def count(self, name: str, by: int = 1) -> None:
         """Add to a counter of the task."""
@@ -41,10 +41,10 @@ class Counters(Protocol):
 
 
 class Operator:
-    """An operator in its place; subclasses override what concerns them.
+    """The operator of one node; subclasses override what they need.
 
-    ``delay_ms``: how far below the watermark the event time of what it emits can be. Operators behind it, in this task
-    and downstream, get their watermarks later by so much, and nothing of it is late.
+    ``delay_ms``: how far below the watermark the event time of its results can be. Operators after it, in this task and
+    downstream, receive lower watermarks by that much, so none of its results is late.
     """
 
     delay_ms = 0
@@ -53,13 +53,13 @@ class Operator:
         self.node = node
         self.after: list[Operator] = []
         self.aside: dict[str, list[Operator]] = {}
-        """Who takes what it hands out besides its result, by the name of the side output."""
+        """By side output the operators that take it."""
         self.provenance = Provenance()
-        """Where the rows come from that it is at work on; one for all operators of a task."""
+        """Where the rows that it processes come from; shared by all operators of a task."""
         self.batches = 0
         self.rows = 0
         self.now_ms: int | None = None
-        """What the wall clock showed when the host last looked: at the start of each step."""
+        """The wall clock; the host sets it at the start of each step."""
 
     def receive(self, rows: pl.DataFrame) -> None:
         """Take rows from an operator before this one (or from the task)."""
@@ -72,7 +72,7 @@ class Operator:
             self.provenance.leave()
 
     def begin(self, task: TaskName, watermark: int) -> None:
-        """The task begins: its state has been restored, event time had come to ``watermark``. Once, before all else."""
+        """The task begins: its state has been restored as of ``watermark``. Called once, before anything else."""
 
     def on_batch(self, rows: pl.DataFrame) -> None:
         """Process rows; never called with none."""
@@ -80,38 +80,38 @@ class Operator:
         self.emit(rows)
 
     def on_watermark(self, watermark: int) -> None:
-        """Event time has come to ``watermark``: nothing older will come."""
+        """Event time has reached ``watermark``: no older message will arrive, except late ones."""
 
     def on_time(self, now_ms: int) -> None:
-        """The wall clock shows ``now_ms``; called when ``due_ms`` has come, or somewhat later."""
+        """The wall clock has reached ``due_ms``; called then or a little later."""
 
     def due_ms(self) -> int | None:
-        """When (wall clock) ``on_time`` has something to do; None: never."""
+        """When (wall clock) ``on_time`` is to be called; None: never."""
         return None
 
     def watermark_behind(self, watermark: int) -> int:
-        """How far event time has come for those behind it, when it has come to ``watermark`` here."""
+        """The watermark for the operators after it, if ``watermark`` has reached this one."""
         return max(NEVER, watermark - self.delay_ms)
 
     # -- for operators that wait for others
 
     @property
     def holding(self) -> bool:
-        """It has taken rows whose results are still to come."""
+        """It has taken rows and not yet emitted their results."""
         return False
 
     @property
     def full(self) -> bool:
-        """It holds as much as it may: it should be given nothing until something has come out."""
+        """It holds as much as it may: it can't take more rows until it has emitted some."""
         return False
 
     def collect(self) -> bool:
-        """Let out what is done, up to the next watermark that stands in line; False when nothing was."""
+        """Emit what is done, up to the next queued watermark. Return False if there was nothing."""
         return False
 
     @property
     def trouble(self) -> str | None:
-        """Why what it waits for doesn't come; None when nothing is known to be wrong."""
+        """Why the results it waits for don't arrive; None if nothing is known to be wrong."""
         return None
 
     def close(self) -> None:
@@ -135,17 +135,17 @@ class Operator:
     # -- for all
 
     def on_end(self) -> None:
-        """Nothing will come any more. What is open has to leave now."""
+        """The inputs have ended: emit everything that is open."""
 
     def resume(self, watermark: int) -> None:
-        """The stores have been filled from a checkpoint; event time had come to ``watermark`` then."""
+        """The stores have been restored from a checkpoint, as of ``watermark``."""
 
     def side(self, number: int) -> Operator:
-        """Who takes the rows of the n-th input: the operator itself, unless it has to tell its inputs apart."""
+        """The operator that takes the rows of the n-th input: by default this one."""
         return self
 
     def sizes(self) -> Mapping[str, int]:
-        """About how many rows each store has that can be asked about; for status."""
+        """The approximate number of rows of each queryable store; for status."""
         return {}
 
     def stores(self) -> Sequence[StateStore]:
@@ -159,31 +159,31 @@ class Operator:
                 operator.receive(rows)
 
     def emit_aside(self, output: str, rows: pl.DataFrame) -> None:
-        """Hand rows to whoever takes this side output."""
+        """Hand rows to the operators that take this side output."""
         if rows.height:
             for operator in self.aside.get(output, ()):
                 operator.receive(rows)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
-        """The error to raise when the user's part of this operator raised."""
+        """The error for an exception that a user's function of this operator raised."""
         return UserFunctionError(
             f"{self.described(what)} raised {type(error).__name__}{where}: {error}{self.at_work_on()}",
-            hint="mend it, or filter such messages out before it",
+            hint="fix it, or filter out such messages before it",
         )
 
     def misfitted(self, error: DataError, what: str) -> UserFunctionError:
-        """The error to raise when what the user's part returned doesn't have the declared columns."""
+        """The error for a result of a user's function that doesn't fit the declared schema."""
         return UserFunctionError(
             f"{self.described(what)} doesn't fit its schema: {error.message}{self.at_work_on()}",
-            hint=error.hint if error.hint is not None else "mend the function, or declare the schema that it returns",
+            hint=error.hint if error.hint is not None else "fix the function, or declare the schema that it returns",
         )
 
     def at_work_on(self) -> str:
-        """Which messages are being processed, as a line to add to an error; empty when none are."""
+        """A line for errors that says which messages are being processed; empty if none are."""
         place = self.provenance.here().place(None)
         return "" if place is None else f"\n  {place}"
 
     def described(self, what: str) -> str:
-        """A part of this operator, as errors name it."""
+        """A part of this operator, as it is named in errors."""
         location = self.node.location
         return f"{what} of operator {self.node.id!r} (declared at {location}: {location.text})"

@@ -1,12 +1,12 @@
-"""Operators that leave messages out by their event time: repeated ones (``deduplicate``) and late ones (``drop_late``).
+"""Operators that drop messages by their event time: repeated ones (``deduplicate``) and late ones (``drop_late``).
 
 A message is let through unless one of its key that was let through has a time less than ``within`` away, before or
-after. So what is remembered is the time and key of each message let through, columnar, in runs sorted by the hash of
-the key; a batch looks up what is known of its keys and decides for all of them at once. What no timely message can be
-near any more is forgotten.
+after. The state is the time and key of each message let through, columnar, in runs sorted by the hash of the key. A
+batch looks up its keys and decides for all its messages at once. Entries that no timely message can be near any more
+are dropped.
 
-A message older than the watermark is late: counted and dropped. A null key is a key of its own; a null time is an
-error.
+A message older than the watermark is late: it is counted and dropped. A null key is a key like any other; a null time
+is an error.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SLACK_MIN_MS = 1000
 
 
 class DropLateOperator(Operator):
-    """Leaves out, and counts, messages that are older than the watermark."""
+    """Drops and counts messages that are older than the watermark."""
 
     def __init__(self, node: Node, spec: DropLate | Deduplicate, context: BuildContext) -> None:
         super().__init__(node)
         if node.schema is None:
-            raise ValueError("a step that hands messages on has an output schema")
+            raise ValueError("a step that passes messages on has an output schema")
         self.watermark = NEVER
         self._counters = context.counters
         self._event_time: EventTime = spec.event_time
@@ -62,7 +62,7 @@ class DropLateOperator(Operator):
         self.watermark = watermark
 
     def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
-        """The messages that aren't late, with their times in ms; the late ones are counted, and handed to who asked."""
+        """The messages that aren't late, and their times in ms. Late ones are counted, and emitted as a side output."""
         times = rows.select(self._time).to_series()
         if times.null_count():
             raise DataError(
@@ -80,7 +80,7 @@ class DropLateOperator(Operator):
 
 
 class DeduplicateOperator(DropLateOperator):
-    """Lets the first message of a key through, and none of that key that is less than ``within`` away from it."""
+    """Lets the first message of a key through, and drops those of the key less than ``within`` away from it."""
 
     def __init__(self, node: Node, spec: Deduplicate, context: BuildContext) -> None:
         super().__init__(node, spec, context)
@@ -101,7 +101,7 @@ class DeduplicateOperator(DropLateOperator):
         hashes = pl.Series(_HASH, hash_rows(rows, self._keys), dtype=pl.UInt64)
         seen = rows.select(self._keys).with_columns(times, hashes)
         before = self._near(seen)
-        # What is known comes first, and is chosen again: it is far enough apart already.
+        # The known rows come first, so they are all chosen again: they are far enough apart already.
         together = seen if before is None else pl.concat([before.select(seen.columns), seen])
         groups = (
             together.with_row_index(_GROUP).select(pl.col(_GROUP).cast(pl.Int64).first().over(self._keys)).to_series()
@@ -113,10 +113,10 @@ class DeduplicateOperator(DropLateOperator):
 
     @override
     def on_watermark(self, watermark: int) -> None:
-        """See ``Operator``: what is ``within`` or more older than any message to come is forgotten, in large steps."""
         super().on_watermark(watermark)
         if watermark in (NEVER, FOREVER):
             return
+        # No timely message can be near a time before the bound. Entries are dropped in large steps.
         bound = watermark - self._within
         earliest = self._known.earliest
         if earliest is not None and earliest + self._slack_ms <= bound:
@@ -127,7 +127,7 @@ class DeduplicateOperator(DropLateOperator):
         self._known.drop(FOREVER)
 
     def _near(self, seen: pl.DataFrame) -> pl.DataFrame | None:
-        """What is known of the keys of a batch around its times; a hash that is equal by chance does no harm."""
+        """The known rows with the hashes of a batch, around its times; perhaps with rows of other keys."""
         low, high = seen[_TIME].min(), seen[_TIME].max()
         if not isinstance(low, int) or not isinstance(high, int):
             raise TypeError("times are integers")

@@ -1,12 +1,12 @@
-"""Where the rows come from that a step is at work on; found out only when one of them has to be reported.
+"""Where the rows that a step processes come from; computed only if a row must be reported.
 
-Rows enter a task as an ``Arrival``: frames of a partition, decoded together. On their way each operator that has
-taken some stands on the task's ``Provenance`` until it has handed on what follows from them. An operator whose results
-each come of one row can say of which (``became``); then a row can be followed back to its message. Behind one that
-can't (a window, a join) all that is known is which messages were being processed.
+Rows enter a task as an ``Arrival``: frames of a partition, decoded together. Each operator that processes some of them
+is on the stack of the task's ``Provenance`` until it has emitted their results. An operator whose results each come
+from one row can say from which one (``became``); then a row can be traced back to its message. After an operator that
+can't (a window, a join) it is only known which messages were being processed.
 
-That costs a list's append and pop a batch and operator; nothing is computed unless
-``ProvenanceSnapshot.place`` is asked.
+This costs one append and one pop of a list for each batch and operator. Nothing else is computed unless
+``ProvenanceSnapshot.place`` is called.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headrace.core.ids import SSP, Offset
 
 Numbers = Sequence[int] | pl.Series | npt.NDArray[np.int64]
 Origins = Callable[[], Numbers]
-"""For each row that an operator hands on the number of the row it took that it comes of."""
+"""For each row that an operator emits the number of the input row that it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message stood: at ``first``, or somewhere from ``first`` to ``last``.
+    """The place of a message: the offset ``first``, or some offset from ``first`` to ``last``.
 
-    ``index`` is its number among the rows of the frame there that fit, if that is known.
+    ``index`` is its number among the rows of the frame that fit the schema, if it is known.
     """
 
     ssp: SSP
@@ -49,10 +49,10 @@ class Origin:
 
 
 class Arrival:
-    """Rows of a partition that stood at the offsets ``first`` up to (not with) ``after``.
+    """Rows of a partition from the offsets ``first`` up to, but not including, ``after``.
 
-    ``offsets`` and ``heights`` say at which offset a frame stood, and how many rows of it are taken; they are empty
-    for rows that stand alone, each at an offset of its own unless some were left out (``rows`` is how many are taken).
+    ``offsets`` and ``heights`` are the offset of each frame and the number of its rows that are processed. They are
+    empty for single messages, which have an offset each; ``rows`` is the number that is processed.
     """
 
     __slots__ = ("_ends", "_offsets", "after", "first", "rows", "ssp")
@@ -71,7 +71,7 @@ class Arrival:
         self._ends = list(accumulate(heights))
 
     def place(self, row: int | None) -> Origin:
-        """Where a row stood; None stands for one that isn't known."""
+        """The place of a row by its number; None: an unknown row of these."""
         if row is not None and self._ends:
             frame = bisect_right(self._ends, row)
             offset = self._offsets[frame]
@@ -82,7 +82,7 @@ class Arrival:
 
 
 class _Passage:
-    """Rows that an operator has taken, and how those that it hands on come of them."""
+    """The rows that an operator processes, and how its results come from them."""
 
     __slots__ = ("_found", "origins", "rows")
 
@@ -92,22 +92,22 @@ class _Passage:
         self._found: Numbers | None = None
 
     def origin(self, row: int, handed_on: int) -> int | None:
-        """The number of the taken row that the given one, of so many handed on, comes of."""
+        """The number of the input row that a result comes from; ``handed_on`` is the number of results."""
         if self._found is None:
             self._found = () if self.origins is None else self.origins()
         return int(self._found[row]) if len(self._found) == handed_on else None
 
 
 class ProvenanceSnapshot:
-    """What the trail was at one moment. Steps that wait may keep it; it keeps the rows of that moment, too."""
+    """The provenance at one moment. Steps that wait may keep it; it keeps the rows of that moment, too."""
 
     def __init__(self, arrival: Arrival | None, passages: Sequence[_Passage]) -> None:
-        """The last passage is that of who asks."""
+        """The last passage is that of the operator that asks."""
         self._arrival = arrival
         self._passages = tuple(passages)
 
     def place(self, row: int | None) -> Origin | None:
-        """Where the message stood that a taken row comes of; None when no message is being processed."""
+        """The place of the message that an input row comes from; None if no message is being processed."""
         if self._arrival is None:
             return None
         for before, after in zip(self._passages[-2::-1], self._passages[:0:-1], strict=True):
@@ -118,7 +118,7 @@ class ProvenanceSnapshot:
 
 
 class Provenance:
-    """The operators of one task that are at work, the first one first."""
+    """The operators of one task that are processing rows, the outermost first."""
 
     def __init__(self) -> None:
         self._arrival: Arrival | None = None
@@ -129,18 +129,18 @@ class Provenance:
         self._arrival = arrival
 
     def enter(self, rows: pl.DataFrame) -> None:
-        """An operator takes rows."""
+        """An operator begins to process rows."""
         self._passages.append(_Passage(rows))
 
     def leave(self) -> None:
-        """The operator that came last has handed on all that follows."""
+        """The innermost operator has emitted its results."""
         self._passages.pop()
 
     def became(self, origins: Origins) -> None:
-        """Each row that is handed on next comes of one row that was taken; ``origins`` says, when asked, of which."""
+        """Each row that is emitted next comes from one input row; ``origins`` returns from which, if called."""
         if self._passages:
             self._passages[-1].origins = origins
 
     def here(self) -> ProvenanceSnapshot:
-        """Where the rows come from that the operator on top is at work on."""
+        """The provenance of the rows that the innermost operator processes."""
         return ProvenanceSnapshot(self._arrival, self._passages)

@@ -1,8 +1,11 @@
-"""Choosing rows that are far enough apart: the core of ``deduplicate``, pure and vectorised.
+"""Choose rows that are far enough apart in time: the core of ``deduplicate``, pure and vectorised.
 
-Rows are looked at one after the other; a row is chosen unless one of its group that was chosen before is too near.
-Where the times of a group don't fall, that is a walk from each chosen row to the next that is far enough, and all
-groups' walks are done together by doubling the steps. Other groups take a round for each row they choose.
+The result is as if rows were visited one by one, and a row chosen unless an earlier chosen row of its group is too
+near. Example: with distance 10, a group with the times 0, 4, 11, 15, 21 keeps 0, 11 and 21.
+
+If the times of a group never decrease, the chosen rows are a walk: from each chosen row to the next one that is far
+enough away. The walks of all such groups are done at once, by doubling the steps (``_walked``). Other groups need one
+round for each row that they choose (``_by_rounds``).
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ _WIDEST = 1 << 62
 
 
 def chosen_apart(groups: Indexes, times: Indexes, distance: int) -> Mask:
-    """Which rows are chosen: each is ``distance`` or more away from all of its group that were chosen before it."""
+    """A mask of the chosen rows. Each is at least ``distance`` away from all rows of its group chosen before it."""
     chosen = np.zeros(len(groups), np.bool_)
     order = np.argsort(groups, kind="stable")
     group, time = groups[order], times[order]
@@ -28,7 +31,7 @@ def chosen_apart(groups: Indexes, times: Indexes, distance: int) -> Mask:
     falls[1:] = (time[1:] < time[:-1]) & ~begins[1:]
     rising = ~np.isin(number, number[falls])
     span = int(time.max()) - int(time.min()) + distance + 1 if len(time) else 0
-    if span * (len(group) + 1) > _WIDEST:  # no room to write group and time as one number
+    if span * (len(group) + 1) > _WIDEST:  # group and time don't fit into one number
         rising[:] = False
     chosen[order[rising]] = _walked(number[rising], time[rising], begins[rising], distance, span)
     rest = ~rising
@@ -37,7 +40,13 @@ def chosen_apart(groups: Indexes, times: Indexes, distance: int) -> Mask:
 
 
 def _walked(number: Indexes, time: Indexes, begins: Mask, distance: int, span: int) -> Mask:
-    """The chosen of groups whose times don't fall. From the last one of a group the walk goes on to the next group."""
+    """The mask for groups whose times never decrease.
+
+    ``line`` holds group and time as one ascending number, with more than ``distance`` between groups. So the walk
+    continues from the last chosen row of a group to the first row of the next. ``step[i]`` is the row that the walk
+    visits after row i. ``reached`` begins with the first rows of all groups. Each round adds the rows that are one step
+    away from those reached so far, and doubles the step: after n rounds the first 2^n rows of every walk are reached.
+    """
     count = len(number)
     if not count:
         return begins
@@ -53,7 +62,7 @@ def _walked(number: Indexes, time: Indexes, begins: Mask, distance: int, span: i
 
 
 def _by_rounds(number: Indexes, time: Indexes, distance: int) -> Indexes:
-    """The places of the chosen: in each round the first that is left of every group; what is near it is out."""
+    """The chosen rows, by position: each round takes the first remaining row of every group, and drops rows near it."""
     rounds = [np.empty(0, np.int64)]
     left = np.arange(len(number))
     while len(left):

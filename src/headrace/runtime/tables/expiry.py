@@ -1,4 +1,4 @@
-"""When to look for what has expired: in small steps, a few times a second. On the run-loop thread."""
+"""Removes expired rows in small steps, a few times a second. On the run loop's thread."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Protocol
 
 SWEEP_INTERVAL_MS = 250
 SWEEP_ROWS = 4096
-"""How many rows a step of the walk looks at: some milliseconds, a few times a second."""
+"""The number of rows that a step examines: a few milliseconds of work."""
 
 
 class Expiring(Protocol):
-    """A store whose rows expire by the time that it is told."""
+    """A store whose rows expire by a clock that is set from outside."""
 
     def advance(self, now_ms: int) -> None:
-        """Say what time it is."""
+        """Set the clock."""
         ...
 
     def sweep(self, now_ms: int, budget: int) -> int:
-        """Remove what has expired among the next ``budget`` rows; how many it was."""
+        """Remove the expired rows among the next ``budget`` rows. Return how many were removed."""
         ...
 
 
 class Sweeper:
-    """Tells stores the time, and walks through them."""
+    """Sets the clock of stores, and sweeps them."""
 
     def __init__(self, stores: Iterable[Expiring]) -> None:
         self._stores = tuple(stores)
         self._at = 0
 
     def tell_time(self, now_ms: int) -> None:
-        """Say what the wall clock shows."""
+        """Set the wall clock."""
         for store in self._stores:
             store.advance(now_ms)
 
     def due_ms(self) -> int | None:
-        """When (wall clock) to look again; None: nothing ever expires."""
+        """When (wall clock) to sweep again; None: nothing ever expires."""
         return self._at if self._stores else None
 
     def on_time(self, now_ms: int) -> None:
-        """Remove some of what has expired, if it is time. A clock that was set back doesn't put that off."""
+        """Remove some expired rows, if it is time. A clock that was set back doesn't delay that."""
         if not self._stores or now_ms < self._at <= now_ms + SWEEP_INTERVAL_MS:
             return
         self._at = now_ms + SWEEP_INTERVAL_MS

@@ -77,16 +77,16 @@ class RemoteTable:
         return self._table(rows), keys[unknown] if len(unknown) < keys.height else keys
 
     def ask(self, keys: pl.DataFrame) -> PendingLookup:
-        """These keys are asked for from now on, until ``learn`` is told what came of it."""
+        """Begin to read these keys; ``learn`` takes the answer."""
         question = PendingLookup(keys)
         if self.cache is not None:
             self._open.append(question)
         return question
 
     def learn(self, question: PendingLookup, rows: pl.DataFrame, now_ms: int) -> None:
-        """The keys have been asked for, and the rows are what there was.
+        """Put the answer to a read into the cache.
 
-        What the task itself has written meanwhile isn't remembered: the answer may be older.
+        Keys that the task has written meanwhile are left out: the answer may be older.
         """
         if self.cache is None:
             return
@@ -117,7 +117,7 @@ class RemoteTable:
         elif answer is None or isinstance(answer, str | bytes | Mapping) or not hasattr(answer, "__iter__"):
             raise DataError(
                 f"it returned {type(answer).__name__} {answer!r:.100}, not rows",
-                hint="return a polars DataFrame or a list of dicts, keys included; an empty one when nothing is found",
+                hint="return a polars DataFrame or a list of dicts, with the keys; an empty one if nothing is found",
             )
         else:
             fitting = self.schema.from_records(list(answer))

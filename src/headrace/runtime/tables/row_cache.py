@@ -1,7 +1,7 @@
-"""What a task remembers of a remote table: the keys asked for last, each for a while. Pure: the caller has the clock.
+"""A task's cache of a remote table: the keys read most recently, each for a limited time.
 
-That a key has no row is remembered as well. Keys and rows are tuples: a dict finds a few keys in microseconds, which
-no columnar look-up does, and a batch asks once for each of its keys.
+It also holds keys that have no row. Keys and rows are tuples: a dict finds a few keys in microseconds, which no
+columnar look-up does, and a batch looks up each of its keys once. Pure: the caller has the clock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Row = tuple[Any, ...]
 
 
 class RowCache:
-    """At most ``rows`` keys; the one that was asked for longest ago makes room."""
+    """Holds at most ``rows`` keys; the least recently used one is evicted."""
 
     def __init__(self, rows: int, ttl_ms: int) -> None:
         self._most = rows
@@ -26,7 +26,7 @@ class RowCache:
         return len(self._entries)
 
     def get(self, keys: Sequence[Key], now_ms: int) -> tuple[list[Row], list[int]]:
-        """The rows of keys that are known (keys without a row have none), and the indexes of keys that aren't known."""
+        """The rows of the keys that are cached (some have no row), and the indexes of the keys that aren't."""
         found: list[Row] = []
         unknown: list[int] = []
         entries = self._entries
@@ -41,19 +41,19 @@ class RowCache:
         return found, unknown
 
     def put(self, key: Key, row: Row | None, now_ms: int) -> None:
-        """What is known of a key now."""
+        """Cache the row of a key; None: it has no row."""
         self._entries[key] = (now_ms + self._ttl_ms, row)
         self._entries.move_to_end(key)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
     def renew(self, rows: Iterable[tuple[Key, Row | None]], now_ms: int) -> None:
-        """What was written takes the place of what is known of those keys; others aren't taken in."""
+        """Replace cached rows by what was written; keys that aren't cached aren't added."""
         for key, row in rows:
             if key in self._entries:
                 self.put(key, row, now_ms)
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Know nothing of these keys."""
+        """Remove these keys."""
         for key in keys:
             self._entries.pop(key, None)

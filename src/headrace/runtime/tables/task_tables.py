@@ -87,7 +87,7 @@ class TaskTables:
             yield from table.stores() if isinstance(table, VersionedTable) else (table.store,)
 
     def sizes(self) -> dict[str, int]:
-        """About how many rows each table holds; for status."""
+        """The approximate number of rows of each table; for status."""
         return {id_: table.entries() for id_, table in self._tables.items()}
 
     # -- side inputs
@@ -113,7 +113,7 @@ class TaskTables:
         return self._sweeper.due_ms()
 
     def on_time(self, now_ms: int) -> None:
-        """Remove some of what has expired, if it is time."""
+        """Remove some expired rows, if it is time."""
         self._sweeper.on_time(now_ms)
 
 

@@ -1,4 +1,4 @@
-"""A look-up in a row system for a lane of calls: each of the lane's threads has a connection of its own."""
+"""A look-up in a row system for a lane of calls: each of the lane's threads has its own connection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.systems.registry import SystemSpec, open_row_system
 
 
 class ThreadedLookup:
-    """Called with keys, in any thread; closed on the run loop's thread, when nobody waits for answers any more."""
+    """Called with keys, in any thread; closed on the run loop's thread, when no answers are needed any more."""
 
     def __init__(self, system: SystemSpec, columns: Mapping[str, pl.DataType]) -> None:
         self._system = system
@@ -36,7 +36,7 @@ class ThreadedLookup:
         return lookup.read(keys)
 
     def close(self) -> None:
-        """Let all connections go; threads that are at it get an error, which nobody hears of."""
+        """Close all connections. Threads that are reading get an error, which is dropped."""
         with self._opening:
             self._closed = True
             for lookup in self._all:

@@ -1,12 +1,13 @@
 """The interval join: pairs of messages of two flows with equal keys and times within a bound, columnar.
 
-Each side keeps its messages for as long as the other may still bring a partner. A message meets the other
-side's messages when it arrives, so each pair is found once, by whichever comes later. When the watermark has
-passed a message's last chance it is let go; a left or outer join then emits it alone, if it never had a partner.
-Null keys have no partners. A message older than the watermark is late: counted and dropped.
+Each side keeps its messages as long as the other side may still bring a partner. An arriving message is matched with
+the messages of the other side, so each pair is found once, by the message that arrives later. When the watermark has
+passed the time of a message's last possible partner, the message is dropped; a left or outer join first emits it alone
+if it never had a partner. Null keys have no partners. A message older than the watermark is late: it is counted and
+dropped.
 
-A pair's event time is the left message's, so results may be older than the watermark by the bound: the operator
-delays the watermark behind it by so much.
+The event time of a pair is that of the left message, so results may be older than the watermark by the bound. The
+operator delays the watermark after it by that much.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _SLACK_MIN_MS = 1000
 
 
 class IntervalJoinOperator(Operator):
-    """A join step of one task."""
+    """A join of two streams within a bound of event time, in one task."""
 
     def __init__(self, node: Node, spec: IntervalJoin, context: BuildContext) -> None:
         super().__init__(node)
@@ -80,10 +81,10 @@ class IntervalJoinOperator(Operator):
             side.pass_by(FOREVER)
 
     def meet(self, side: JoinSide, batch: pl.DataFrame) -> None:
-        """Find the partners of new messages of one side among those of the other, and emit the pairs."""
+        """Find the partners of new messages of one side among the messages of the other, and emit the pairs."""
         spec = self.spec
         other = self.right if side is self.left else self.left
-        # What the run's time may be, counted from the batch's.
+        # The range of the partners' times, relative to the batch's.
         low, high = (-spec.before_ms, spec.after_ms) if side is self.left else (-spec.after_ms, spec.before_ms)
         wanted = np.unique(batch.get_column(HASH).to_numpy())
         for run in other.buffered(wanted, side.lowest(batch) + low, side.highest(batch) + high):
@@ -113,7 +114,7 @@ class JoinSide(Operator):
     def __init__(
         self, join: IntervalJoinOperator, name: str, schema: Schema, time: EventTime, reach_ms: int, *, alone: bool
     ) -> None:
-        """``reach_ms``: how much later than a message its last partner may be. ``alone``: unmatched ones leave too."""
+        """``reach_ms``: how much later than a message its last partner can be. ``alone``: unmatched ones leave, too."""
         super().__init__(join.node)
         self._join = join
         self._name = name
@@ -163,7 +164,7 @@ class JoinSide(Operator):
         self._next_id = max((number + 1 for number in highest if isinstance(number, int)), default=0)
 
     def pass_by(self, watermark: int) -> None:
-        """Messages that can have no partner any more leave alone, if they are to, and are let go in large steps."""
+        """Emit messages alone that can't find a partner any more, if they are to leave; drop them, in large steps."""
         self._watermark = watermark
         bound = self._bound(watermark)
         if bound <= self._passed:
@@ -177,7 +178,7 @@ class JoinSide(Operator):
             self._matched.drop(bound)
 
     def buffered(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
-        """The messages with these hashes and times, perhaps with others; each frame in the order of hashes."""
+        """The messages with these hashes and times, perhaps with others; each frame is sorted by hash."""
         return self._buffer.matching(wanted, low, high)
 
     def matched(self, rows: pl.DataFrame) -> None:
@@ -198,7 +199,7 @@ class JoinSide(Operator):
         return high if isinstance(high, int) else NEVER
 
     def _bound(self, watermark: int) -> int:
-        """Messages up to this time have no partner to come."""
+        """Messages up to this time can't find a partner any more."""
         if watermark in (NEVER, FOREVER):
             return watermark
         return max(NEVER, watermark - 1 - self._reach_ms)

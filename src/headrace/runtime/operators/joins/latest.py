@@ -1,8 +1,8 @@
-"""The join of last messages: each message meets the last one of its key that came on the other side.
+"""The join of latest messages: each message is joined with the latest one of its key from the other side.
 
-A side is a table of one row a key, the last message, and forgets it after a time of the wall clock. A batch asks the
-other side's table once a key and becomes part of its own side's, so within a batch nothing depends on what
-came first. Event time plays no part. Null keys have no partners and aren't kept.
+A side is a table with one row per key, the latest message, which expires by the wall clock. A batch looks up its keys
+in the other side's table, and is then put into its own side's. Event time plays no part. Null keys have no partners and
+aren't kept.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.stores.table import TableStore
 
 
 class LatestJoinOperator(Operator):
-    """Such a join step of one task."""
+    """A join of latest messages, in one task."""
 
     def __init__(self, node: Node, spec: LatestJoin, context: BuildContext) -> None:
         super().__init__(node)
@@ -57,9 +57,9 @@ class LatestJoinOperator(Operator):
         self._sweeper.on_time(now_ms)
 
     def meet(self, side: LatestSide, rows: pl.DataFrame) -> None:
-        """Join messages of one side with what the other has kept, then keep them."""
+        """Join messages of one side with those that the other side has kept, then keep them."""
         if self.now_ms is None:
-            raise UsageError(f"join {self.node.id!r} wasn't told the time")
+            raise UsageError(f"join {self.node.id!r} got messages before the wall clock was set")
         self._sweeper.tell_time(self.now_ms)
         other = self._left if side is self._right else self._right
         found = look_up(other.table, rows.select(side.keys))
@@ -71,7 +71,7 @@ class LatestJoinOperator(Operator):
 
 
 class LatestSide(Operator):
-    """One input of a join, and the last message of each of its keys."""
+    """One input of a join, with the latest message of each of its keys."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class LatestSide(Operator):
         *,
         alone: bool,
     ) -> None:
-        """``names``: what its columns are called in results. ``alone``: messages that find nothing leave, too."""
+        """``names``: what its columns are called in the results. ``alone``: messages without a partner leave, too."""
         super().__init__(join.node)
         self._join = join
         self._names = names
@@ -97,5 +97,5 @@ class LatestSide(Operator):
         self._join.meet(self, rows)
 
     def named(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of this side with the names that results have."""
+        """Rows of this side with the names of the results."""
         return rows.rename(self._names, strict=False)

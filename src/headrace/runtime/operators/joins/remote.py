@@ -55,7 +55,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
         if not unknown.height and not self.holding:
             self.emit(self._joined(rows, keys, known))
             return
-        (place,) = self._line.take_places(1)
+        (place,) = self._queue.take_places(1)
         batch = _Batch(place, rows, keys, [known])
         for piece in unknown.iter_slices(self._table.remote.batch):
             if piece.height:
@@ -64,8 +64,8 @@ class RemoteLookup(WaitingOperator[_Batch]):
                 self._lane.put([(self._next, piece)])
                 self._next += 1
         if not batch.missing:
-            self._line.put(place, batch)
-        self._counts.tell()
+            self._queue.put(place, batch)
+        self._counts.update()
 
     @override
     def settle(self) -> None:
@@ -76,8 +76,8 @@ class RemoteLookup(WaitingOperator[_Batch]):
             batch.found.append(rows)
             batch.missing -= 1
             if not batch.missing:
-                self._line.put(batch.place, batch)
-        self._counts.tell()
+                self._queue.put(batch.place, batch)
+        self._counts.update()
 
     @override
     def release(self, results: list[_Batch]) -> None:
@@ -94,7 +94,7 @@ class RemoteLookup(WaitingOperator[_Batch]):
     @override
     def close(self) -> None:
         self._lane.close()
-        self._counts.tell()
+        self._counts.update()
 
     def _joined(self, rows: pl.DataFrame, keys: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
         columns = found.with_columns(pl.lit(value=True).alias(FOUND))

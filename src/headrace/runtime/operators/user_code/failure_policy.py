@@ -1,13 +1,14 @@
-"""What becomes of rows on which a function of the user's raised: one noun for every step that calls one.
+"""What happens to rows on which a user's function raised: shared by all steps that call one.
 
-A step asks its function row by row, or a batch at a time, and says here what failed. By its policy that stops the task,
-with the step, the user's line, the message's place and the row; or it leaves the rows out and counts them
-(``failed_skipped``); or it hands out letters about them as the side output ``failed``, which the graph sends to the
-dead-letter output (``dead_lettered``). So a row has all of its effects or none, and dead letters are as durable as
-results.
+A step calls its function row by row, or a batch at a time, and reports here what failed. The policy is one of three:
 
-What a letter holds is the row as the step was given it. Behind a window or a join a row is not a message any more: then
-the letter says which messages were being processed, or, where time alone let the row go on, none.
+- Stop the task, with an error that names the step, the user's line, the message's place and the row.
+- Drop the rows and count them (``failed_skipped``).
+- Emit dead letters about them as the side output ``failed``, which the graph sends to the dead-letter output
+  (``dead_lettered``). So a row has all of its effects or none, and dead letters are as durable as results.
+
+A letter holds the row as the step was given it. After a window or a join a row is no longer a message. Then the letter
+names the messages that were being processed, or none if the row was emitted because of time alone.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from headrace.serdes.json_lines import encode_lines
 _log = logger(__name__)
 
 _ROW_CHARS_MAX = 500
-"""How much of a row an error shows; a letter has all of it."""
+"""How much of a row an error shows; a letter holds all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row, by its number in the batch, and what was raised; ``misfit``: its result doesn't fit the schema."""
+    """A row by its number in the batch, and the error. ``misfit``: its result doesn't fit the schema."""
 
     row: int
     error: Exception
     misfit: bool = False
     note: str = ""
-    """Under which circumstances: ``in the last of 5 attempts``."""
+    """The circumstances: ``in the last of 5 attempts``."""
 
     @property
     def reason(self) -> str:
-        """What went wrong, in a line or more."""
+        """What went wrong, in one or more lines."""
         text = self.error.message if isinstance(self.error, HeadraceError) else str(self.error)
         if self.misfit:
             return f"doesn't fit its schema: {text}"
@@ -58,7 +59,7 @@ class FailurePolicy:
 
     def __init__(self, operator: Operator, on_error: OnError, counters: Counters) -> None:
         self.stops = on_error == "fail"
-        """The first failure is the last: no need to look for others."""
+        """The first failure stops the task, so later rows need not be tried."""
         self._operator = operator
         self._on_error = on_error
         self._counters = counters
@@ -71,7 +72,7 @@ class FailurePolicy:
         failures: Sequence[RowFailure],
         whereabouts: ProvenanceSnapshot | None = None,
     ) -> None:
-        """Single rows of a batch failed; without ``whereabouts`` it is the batch that the operator is at work on."""
+        """Single rows of a batch failed; without ``whereabouts`` it is the batch that the operator is processing."""
         if not failures:
             return
         where = self._operator.provenance.here() if whereabouts is None else whereabouts
@@ -86,7 +87,7 @@ class FailurePolicy:
         self._operator.emit_aside(FAILED, self._letters(rows, failures, where))
 
     def batch(self, what: str, rows: pl.DataFrame, error: Exception, *, misfit: bool = False) -> None:
-        """A whole batch failed: every row of it."""
+        """All rows of a batch failed."""
         if self.stops:
             place = self._operator.provenance.here().place(None)
             raise self._stopped(what, RowFailure(0, error, misfit), place) from error
@@ -102,7 +103,7 @@ class FailurePolicy:
     def _stopped(self, what: str, failure: RowFailure, place: Origin | None, row: str = "") -> UserFunctionError:
         found = "" if place is None else f"\n  {place}"
         hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
-        remedy = "mend the function, or declare the schema that it returns" if failure.misfit else "mend the function"
+        remedy = "fix the function, or declare the schema that it returns" if failure.misfit else "fix the function"
         named = self._operator.described(f"{what}'s result" if failure.misfit else what)
         which = f"{type(failure.error).__name__}{users_line(failure.error)}{failure.note and ' '}{failure.note}"
         raised = "" if failure.misfit else f"raised {which}: "

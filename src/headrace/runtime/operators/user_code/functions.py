@@ -1,15 +1,15 @@
-"""The user's own functions: per row (map, filter, flat_map) and per batch. The only place with Python per message.
+"""The user's functions: per row (map, filter, flat_map), which means Python per message, and per batch.
 
-A batch function and a sink get a DataFrame of their own (its memory is shared): what they do to it in place
-doesn't reach the other branches of the flow. What becomes of rows on which a function raises is the matter of
-``failing``; here a row of which one result can't be used has no result at all.
+A batch function and a sink get their own DataFrame (with shared memory), so changing it in place doesn't affect the
+other branches of the flow. ``failure_policy`` decides what happens to rows on which a function raises. If one of the
+results of a row can't be used, the row has no results at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -53,11 +53,14 @@ class RowFunctionOperator(Operator):
                 self._emit_results(rows, results, lambda: numbers, failures)
             case "flat_map":
                 self._emit_results(rows, flat, lambda: _owners(numbers, results), failures)
+            case mode:
+                assert_never(mode)
 
     def _called(self, records: Sequence[Any], flat: list[Any]) -> tuple[list[Any], list[RowFailure]]:
-        """The results of the rows that have some, in order, and the other rows (the first one, if that stops all).
+        """The results of the rows that didn't fail, in order, and the failures (only the first, if it stops the task).
 
-        Of a row of ``flat_map`` the result is how many there are in ``flat`` behind those of this row.
+        For ``flat_map`` the results themselves go to ``flat``. The result of a row is then the length of ``flat`` after
+        the row: rows with 2, 0 and 3 results give 2, 2, 5.
         """
         function = self._spec.function
 
@@ -67,12 +70,12 @@ class RowFunctionOperator(Operator):
 
         results: list[Any] = []
         failures: list[RowFailure] = []
-        # Lazily: when one raises, what came before it is there, and the rest can be gone on with.
+        # Lazily: if a call raises, the results before it are kept, and the iterator continues after it.
         calls = map(spread if self._spec.mode == "flat_map" else function, iter(records))
         if self._spec.mode == "filter":
             calls = map(bool, calls)
         while len(results) + len(failures) < len(records):
-            error: Exception = StopIteration()  # which ends the calls without a word
+            error: Exception = StopIteration()  # a function that raises it ends the calls silently
             try:
                 results.extend(calls)
                 if len(results) + len(failures) == len(records):
@@ -97,7 +100,7 @@ class RowFunctionOperator(Operator):
     def _emit_results(
         self, rows: pl.DataFrame, records: list[Any], origins: Origins, failures: list[RowFailure]
     ) -> None:
-        """``origins``: the rows that the records are of."""
+        """``origins``: the numbers of the rows that the records come from."""
         try:
             table = self._spec.output.from_records(records)
         except DataError:
@@ -109,7 +112,7 @@ class RowFunctionOperator(Operator):
         self.emit(table)
 
     def _sifted(self, records: list[Any], numbers: Sequence[int]) -> tuple[pl.DataFrame, list[int], list[RowFailure]]:
-        """The records of rows all of whose records fit, the rows that these are of, and the other rows."""
+        """The records of the rows whose records all fit, the numbers of those rows, and the failures."""
         table, misfits = self._spec.output.sift(records)
         wrong = {index for index, _ in misfits}
         failures = {
@@ -121,13 +124,13 @@ class RowFunctionOperator(Operator):
 
 
 def _owners(numbers: Sequence[int], ends: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Each number as often as there are results of it; ``ends`` says where these end."""
+    """Each row number once per result; ``ends`` says where they end: (0, 1, 2), (2, 2, 5) give 0, 0, 2, 2, 2."""
     stops = np.array([0, *ends], np.int64)
     return np.repeat(np.asarray(numbers, np.int64), stops[1:] - stops[:-1])
 
 
 class BatchFunctionOperator(Operator):
-    """Calls a function once a batch, with a DataFrame. Where it fails, the whole batch has failed."""
+    """Calls a function once a batch, with a DataFrame. If it fails, all rows of the batch have failed."""
 
     def __init__(self, node: Node, spec: BatchFunction, context: BuildContext) -> None:
         super().__init__(node)
@@ -146,7 +149,7 @@ class BatchFunctionOperator(Operator):
             self._policy.batch(_BATCH, rows, wrong)
             return
         if isinstance(self._spec.function, Sampler):
-            self.emit(result)  # with the columns that it was given, which may be less than all
+            self.emit(result)  # it has the columns that it was given, which may be fewer than declared
             return
         try:
             fitting, mismatch = self._spec.output.conform(result)
@@ -159,7 +162,7 @@ class BatchFunctionOperator(Operator):
 
 
 class SinkOperator(Operator):
-    """Hands batches to a function of the user's and ends there. At-least-once: a restart may hand one over again."""
+    """Hands batches to a user's function, and emits nothing. At-least-once: a restart may repeat a batch."""
 
     def __init__(self, node: Node, spec: Sink, context: BuildContext) -> None:
         super().__init__(node)

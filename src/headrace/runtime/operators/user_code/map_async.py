@@ -1,7 +1,7 @@
-"""A function of the user's that takes time, called for many rows at once: see ``runtime.calls``.
+"""``map_async``: a slow function of the user's, called for many rows at once by ``runtime.calls``.
 
-Calls that are under way when a task dies or rolls back are forgotten, and made again when their rows are read again.
-So a call may be made more than once; its result counts once, because no commit is made while a call is under way.
+Calls in progress when a task dies or rolls back are dropped, and made again when their rows are read again. So a call
+may be made more than once. Its result counts once, because no commit is made while a call is in progress.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Batch:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of a row of a batch."""
+    """The outcome of the call for a row of a batch."""
 
     batch: _Batch
     row: int
@@ -57,10 +57,10 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         batch = _Batch(rows, self.provenance.here())
-        places = self._line.take_places(rows.height)
+        places = self._queue.take_places(rows.height)
         self._asked |= {place: (batch, row) for row, place in enumerate(places)}
         self._lane.put(zip(places, self._spec.input.to_records(rows), strict=True))
-        self._counts.tell()
+        self._counts.update()
 
     @override
     def settle(self) -> None:
@@ -68,8 +68,8 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
             answer = _Answer(*self._asked.pop(done.place), done)
             if done.error is not None and self._policy.stops:
                 self._fail([(answer, _failure(answer.row, done))])
-            self._line.put(done.place, answer)
-        self._counts.tell()
+            self._queue.put(done.place, answer)
+        self._counts.update()
 
     @override
     def release(self, results: list[_Answer]) -> None:
@@ -92,10 +92,10 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
     @override
     def close(self) -> None:
         self._lane.close()
-        self._counts.tell()
+        self._counts.update()
 
     def _fail(self, failures: Sequence[tuple[_Answer, RowFailure]]) -> None:
-        """Let the policy decide, batch by batch."""
+        """Apply the policy, batch by batch."""
         of_batch: defaultdict[_Batch, list[RowFailure]] = defaultdict(list)
         for answer, failure in failures:
             of_batch[answer.batch].append(failure)

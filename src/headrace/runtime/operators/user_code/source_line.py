@@ -1,10 +1,10 @@
-"""Where in the app's own code something was raised."""
+"""Where in the app's own code an error was raised."""
 
 from __future__ import annotations
 
 
 def users_line(error: Exception) -> str:
-    """``" at "`` and the line of the app's own code that raised; nothing if none is known."""
+    """``" at "`` and the line of the app's own code that raised; empty if none is known."""
     line = line_of(error)
     return "" if line is None else f" at {line}"
 

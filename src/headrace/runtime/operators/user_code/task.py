@@ -54,7 +54,7 @@ class TaskOperator(Operator):
         self._counters = context.counters
         self._task: Task = copy.deepcopy(spec.task)
         self._by_batch = overrides(self._task, Task.process_batch)
-        self._hears_time = overrides(self._task, Task.on_watermark)
+        self._has_on_watermark = overrides(self._task, Task.on_watermark)
         self._records = {
             store.attribute: RecordStore(KeyValueStore(store.id, ttl_ms=store.ttl_ms), store.key.columns, store.value)
             for store in spec.stores
@@ -161,7 +161,7 @@ class TaskOperator(Operator):
     def on_watermark(self, watermark: int) -> None:
         self.event_time = watermark
         self._fire("event", watermark)
-        if self._hears_time:
+        if self._has_on_watermark:
             with self._calling("on_watermark"):
                 self._task.on_watermark(watermark, self._port)
             self._fire("event", watermark)

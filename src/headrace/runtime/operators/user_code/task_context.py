@@ -221,7 +221,7 @@ class TaskPort(TaskContext):
         self._open = False
 
     def send(self, output: str, rows: Any) -> None:
-        """See ``api.tasks.Out``."""
+        """Send a row or a DataFrame of rows to an output."""
         if not self._open:
             raise UsageError(
                 f"something is sent to {output!r} outside of a call that may send",
@@ -239,14 +239,14 @@ class TaskPort(TaskContext):
             raise DataError(f"what is sent to {output!r} doesn't fit: {error.message}", hint=error.hint) from error
 
     def commit(self) -> None:
-        """See ``api.tasks.Out``."""
+        """Ask for a commit."""
         self._check_open("commit")
         if not self.wants_commit:
             self.wants_commit = True
             self._counters.count("commits_asked_for")
 
     def shutdown(self) -> None:
-        """See ``api.tasks.Out``."""
+        """Ask for the app to be drained."""
         self._check_open("shutdown")
         self.wants_shutdown = True
 

@@ -1,4 +1,4 @@
-"""Timers of a low-level task: a durable queue in the order of times, over a key-value store. Pure but for that.
+"""Timers of a low-level task: a durable queue in the order of times, over a key-value store. Otherwise pure.
 
 A timer is an identity (bytes; here a name and a key) on an axis, and a time in milliseconds from 0 on. An identity has
 one time on each axis. The store has two entries for each:
@@ -6,9 +6,9 @@ one time on each axis. The store has two entries for each:
     axis (E or P) | time u64 | identity  ->  nothing        in the order of times
     axis (e or p) | identity             ->  time u64       to find, move and delete it
 
-Both forms are durable: tests hold golden bytes. The head of each queue is kept in memory as a heap: all entries up to a
-horizon, read a thousand at a time. Timers that are set in front of the horizon join the heap; those that were moved
-or deleted stay in it until they come up, and are told by the store's second entry.
+Both forms are durable: tests hold golden bytes. The head of each queue is in memory as a heap: all entries up to a
+horizon, read a thousand at a time. Timers that are set before the horizon are pushed onto the heap. Those that were
+moved or deleted stay in the heap until they come up, and are recognised by the store's second entry.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN = (str, int, bytes, float, bool, type(None))
 
 
 def identity_of(key: Any, name: str) -> bytes:
-    """The identity of a timer. Raises ``TypeError`` for a key that can't be part of it."""
+    """The identity of a timer. Raises ``TypeError`` for a key of an unsupported type."""
     if type(key) not in _PLAIN:
         _check_key(key)
     try:
@@ -85,7 +85,7 @@ class Timers:
         return self._axes[axis].earliest()
 
     def pop(self, axis: TimerAxis, through: int) -> tuple[int, bytes] | None:
-        """Take the first timer, time and identity, if it is due at ``through`` or before."""
+        """Remove and return the first timer, as time and identity, if it is due at ``through`` or before."""
         return self._axes[axis].pop(through)
 
 
@@ -97,7 +97,7 @@ class _Axis:
         self._head_max = head_max
         self._head: list[tuple[int, bytes]] = []
         self._horizon: tuple[int, bytes] | None = (-1, b"")
-        """The last entry that was read: all up to it are in the heap. None: there is nothing behind it."""
+        """The last entry that was read: all entries up to it are in the heap. None: all entries are."""
 
     def set(self, identity: bytes, at: int) -> None:
         before = self.time_of(identity)
@@ -146,7 +146,7 @@ class _Axis:
         self._store.delete(self._by_identity + identity)
 
     def _read_on(self) -> None:
-        """Read the next entries behind the horizon; the heap is empty."""
+        """Read the next entries after the horizon; the heap is empty."""
         if self._horizon is None:
             return
         time, identity = self._horizon
@@ -158,6 +158,6 @@ class _Axis:
         self._horizon = self._head[-1] if len(self._head) == self._head_max else None
 
     def _shorten(self) -> None:
-        """Let go of the later half: it is in the store."""
+        """Drop the later half of the heap: it is in the store."""
         self._head = heapq.nsmallest(self._head_max, self._head)
         self._horizon = self._head[-1]

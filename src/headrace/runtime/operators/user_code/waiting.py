@@ -1,8 +1,8 @@
-"""What operators have in common that wait for answers: a line of results to come, and a lane of calls.
+"""The base of operators that wait for calls: a reorder queue of results, and a lane of calls.
 
-Order: results leave as ``ReorderQueue`` says, never past a watermark. On the run loop's thread, and nothing here
-blocks. The operator is full while twice as many results stand in line as it may call at once, so what it holds is
-bounded by that and one batch.
+Results leave in the order of the ``ReorderQueue``, and never pass a watermark. All of this runs on the run loop's
+thread, and nothing blocks. The operator is full while the queue holds twice as many results as it may call at once, so
+what it holds is bounded by that and one batch.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ _COUNTED = {"calls": "calls", "ms": "call_ms", "retries": "call_retries", "timeo
 
 
 class LaneCounts:
-    """Adds what a lane does to the task's counters: ``calls``, ``call_ms``, ``calls_in_flight``, ..."""
+    """Adds the activity of a lane to the task's counters: ``calls``, ``call_ms``, ``calls_in_flight``, ..."""
 
     def __init__(self, lane: Lane[Any], counters: Counters) -> None:
         self._lane = lane
         self._counters = counters
-        self._told = Tally()
+        self._counted = Tally()
         self._in_flight = 0
 
-    def tell(self) -> None:
-        """Count what happened since the last time."""
+    def update(self) -> None:
+        """Count what happened since the last call."""
         for field in fields(Tally):
             now = int(getattr(self._lane.tally, field.name))
-            self._counters.count(_COUNTED[field.name], now - int(getattr(self._told, field.name)))
-            setattr(self._told, field.name, now)
+            self._counters.count(_COUNTED[field.name], now - int(getattr(self._counted, field.name)))
+            setattr(self._counted, field.name, now)
         self._counters.count("calls_in_flight", self._lane.unfinished - self._in_flight)
         self._in_flight = self._lane.unfinished
 
 
 class WaitingOperator(Operator, Generic[Result]):
-    """Subclasses stand in line in ``on_batch``, put results there in ``settle``, and emit them in ``release``."""
+    """Subclasses take places in the queue in ``on_batch``, fill them in ``settle``, and emit results in ``release``."""
 
     def __init__(self, node: Node, *, ordered: bool, most: int) -> None:
-        """``most``: so many results may stand in line before it is full."""
+        """``most``: the number of results in the queue from which on it is full."""
         super().__init__(node)
-        self._line: ReorderQueue[Result] = ReorderQueue(ordered=ordered)
+        self._queue: ReorderQueue[Result] = ReorderQueue(ordered=ordered)
         self._most = most
         self._passed = NEVER
 
     def settle(self) -> None:
-        """Put into the line what has come."""
+        """Put the results that have arrived into the queue."""
         raise NotImplementedError
 
     def release(self, results: list[Result]) -> None:
         """Emit results whose turn has come."""
         raise NotImplementedError
 
-    # -- see ``Operator``
+    # -- the operator's hooks
 
     @override
     def on_watermark(self, watermark: int) -> None:
         if self.holding:
-            self._line.mark(watermark)
+            self._queue.mark(watermark)
         else:
             self._passed = watermark
 
@@ -80,18 +80,18 @@ class WaitingOperator(Operator, Generic[Result]):
     @property
     @override
     def holding(self) -> bool:
-        """See ``Operator``. A watermark stands in line only as long as results do before it."""
-        return len(self._line) > 0
+        # A watermark is queued only as long as results are queued before it.
+        return len(self._queue) > 0
 
     @property
     @override
     def full(self) -> bool:
-        return len(self._line) >= self._most
+        return len(self._queue) >= self._most
 
     @override
     def collect(self) -> bool:
         self.settle()
-        results, watermark = self._line.leave()
+        results, watermark = self._queue.leave()
         if results:
             self.release(results)
         if watermark is not None:

@@ -1,11 +1,12 @@
-"""Tumbling and hopping windows that speak once, when they are over: columnar throughout, and no look-ups.
+"""Tumbling and hopping windows that emit one result, when they are over: columnar, without look-ups.
 
-A batch becomes partial results per key and *slice* at once; a slice is a stretch of time that no window begins or ends
-within, so a window is some slices side by side, and a message is kept once, however many windows it is in. For a
-tumbling window the slice is the window. The state is runs of slices (``stores.runs``). When time reaches a window's
-end, its slices are merged, finished and emitted; a slice that no later window needs is dropped.
+A batch is at once aggregated into partial results per key and *slice*. A slice is a stretch of time in which no window
+begins or ends. So a window consists of adjacent slices, and a message is kept once, however many windows it is in. For
+example, windows of 10 s every 4 s have slices of 2 s: [0, 2), [2, 4), ..., and each window has five of them. For a
+tumbling window the slice is the window. The state is runs of slices (``stores.runs``). When time reaches the end of a
+window, its slices are merged, finished and emitted. A slice that no later window needs is dropped.
 
-A message is late when all windows that it belongs to are over. Where only some are, it counts in the others.
+A message is late if all its windows are over. If only some are, it counts in the others.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class AlignedWindow(WindowOperator):
     def __init__(
         self, node: Node, spec: Window, shape: Tumbling | Hopping, counters: Counters, *, combined: bool = False
     ) -> None:
-        """``combined``: what it gets are partial results, made before the shuffle by ``combine``."""
+        """``combined``: its input is partial results, made before the shuffle by ``combine``."""
         super().__init__(node, spec, counters)
         self._combined = combined
         self._counters = counters
@@ -51,7 +52,7 @@ class AlignedWindow(WindowOperator):
         """The start of the last window that is over."""
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of messages, for another task of this step; each says of how many messages it is."""
+        """Partial results of messages, for another task of this step; each has the number of its messages."""
         if self._event_time is None:
             raise ValueError("only windows over event time are combined")
         timed = rows.with_columns(self._event_time).with_columns(self._slice)
@@ -115,7 +116,7 @@ class AlignedWindow(WindowOperator):
         if earliest is None:
             return None
         first = self._base(earliest) - (self._pieces - 1) * self._every
-        if first + self._size <= earliest:  # the slice lies behind the end of the first window that could hold it
+        if first + self._size <= earliest:  # the slice begins after the end of the first window that could hold it
             first += self._every
         return (first if self._fired is None else max(first, self._fired + self._every)) + self._size
 
@@ -128,13 +129,13 @@ class AlignedWindow(WindowOperator):
         super().resume(watermark)
         if self.spec.axis == "event":
             self._fired = self._last_over(watermark)
-        elif self._runs.taken is not None:  # what the clock has ended can't be read off a watermark
+        elif self._runs.taken is not None:  # which windows the clock has ended can't be derived from a watermark
             self._fired = self._base(self._runs.taken)
             self.time = self._fired + self._size
 
     @property
     def _pieces(self) -> int:
-        """How many windows hold a message, at most."""
+        """The largest number of windows that hold a message."""
         return -(-self._size // self._every)
 
     def _base(self, time: int) -> int:
@@ -151,13 +152,13 @@ class AlignedWindow(WindowOperator):
         return self._base(time - self._size)
 
     def _hopping_parts(self, before: int | None, last: int) -> Iterator[pl.DataFrame]:
-        """The merged results of all windows that begin behind ``before``, up to ``last``."""
+        """The merged results of all windows that begin after ``before``, up to ``last``."""
         low = NEVER if before is None else before + self._every
         read = self._runs.read_parts(low, last + self._size - 1, self._pieces)
         self._runs.retire(last + self._every - 1)
         base = pl.col(START) - (pl.col(START) - self._shift) % self._every
         for slices in read:
-            pieces = slices.sort(START) if self.aggregation.ordered else slices  # earlier ones come first
+            pieces = slices.sort(START) if self.aggregation.ordered else slices  # earlier slices come first
             held = []
             for back in range(self._pieces):
                 start = base - back * self._every
@@ -167,7 +168,7 @@ class AlignedWindow(WindowOperator):
 
 
 def slice_start(time: pl.Expr, size: int, every: int, shift: int) -> pl.Expr:
-    """Where the slice begins that ``time`` is in: windows begin at multiples of ``every``, and end ``size`` later."""
+    """The start of the slice that holds ``time``: windows begin at multiples of ``every``, and end ``size`` later."""
     since = (time - shift) % every
     within = size % every
     return time - since if not within else time - since + pl.when(since >= within).then(within).otherwise(0)

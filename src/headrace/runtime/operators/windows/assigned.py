@@ -1,7 +1,7 @@
-"""Tumbling, hopping and global windows that must know what came before: each message is put into all its windows.
+"""Tumbling, hopping and global windows whose state is looked up by key: each message is put into all its windows.
 
-A message is too late when all its windows are over, allowed lateness included; where only some are, it counts in
-the others.
+A message is too late if all its windows are over, including the allowed lateness. If only some are, it counts in the
+others.
 """
 
 from __future__ import annotations

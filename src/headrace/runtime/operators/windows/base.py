@@ -1,8 +1,8 @@
-"""What all window steps share: the time that they go by, late messages, and the shape of results.
+"""The base of all window operators: their axis of time, late messages, and the columns of results.
 
-Time is that of the messages, read from their event time and moved by the watermark, or that of the clock: then a
-message belongs to the moment at which it is processed, and windows end when the clock says so. A clock that was set
-back stands still here until it has caught up. Each family of shapes has a module of its own; ``windows`` chooses.
+Time is event time, read from the messages and moved by the watermark, or processing time. In processing time a message
+belongs to the moment at which it is processed, and windows end by the clock. If the clock is set back, time doesn't
+advance until the clock has caught up. Each family of shapes has its own module; ``choice`` picks the operator.
 
 A null key is a key like any other, as in Polars; a null event time is an error.
 """
@@ -23,11 +23,11 @@ from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
 
 START, END = "__start", "__end"
-"""The bounds of a window, or of a piece of one, in ms; the end is exclusive."""
+"""The bounds of a window, or of a part of one, in ms; the end is exclusive."""
 
 
 class WindowOperator(Operator):
-    """A window step of one task. Subclasses take messages in, and say what leaves when time goes on."""
+    """A window step of one task. Subclasses take messages, and emit results when time advances."""
 
     def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
         super().__init__(node)
@@ -37,7 +37,7 @@ class WindowOperator(Operator):
         self.spec = spec
         self.keys = list(spec.keys)
         self.time = NEVER
-        """How far time has come."""
+        """The time on the step's axis; ``NEVER`` before the first watermark."""
         self.aggregation = Aggregation(
             spec.aggregates,
             {name: schema.columns[name] for name, _ in spec.aggregates},
@@ -57,11 +57,11 @@ class WindowOperator(Operator):
         raise NotImplementedError
 
     def advance(self, time: int) -> None:
-        """Time (of the step's own axis) has come to ``time``; what is over leaves."""
+        """Time (of the step's own axis) has reached ``time``; emit the windows that are over."""
         raise NotImplementedError
 
     def next_ms(self) -> int | None:
-        """When, by the clock, the next window is over; asked where the clock is the axis."""
+        """When (wall clock) the next window is over; called only in processing time."""
         raise NotImplementedError
 
     # -- the operator's hooks
@@ -69,7 +69,7 @@ class WindowOperator(Operator):
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         if self.spec.axis == "processing":
-            now = max(self.now(), self.time)  # a clock that was set back makes no message late
+            now = max(self.now(), self.time)  # no message is late because the clock was set back
             if now > self.time:
                 self.on_time(now)
             rows = rows.with_columns(pl.lit(now, pl.Int64).alias(TIME))
@@ -106,9 +106,9 @@ class WindowOperator(Operator):
     # -- for the shapes
 
     def now(self) -> int:
-        """What the clock shows."""
+        """The wall clock."""
         if self.now_ms is None:
-            raise ValueError("the host tells the time before it hands on messages")
+            raise ValueError("the host sets the wall clock before it hands on messages")
         return self.now_ms
 
     def partial(self, rows: pl.DataFrame, keys: list[str], *more: pl.Expr) -> pl.DataFrame:
@@ -119,14 +119,14 @@ class WindowOperator(Operator):
             raise self.failed(error, "an aggregate") from error
 
     def too_late(self, rows: pl.DataFrame) -> None:
-        """Count messages whose windows are over, and hand them to whoever wants them."""
+        """Count messages whose windows are over, and emit them as a side output."""
         self.count_late(rows.height)
         if rows.height:
             plain = rows.select(list(self.spec.input.columns))
             self.emit_aside(LATE, plain)
 
     def count_late(self, messages: int) -> None:
-        """Count so many messages whose windows are over."""
+        """Count messages whose windows are over."""
         self._counters.count("late", messages)
 
     def null_time(self) -> DataError:
@@ -141,7 +141,7 @@ class WindowOperator(Operator):
     def send(self, merged: pl.DataFrame, *more: str) -> None:
         """Finish merged partial results and emit them in the order of window and key.
 
-        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that go out as they are.
+        ``merged`` has the columns ``START`` and ``END``; ``more`` names columns that are emitted as they are.
         """
         if not merged.height:
             return

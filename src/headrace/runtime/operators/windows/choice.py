@@ -1,4 +1,4 @@
-"""Which operator runs which window."""
+"""Picks the operator that runs a window."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Overlapping count windows: the last so many messages of a key, each time that some more have come.
+"""Overlapping count windows: the last ``size`` messages of a key, whenever ``every`` more have arrived.
 
-Messages of a key are numbered as they arrive. What is kept is partial results per key and slice, as for hopping
-windows, with numbers in the place of time: a slice is a stretch of numbers that no window begins or ends within. A
-batch's keys are looked up, their windows that have become full are sent, and slices that no later window needs are
-dropped.
+The messages of a key are numbered as they arrive. The state is partial results per key and slice, as for hopping
+windows (``aligned``), with numbers instead of times. A batch's keys are looked up, their windows that are full are
+emitted, and slices that no later window needs are dropped.
 
-Count windows that stand side by side need none of that: they are ``window_assigned.WholeWindow``.
+Count windows that don't overlap are simpler: see ``assigned.WholeWindow``.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class CountedWindow(WindowOperator):
         return (self._store,)
 
     def _slices(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
-        """Partial results of a batch, with the number of its key's messages before it and with it."""
+        """Partial results of a batch, with the number of its key's messages before the batch and including it."""
         if before is None:
             rows = rows.with_columns(pl.lit(0, pl.Int64).alias(_BEFORE))
         elif self.keys:
@@ -92,7 +91,7 @@ class CountedWindow(WindowOperator):
         return self.partial(rows, [*self.keys, START, END], *more)
 
     def _send_full(self, slices: pl.DataFrame) -> None:
-        """Send the windows that this batch has filled."""
+        """Emit the windows that this batch has filled."""
         ordered = slices.sort(*self.keys, END)
         rolled = self.aggregation.rolling(ordered, self.keys, END, self._size)
         before = pl.col(_BEFORE).max()

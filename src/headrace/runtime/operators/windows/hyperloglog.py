@@ -1,12 +1,13 @@
-"""Counting different values approximately: a HyperLogLog, kept as a list of its registers that aren't zero.
+"""Count distinct values approximately: a HyperLogLog, kept as the list of its registers that aren't zero.
 
-A value's hash (the durable one) says which of 4096 registers it belongs to and how rare it looks (its *rank*); a
-register keeps the highest rank. One register is one UInt32: ``register * 64 + rank``. So few values need few bytes, and
-two sketches are merged by keeping the highest of each register. The estimate is Ertl's ("New cardinality estimation
-algorithms for HyperLogLog sketches", 2017), which needs no correction for small counts. Its standard error is
-1.04 / sqrt(4096) = 1.6 %.
+The durable hash of a value selects one of 4096 registers and gives a *rank*: the number of leading zeros of the other
+bits, plus one. A register keeps the highest rank. It is one UInt32, ``register * 64 + rank``, so few values need few
+bytes, and two sketches are merged by keeping the highest code of each register. For example, the codes 5*64+1, 5*64+3
+and 9*64+2 become the sketch [9*64+2, 5*64+3]. The estimate is Ertl's ("New cardinality estimation algorithms for
+HyperLogLog sketches", 2017), which needs no correction for small counts. Its standard error is 1.6 %, which is
+1.04 / sqrt(4096).
 
-Codes go into changelogs: how they are made may not change. Pure, vectorised.
+Codes are in changelogs: how they are computed must not change. Pure, vectorised.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _REGISTERS = 1 << _PRECISION
 _RANK_BITS = 6
 _RANKS = 1 << _RANK_BITS
 _HASH_BITS = 52
-"""Bits of the hash that make the rank: as many as a float holds exactly."""
+"""The bits of the hash that give the rank: as many as a float can hold exactly."""
 _ALPHA = 1 / (2 * np.log(2))
 
 Floats = npt.NDArray[np.float64]
 
 
 def codes(values: pl.Series) -> pl.Series:
-    """Each value's register and rank; null for null."""
+    """The code of each value, its register and rank; null for null."""
     hashes = hash_rows(values.to_frame("value"), ["value"])
     register = (hashes >> np.uint64(_HASH_BITS)).astype(np.uint32)
     rest = (hashes & np.uint64((1 << _HASH_BITS) - 1)).astype(np.float64)
@@ -41,14 +42,14 @@ def codes(values: pl.Series) -> pl.Series:
 
 
 def highest(found: pl.Expr) -> pl.Expr:
-    """Of codes in any order the highest of each register."""
+    """The highest code of each register, from codes in any order."""
     ordered = found.drop_nulls().sort(descending=True)
     register = ordered // _RANKS
     return ordered.filter(register.ne_missing(register.shift(1)))
 
 
 def estimate(sketches: pl.Series) -> pl.Series:
-    """The number of different values of each sketch."""
+    """The estimated number of distinct values of each sketch."""
     if not len(sketches):
         return pl.Series(sketches.name, [], pl.Int64)
     lengths = sketches.list.len().to_numpy()
@@ -67,7 +68,7 @@ def estimate(sketches: pl.Series) -> pl.Series:
 
 
 def _sigma(share: Floats) -> Floats:
-    """What empty registers add; infinite when all are empty."""
+    """Ertl's sigma, the term of the empty registers; infinite if all are empty."""
     all_empty = share >= 1.0
     x = np.where(all_empty, 0.0, share)
     y, z = np.ones_like(x), x.copy()
@@ -81,7 +82,7 @@ def _sigma(share: Floats) -> Floats:
 
 
 def _tau(share: Floats) -> Floats:
-    """What registers of the highest rank take away."""
+    """Ertl's tau, the term of the registers with the highest rank."""
     trivial = (share <= 0.0) | (share >= 1.0)
     x = np.where(trivial, 0.5, share)
     y, z = np.ones_like(x), 1 - x

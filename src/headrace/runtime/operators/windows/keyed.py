@@ -1,11 +1,12 @@
-"""Windows that must know what came before: those with panes, with the user's functions, sessions, and counted ones.
+"""Windows whose state is looked up by key: with panes, with users' functions, sessions, and full count windows.
 
-The state has one row per key and window (``stores.keyed``). A batch's rows are taken out, merged with the batch's
-partial results, and put back; what a trigger makes due leaves in between. When time moves, the rows that are due
-are taken out, speak, and go, or are put back for their next pane.
+The state has one row per key and window (``stores.keyed``). The rows of a batch's keys are taken out, merged with the
+batch's partial results, and put back; panes that a trigger makes due are emitted in between. When time advances, the
+rows that are due are taken out and emitted; then they are dropped, or put back for their next pane.
 
-A trigger that counts looks at each message: a batch in which a window fills up several times gives as many panes, each
-with what it had then. That is done by numbering the messages, not one by one.
+A trigger that counts must see each message: a batch that fills a window several times gives as many panes, each with
+what the window had then. The messages are numbered for that, and not visited one by one: with a pane every 3 messages
+and 2 messages since the last one, a batch of 5 has the pane numbers 0, 1, 1, 1, 2, of which 0 and 1 are full.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from headrace.stores.base import StateStore
 from headrace.stores.keyed import KeyedRows
 
 _ALL_BEFORE = 1 << 62
-"""Longer than any row of panes."""
+"""More than any number of panes."""
 
 Assigned = tuple[pl.DataFrame, pl.DataFrame | None]
-"""Messages with their windows, ``START`` and ``END``; and what the state has of those windows and keys, taken out."""
+"""Messages with their windows, ``START`` and ``END``; and the rows of those keys and windows, taken from the state."""
 
 
 class KeyedWindow(WindowOperator):
-    """One row of state per key and window. Subclasses say which windows there are."""
+    """One row of state per key and window. Subclasses assign messages to windows."""
 
     def __init__(self, node: Node, spec: Window, counters: Counters) -> None:
         super().__init__(node, spec, counters)
@@ -46,11 +47,11 @@ class KeyedWindow(WindowOperator):
     # -- what a shape does
 
     def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
-        """The state, by what it is looked up by."""
+        """The state, with the columns that it is looked up by."""
         return KeyedRows(id_, [*self.keys, START], [], dues)
 
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        """Put each message into its windows; those that are too late are told and left out."""
+        """Put each message into its windows; report messages that are too late, and leave them out."""
         raise NotImplementedError
 
     # -- the hooks
@@ -67,13 +68,13 @@ class KeyedWindow(WindowOperator):
     @override
     def advance(self, time: int) -> None:
         if self._due_by(DUE, time):
-            self._speak(DUE, time, self.time, time)
+            self._emit_due(DUE, time, self.time, time)
 
     @override
     def on_time(self, now_ms: int) -> None:
         super().on_time(now_ms)
         if self._panes.clocked and self._due_by(WAKE, now_ms):
-            self._speak(WAKE, now_ms, self.time, self.time)
+            self._emit_due(WAKE, now_ms, self.time, self.time)
 
     @override
     def due_ms(self) -> int | None:
@@ -91,23 +92,23 @@ class KeyedWindow(WindowOperator):
     # -- when a batch has come
 
     def clocked(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Messages with what the clock shows, if a trigger goes by it."""
+        """Messages with the wall clock as a column, if a trigger needs it."""
         return rows.with_columns(pl.lit(self.now(), pl.Int64).alias(NOW)) if self._panes.clocked else rows
 
     def put_back(self, rows: pl.DataFrame) -> None:
-        """Keep what a batch and the state make together; what is due already speaks."""
+        """Put merged rows back into the state; emit those that are due already."""
         self._keep(rows)
         if self._due_by(DUE, self.time):
-            self._speak(DUE, self.time, self.time, self.time)
+            self._emit_due(DUE, self.time, self.time, self.time)
 
     def _merged(self, frames: list[pl.DataFrame], keys: list[str], *more: str) -> pl.DataFrame:
-        """Partial results put together; the columns ``more`` are the same in all that meet."""
+        """Merged partial results; the columns ``more`` are the same in all rows of a key."""
         rows = pl.concat([frame.select(frames[-1].columns) for frame in frames])
         same = [pl.col(column).max() for column in more]
         return self.aggregation.merge(rows, keys, *self._panes.merge, pl.col(INDEX).max(), *same)
 
     def _by_pane(self, rows: pl.DataFrame, before: pl.DataFrame | None) -> pl.DataFrame:
-        """Partial results per window, key and pane from now on; ``FULL`` says how many of the panes are full."""
+        """Partial results per window, key and pane, from the next pane on; ``FULL``: how many panes are full."""
         group = self._group
         zero = pl.lit(0, pl.Int64)
         if before is None:
@@ -128,7 +129,7 @@ class KeyedWindow(WindowOperator):
         return self._merged([old, new], [*group, PANE], FULL)
 
     def _send_full(self, parts: pl.DataFrame) -> pl.DataFrame:
-        """Send the panes that are full; returns what is left, one row per window and key."""
+        """Emit the panes that are full; return the rest, one row per window and key."""
         if not parts.height or parts[FULL].max() == 0:
             return parts.drop(PANE, FULL)
         group = self._group
@@ -140,8 +141,8 @@ class KeyedWindow(WindowOperator):
         parts = self.aggregation.settle(parts)
         self._send(parts.filter(pl.col(PANE) < pl.col(FULL)).with_columns(pl.col(INDEX) + pl.col(PANE)), self.time)
         rest = parts.group_by(group, maintain_order=True).last()
-        spoken = pl.col(PANE) < pl.col(FULL)
-        return rest.with_columns(pl.col(INDEX) + pl.col(FULL), *self._after(spoken)).drop(PANE, FULL)
+        emitted = pl.col(PANE) < pl.col(FULL)
+        return rest.with_columns(pl.col(INDEX) + pl.col(FULL), *self._after(emitted)).drop(PANE, FULL)
 
     # -- when something is due
 
@@ -149,21 +150,21 @@ class KeyedWindow(WindowOperator):
         earliest = self.store.earliest(column)
         return earliest is not None and earliest <= bound
 
-    def _speak(self, column: str, bound: int, before: int, time: int) -> None:
-        """Send the panes that are due by ``bound``, now that time has gone from ``before`` to ``time``."""
+    def _emit_due(self, column: str, bound: int, before: int, time: int) -> None:
+        """Emit the panes that are due by ``bound``; time has advanced from ``before`` to ``time``."""
         for rows in self.store.take_due(column, bound):
-            self._speak_of(rows, before, time)
+            self._emit_panes(rows, before, time)
 
-    def _speak_of(self, rows: pl.DataFrame, before: int, time: int) -> None:
+    def _emit_panes(self, rows: pl.DataFrame, before: int, time: int) -> None:
         on_time = (pl.col(END) > before) & (pl.col(END) <= time)
         some = pl.col(NUMBER) > 0
-        spoken = (some | on_time) if self._accumulating else some
-        rows = rows.with_columns(spoken.alias("__spoken"), on_time.alias("__on_time"))
-        self._send(rows.filter("__spoken"), time)
-        spoken = pl.col("__spoken")
+        emitted = (some | on_time) if self._accumulating else some
+        rows = rows.with_columns(emitted.alias("__emitted"), on_time.alias("__on_time"))
+        self._send(rows.filter("__emitted"), time)
+        emitted = pl.col("__emitted")
         left = rows.filter(~self._panes.over(time))
         if left.height:
-            self._keep(left.with_columns(pl.col(INDEX) + spoken.cast(pl.Int64), *self._after(spoken)), time)
+            self._keep(left.with_columns(pl.col(INDEX) + emitted.cast(pl.Int64), *self._after(emitted)), time)
 
     # -- either
 
@@ -181,16 +182,16 @@ class KeyedWindow(WindowOperator):
         )
         self.send(rows.with_columns(pane.alias("pane"), pl.col(INDEX).alias("pane_index")), "pane", "pane_index")
 
-    def _after(self, spoken: pl.Expr) -> list[pl.Expr]:
-        """What is left of a row that has spoken."""
-        columns = self._panes.reset(spoken)
+    def _after(self, emitted: pl.Expr) -> list[pl.Expr]:
+        """The columns of a row after a pane, if ``emitted``."""
+        columns = self._panes.reset(emitted)
         if not self._accumulating:
             parts = zip(self.aggregation.parts, self.aggregation.nothing, strict=True)
-            columns += [pl.when(spoken).then(nothing).otherwise(pl.col(c)).alias(c) for c, nothing in parts]
+            columns += [pl.when(emitted).then(nothing).otherwise(pl.col(c)).alias(c) for c, nothing in parts]
         return columns
 
     def _keep(self, rows: pl.DataFrame, time: int | None = None) -> None:
-        if not self.spec.marked:  # nothing that came before tells on the next result
+        if not self.spec.marked:  # the next result doesn't depend on earlier ones
             rows = rows.filter(pl.col(NUMBER) > 0)
         due = self._panes.due(self.time if time is None else time)
         self.store.put(self.aggregation.settle(rows).with_columns(due).select(self._columns))

@@ -1,11 +1,11 @@
-"""Panes: when a window speaks, as columns beside its partial results.
+"""Panes: when a window emits results, as columns beside its partial results.
 
-For each window and key the state says how many messages have come since the last pane, when the first and the last of
-them were (if some trigger asks), how many panes there were, and from which moment on something has to be done: ``DUE``
-in the window's own time, ``WAKE`` by the clock. So finding out who speaks when time moves is one comparison.
+For each window and key the state holds the number of messages since the last pane, the times of the first and the last
+of them (if a trigger needs these), the number of panes so far, and the time at which a pane is due: ``DUE`` on the
+window's own axis, ``WAKE`` by the wall clock. So one comparison finds all panes that are due when time advances.
 
-A window is *open* until time reaches its end. Then its on-time pane leaves; after that its panes are late ones. It is
-over, and its state goes, when the allowed lateness has passed as well.
+A window is *open* until time reaches its end. Then its on-time pane is emitted; later panes are late ones. The window
+is over, and its state is dropped, when the allowed lateness has passed as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END
 
 NOW = "__now"
-"""What the clock showed when a message came."""
+"""The wall clock when a message arrived."""
 
 NUMBER, INDEX = "__n", "__panes"
 DUE, WAKE = "__due", "__wake"
@@ -31,11 +31,11 @@ _FIRST, _LAST = "__first", "__last"
 _FIRST_NOW, _LAST_NOW = "__first_now", "__last_now"
 
 Limits = tuple[int | None, int | None]
-"""With how many messages the first pane comes, and each after it; None: never."""
+"""The number of messages for the first pane, and for each later one; None: never."""
 
 
 class Panes:
-    """What a window's triggers need to know, and what follows from it."""
+    """The columns that a window's triggers need, and the panes that follow from them."""
 
     def __init__(self, spec: Window) -> None:
         self._lateness = spec.lateness_ms
@@ -43,10 +43,10 @@ class Panes:
         self._late = _alternatives(spec.late, clock=spec.axis == "processing")
         waits = [d for a in (*self._early, *self._late) for d in a.deadlines]
         self.clocked = any(deadline.processing for deadline in waits)
-        """Some trigger goes by the clock, in a window that doesn't."""
+        """A trigger uses the wall clock, in a window over event time."""
         self.early_limits, self.late_limits = _limits(self._early), _limits(self._late)
         self.counted = self.early_limits != (None, None) or self.late_limits != (None, None)
-        """Some trigger looks at each message."""
+        """A trigger counts messages."""
         self.of: list[pl.Expr] = [pl.len().cast(pl.Int64).alias(NUMBER)]
         self.merge: list[pl.Expr] = [pl.col(NUMBER).sum()]
         self._reset: list[pl.Expr] = [pl.lit(0, pl.Int64).alias(NUMBER)]
@@ -62,14 +62,14 @@ class Panes:
         self.merge += [pl.col(first).min(), pl.col(last).max()]
         self._reset += [pl.lit(None, pl.Int64).alias(first), pl.lit(None, pl.Int64).alias(last)]
 
-    def reset(self, spoken: pl.Expr) -> list[pl.Expr]:
-        """The columns after a pane, where ``spoken`` is true."""
+    def reset(self, emitted: pl.Expr) -> list[pl.Expr]:
+        """The columns after a pane, for rows where ``emitted`` is true."""
         columns = (expr.meta.output_name() for expr in self._reset)
         pairs = zip(columns, self._reset, strict=True)
-        return [pl.when(spoken).then(expr).otherwise(pl.col(column)).alias(column) for column, expr in pairs]
+        return [pl.when(emitted).then(expr).otherwise(pl.col(column)).alias(column) for column, expr in pairs]
 
     def due(self, time: int) -> list[pl.Expr]:
-        """``DUE`` and ``WAKE``, now that time has come to ``time``."""
+        """``DUE`` and ``WAKE`` as of ``time``."""
         is_open = pl.col(END) > time
         end = pl.when(is_open).then(pl.col(END)).otherwise(pl.col(END) + self._lateness)
         result = [pl.min_horizontal(end, self._deadline(is_open, time, processing=False)).alias(DUE)]
@@ -83,14 +83,14 @@ class Panes:
         return pl.when(is_open).then(early).otherwise(late)
 
     def over(self, time: int) -> pl.Expr:
-        """Whether a window is over, allowed lateness included."""
+        """Whether a window is over, including the allowed lateness."""
         return pl.col(END) <= time - self._lateness if time < FOREVER else pl.lit(value=True)
 
     def number(self, time: int) -> list[pl.Expr]:
-        """For each message the number of its pane, counted from the next one on; and how many of those will be full.
+        """For each message the number of its pane, counted from the next pane on; and how many panes will be full.
 
-        Looks at the columns ``PLACE`` (how many of the batch came before it in its window and key), ``TOTAL``
-        (how many there are of those), ``NUMBER`` and ``INDEX`` of the state before.
+        Uses the columns ``PLACE`` (the number of messages of the batch before it in its window and key), ``TOTAL`` (the
+        number of messages of the batch in that window and key), and ``NUMBER`` and ``INDEX`` of the state before.
         """
         is_open = pl.col(END) > time
         first, rest = (
@@ -111,7 +111,7 @@ class Panes:
 
 
 def _alternatives(trigger: Trigger | None, *, clock: bool) -> tuple[Alternative, ...]:
-    """A trigger's alternatives; in a window of the clock there is one time only."""
+    """A trigger's alternatives; a window over processing time has only that time."""
     if trigger is None or not clock:
         return () if trigger is None else trigger.alternatives
     return tuple(
@@ -145,6 +145,6 @@ def _moment(deadline: Deadline, time: int) -> pl.Expr:
         case "last":
             return pl.col(last) + deadline.ms
         case "tick":
-            # What comes out of order waits for the next tick too, or each such batch would make a pane.
+            # Messages out of order wait for the next tick, too, or each such batch would make a pane.
             now = NEVER if deadline.processing else time
             return (pl.max_horizontal(pl.col(first), pl.lit(now, pl.Int64)) // deadline.ms + 1) * deadline.ms

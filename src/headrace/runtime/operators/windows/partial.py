@@ -1,4 +1,4 @@
-"""Partial results of a window, made before the shuffle where ``plan.combining`` found that they do."""
+"""Partial results of a window, made before the shuffle where ``plan.combining`` found that these give the same."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Sessions: windows of activity that grow, and grow together.
+"""Sessions: windows of activity that grow and merge.
 
-Each message is a session from itself until the gap has passed; sessions of a key that overlap are one. A batch becomes
-*spans* first: partial results of messages that are in one session for sure. Spans are few where keys repeat, and they
-merge, so they may be made before a shuffle as well. The spans and the sessions that the state has of their keys are
-ordered by time, and a new session begins where the gap has passed since all before: one pass over columns. A message
-out of order may so extend a session to the front, or join two. What the state holds of a key never overlaps.
+A message begins a session that lasts until the gap has passed; overlapping sessions of a key are one. A batch is first
+aggregated into *spans*: partial results of messages that are certainly in one session. There are few spans if keys
+repeat, and spans can be merged, so they can be made before a shuffle as well. The spans, and the sessions of their keys
+in the state, are sorted by time. A new session begins where the gap has passed since all earlier ones: one pass over
+columns. For example, with a gap of 10, the session [0, 15) and spans [12, 22) and [30, 40) become [0, 22) and [30, 40).
+A message out of order can extend a session to the front, or join two. The sessions of a key in the state never overlap.
 
-Where each message must be looked at (panes that count, an output of late messages), the messages themselves take the
-place of spans.
+If each message must be seen (panes that count, a side output of late messages), the messages take the place of spans.
 
-A message is too late when the session that it would be part of is over, allowed lateness included. One that joins a
-session that is still there is not, however old it is.
+A message is too late if its session would be over, including the allowed lateness. A message that joins a session which
+still exists is never too late, however old it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SessionWindow(KeyedWindow):
     """Sessions per key."""
 
     def __init__(self, node: Node, spec: Window, shape: Session, counters: Counters, *, combined: bool = False) -> None:
-        """``combined``: what it gets are spans, made before the shuffle by ``combine``."""
+        """``combined``: its input is spans, made before the shuffle by ``combine``."""
         super().__init__(node, spec, counters)
         self._gap = shape.gap_ms
         self._combined = combined
@@ -49,7 +49,7 @@ class SessionWindow(KeyedWindow):
         return KeyedRows(id_, self.keys, [START], dues)
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The spans of messages, for another task of this step; each says of how many messages it is."""
+        """The spans of messages, for another task of this step; each has the number of its messages."""
         if self._event_time is None:
             raise ValueError("only windows over event time are combined")
         return self._spans(rows.with_columns(self._event_time))
@@ -89,11 +89,11 @@ class SessionWindow(KeyedWindow):
         return rows, before
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Partial results of messages that are in the same session for sure.
+        """Partial results of messages that are certainly in the same session.
 
-        Where their order matters that is all of a session that the batch has: the earlier session comes first, and
-        within it they keep the order of arrival. Where it doesn't, it is what a gap's length of the clock has of them:
-        two of these may touch, but nothing has to be sorted.
+        If the order of messages matters, a span is all messages of the batch in one session; earlier sessions come
+        first, and within a session messages keep the order of arrival. If it doesn't matter, a span is all messages
+        between two multiples of the gap: two spans may touch, but nothing has to be sorted.
         """
         times = rows[TIME]
         if times.null_count():
@@ -110,7 +110,7 @@ class SessionWindow(KeyedWindow):
         return spans.sort(START) if self.aggregation.ordered else spans
 
     def _numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Messages with the number of the session that they make by themselves, in the order of arrival."""
+        """Messages with the number of the session that they form within the batch, in the order of arrival."""
         begins = pl.col(TIME).diff() >= self._gap
         if self.keys:
             begins |= pl.struct(self.keys).rle_id().diff() > 0
@@ -127,11 +127,11 @@ class SessionWindow(KeyedWindow):
         self.put_back(self._merged([spans] if before is None else [before, spans], self._group))
 
     def _joined(self, rows: pl.DataFrame) -> Assigned:
-        """Messages or spans with the bounds of their sessions; and what the state has of these, taken out."""
+        """Messages or spans with the bounds of their sessions; and those sessions, taken from the state."""
         before = self.store.take(rows.select(self.keys).unique() if self.keys else rows.head(1))
         spans = [rows.select(self._group)]
         if before is not None:
-            before = before.sort(START)  # of two that become one, the messages of the earlier come first
+            before = before.sort(START)  # when two sessions merge, the messages of the earlier one come first
             spans.insert(0, before.select(self._group))
         whole = self._sessions(pl.concat(spans))
         held = 0 if before is None else before.height
@@ -141,11 +141,11 @@ class SessionWindow(KeyedWindow):
         return rows, before
 
     def _sessions(self, spans: pl.DataFrame) -> pl.DataFrame:
-        """For each span, in the order given, the bounds of the session that it is part of."""
+        """For each span, in the given order, the bounds of its session."""
         ordered = spans.with_row_index(_PLACE).sort(*self.keys, START)
         key = ordered.select(pl.struct(self.keys).rle_id() if self.keys else pl.repeat(0, pl.len())).to_series()
-        # The latest end of a key so far, as its place among all ends: of these, a running maximum that begins anew at
-        # each key is one of plain numbers, by far cheaper than one for each key.
+        # The latest end of a key so far, as its rank among all ends. A running maximum of ranks that restarts at each
+        # key is a running maximum of plain numbers, which is much cheaper than one for each key.
         by_end = ordered[END].arg_sort()
         first = key.cast(pl.Int64) * ordered.height
         latest = (first + by_end.arg_sort().cast(pl.Int64)).cum_max()

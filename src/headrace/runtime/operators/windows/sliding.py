@@ -1,10 +1,11 @@
 """Sliding windows: for each message the window that ends with it.
 
-What is kept is partial results per key and moment. When time has passed a moment, everything with that moment is there:
-its window is what the key had in the ``size`` before. What lies further back than any window to come is dropped.
+The state is partial results per key and time. When the watermark has passed a time, all messages of that time have
+arrived, and its window is what the key had in the ``size`` before. Partial results that are older than all windows to
+come are dropped.
 
-A message is late when it is older than all windows to come. One that is older than the watermark, but not by so much,
-counts in the windows of later messages, and has none of its own.
+A message is late if it is older than all windows to come. A message that is older than the watermark, but not by so
+much, counts in the windows of later messages, and has no window of its own.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class SlidingWindow(WindowOperator):
             self.time = self._runs.taken + self._size
 
     def _fire(self, bound: int) -> None:
-        """Send the windows of all moments from the time that was up to ``bound``."""
+        """Emit the windows of all times from the previous one up to ``bound``."""
         began = self.time
         low = NEVER if began == NEVER else began - self._size + 1
         for rows in self._runs.read_parts(low, bound):

@@ -1,8 +1,9 @@
-"""The user's own aggregates, ``fold`` and ``reduce``: a function called once a message.
+"""Aggregates by users' functions, ``fold`` and ``reduce``: the function is called once a message.
 
-What it has made so far is kept as a list of one value (none: nothing yet), the messages that it has not seen as a list
-in the order of arrival. ``settle`` calls it on those. So partial results are merged without Python, and the function is
-called when all that came before is known.
+A partial result has two parts: the value so far as a list of one (empty: none yet), and the messages that the function
+has not seen, as a list in the order of arrival. ``settle`` calls the function on those. So partial results are merged
+without Python, and the function is called when everything before is known. For example, a fold by + that has made 3 and
+waits for 4 and 5 has the parts [3] and [4, 5], and ``settle`` turns them into [12] and [].
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from headrace.core.errors import UserFunctionError
 from headrace.serdes.schema import Schema
 
 Failed = Callable[[Exception, str], UserFunctionError]
-"""Makes the error for an exception that a user's function raised, and what it was."""
+"""Makes the error for an exception that a user's function raised; the second argument names the function."""
 
 
 class UserAggregate:
-    """One aggregate with a function of the user's."""
+    """One aggregate by a user's function."""
 
     def __init__(
         self, column: str, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed
     ) -> None:
-        """``column`` begins the names of its parts; ``rows`` are what it may be called with."""
+        """``column`` is the prefix of its parts' names; ``rows`` is the schema of the window's input."""
         number = len(rows.columns) if aggregate.expr is None else 1
         self.made = f"{column}_0"
         self.waiting = [f"{column}_{part + 1}" for part in range(number)]
@@ -38,11 +39,11 @@ class UserAggregate:
         self._failed = failed
 
     def of(self, value: pl.Expr) -> pl.Expr:
-        """The values of a group that wait for the function."""
+        """The values of a group, which wait for the function."""
         return (value.drop_nulls() if self._aggregate.kind == "reduce" else value).implode()
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the function on what is waiting."""
+        """Call the function on the values that wait."""
         open_ = partials.select(
             (pl.col(self.waiting[0]).list.len() > 0) | (pl.col(self.made).list.len() > 1)
         ).to_series()
@@ -90,7 +91,7 @@ class UserAggregate:
     def _joined(self, made: list[Any]) -> Any:
         merge = self._aggregate.merge
         if merge is None:
-            raise ValueError("what was made apart can't be joined without merge=")
+            raise ValueError("partial values can't be merged without merge=")
         result = made[0]
         for other in made[1:]:
             result = merge(result, other)

@@ -229,7 +229,7 @@ def test_no_more_calls_at_once_than_may_be_and_no_batch_is_taken_while_it_is_ful
         for n in range(0, 20, 2):
             t.feed("numbers", numbers(n, n + 1), settle=False)
             turns(t)
-        line = host.task.chain._operators["map_async-1"]._line
+        line = host.task.chain._operators["map_async-1"]._queue
         assert (len(line), host.blocked_by) == (4, "step map_async-1")
         for n in range(20):
             gate.answer(n)

@@ -311,4 +311,4 @@ def test_what_stops_the_app_shows_the_row_and_the_remedy(app: hr.App, views: hr.
     assert "views[0], offset 1, row 2 of it" in info.value.message
     assert '{"member":"yyyy' in info.value.message
     assert len(info.value.message) < 1500
-    assert info.value.hint == 'mend the function; or give the step on_error="skip" or "dead_letter"'
+    assert info.value.hint == 'fix the function; or give the step on_error="skip" or "dead_letter"'
