@@ -7,7 +7,7 @@ from functools import partial
 from mutant_kit import app, mutant
 
 from headrace.runtime.event_time.watermark import FOREVER
-from headrace.runtime.operators.joins.interval import JoinOperator
+from headrace.runtime.operators.joins.interval import IntervalJoinOperator
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
 from headrace.stores.runs import Runs
@@ -185,7 +185,7 @@ mutant(
 
 
 def joins(task):
-    return [operator for operator in task.chain if isinstance(operator, JoinOperator)]
+    return [operator for operator in task.chain if isinstance(operator, IntervalJoinOperator)]
 
 
 def buffers(join):

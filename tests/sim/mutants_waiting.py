@@ -49,7 +49,7 @@ class Overtaken(Task):
     def __init__(self, *arguments):
         super().__init__(*arguments)
         for operator in waiting(self):
-            operator.watermark_behind = lambda watermark: watermark
+            operator.watermark_after = lambda watermark: watermark
 
 
 mutant(
@@ -70,7 +70,7 @@ class Hanging(AppTask):
         super().drop_uncommitted()
         if before is not None and before is not self.task:
             for old, new in zip(waiting(before), waiting(self.task), strict=True):
-                new._line, new._lane, new._asked = old._line, old._lane, old._asked
+                new._queue, new._lane, new._asked = old._queue, old._lane, old._asked
 
 
 mutant("held rows survive", "a rollback keeps what steps wait for", Parts(app_task=Hanging), *APPS)

@@ -84,7 +84,7 @@ def check_filled_by_flows(spec: TableSpec) -> None:
 
 
 def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
-    """The columns besides the key of a row that stands for a deletion from a remote table: all null."""
+    """The columns besides the key of a row that means a deletion from a remote table: all null."""
     if table.remote is None or table.remote.delete is None:
         raise DeclarationError(
             f"nothing says how to delete rows of the remote table {table.id!r} (at {table.location})",

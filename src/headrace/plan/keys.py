@@ -160,7 +160,7 @@ def _all_known(graph: Graph) -> dict[str, _Known]:
         if read is not None:
             known[id_] = _read(graph, read, writers.get(read, []), known)
         else:
-            known[id_] = _behind(graph, node, [known[before] for before in node.inputs])
+            known[id_] = _known_after(graph, node, [known[before] for before in node.inputs])
     return known
 
 
@@ -176,7 +176,7 @@ def _read(graph: Graph, stream: str, writers: Sequence[Node], known: Mapping[str
     return _Known(Partitioning(stream, tuple(frozenset([name]) for name in names), plain >= set(names)), plain)
 
 
-def _behind(graph: Graph, node: Node, before: Sequence[_Known]) -> _Known:
+def _known_after(graph: Graph, node: Node, before: Sequence[_Known]) -> _Known:
     if isinstance(node.operator, Merge):
         same = {known.partitioning for known in before}
         plain = frozenset.intersection(*(known.plain for known in before))

@@ -48,6 +48,7 @@ class RenderedOperator:
     after: tuple[str, ...]
     output: str | None
     table: str | None
+    table_preposition: str
     join_bound_ms: int | None
     source: RenderedSource
 
@@ -212,6 +213,7 @@ def _operator(nodes: Mapping[str, Node], node: Node, after: tuple[str, ...], sou
         after=after,
         output=operator.stream_written,
         table=operator.table_used,
+        table_preposition=operator.table_preposition,
         join_bound_ms=operator.join_bound_ms,
         source=sources.of(node.location),
     )

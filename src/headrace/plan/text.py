@@ -79,12 +79,8 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
     words = [f"from {' and '.join(operator.before)}"]
     if operator.output is not None and operator.detail:
         words.append(operator.detail)
-    if operator.kind == "join" and operator.table is not None:
-        words.append(f"with table {operator.table}")
-    elif operator.kind == "delete_from":
-        words.append(f"from table {operator.table}")
-    elif operator.table is not None:
-        words.append(f"into table {operator.table}")
+    if operator.table is not None:
+        words.append(f"{operator.table_preposition} table {operator.table}")
     if operator.output is not None:
         stream = plan.streams[operator.output]
         words.append(f"into {stream.id} ({_extent(stream)})")

@@ -76,7 +76,7 @@ class Chain:
     @property
     def output_watermark(self) -> int:
         """The watermark of what leaves the stage."""
-        return min((self._times.behind[id_] for id_, operator in self._operators.items() if not operator.after))
+        return min((self._times.after[id_] for id_, operator in self._operators.items() if not operator.after))
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._operators.values())
@@ -104,7 +104,7 @@ class Chain:
             risen = self._times.rise(id_)
             if risen is not None:
                 operator.on_watermark(risen)
-            self._times.behind[id_] = operator.watermark_behind(self._times.heard[id_])
+            self._times.after[id_] = operator.watermark_after(self._times.reached[id_])
 
     def tell_time(self, now_ms: int) -> None:
         """Set the wall clock; nothing happens yet."""
@@ -184,15 +184,15 @@ class Chain:
         """The state has been restored: let tables and operators prepare, before anything else."""
         self.tables.begin()
         for id_, operator in self._operators.items():
-            operator.begin(task, self._times.heard[id_])
+            operator.begin(task, self._times.reached[id_])
 
     def resume(self, watermark: int) -> None:
         """Give the operators the watermark that their restored state belongs to."""
         self._times.task = watermark
         for id_, operator in self._operators.items():
             self._times.rise(id_)
-            operator.resume(self._times.heard[id_])
-            self._times.behind[id_] = max(NEVER, self._times.heard[id_] - operator.delay_ms)
+            operator.resume(self._times.reached[id_])
+            self._times.after[id_] = max(NEVER, self._times.reached[id_] - operator.delay_ms)
 
     def sizes(self) -> dict[str, int]:
         """The approximate number of rows of each table, and of each store of a low-level task; for status."""
@@ -225,14 +225,14 @@ class _Times:
     def __init__(self, before: Mapping[str, Sequence[str]]) -> None:
         """``before``: the operators that feed each one, in topological order."""
         self.task = NEVER
-        self.heard = dict.fromkeys(before, NEVER)
-        self.behind = dict.fromkeys(before, NEVER)
+        self.reached = dict.fromkeys(before, NEVER)
+        self.after = dict.fromkeys(before, NEVER)
         self._before = before
 
     def rise(self, id_: str) -> int | None:
         """The new watermark of an operator; None if it hasn't risen."""
-        risen = min((self.behind[before] for before in self._before[id_]), default=self.task)
-        if risen <= self.heard[id_]:
+        risen = min((self.after[before] for before in self._before[id_]), default=self.task)
+        if risen <= self.reached[id_]:
             return None
-        self.heard[id_] = risen
+        self.reached[id_] = risen
         return risen

@@ -65,7 +65,7 @@ def test_a_time_column_of_an_inputs_name_stays_the_event_time() -> None:
     flows = app.task(Alerts(), {"views": views}, {"alerts": OUT, "other": {"at": pl.Int64}}, id="a")
     assert flows["alerts"].event_time == EventTime("ts")
     assert flows["other"].event_time is None
-    with pytest.raises(hr.errors.DeclarationError, match=r"'ts' was left behind at .* by task"):
+    with pytest.raises(hr.errors.DeclarationError, match=r"'ts' was not kept at .* by task"):
         flows["other"].window(hr.tumbling("1s"), key=None, id="w").agg(n=hr.count())
 
 

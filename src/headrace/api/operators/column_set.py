@@ -1,4 +1,4 @@
-"""Sets of column names, for the question which columns are still needed. None stands for all columns."""
+"""Sets of column names, used to find out which columns are still needed. None means all columns."""
 
 from __future__ import annotations
 

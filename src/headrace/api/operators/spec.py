@@ -86,6 +86,11 @@ class OperatorSpec:
         return self.table_joined if self.table_joined is not None else self.table_written
 
     @property
+    def table_preposition(self) -> str:
+        """How plans connect it to its table: ``with`` a joined one, ``into`` a written one."""
+        return "into" if self.table_joined is None else "with"
+
+    @property
     def acts_outside(self) -> bool:
         """Its function may act on the outside world, where a rollback undoes nothing: at-least-once in any app."""
         return False

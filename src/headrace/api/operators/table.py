@@ -80,6 +80,11 @@ class SendToTable(OperatorSpec):
     def table_written(self) -> str:
         return self.table
 
+    @property
+    @override
+    def table_preposition(self) -> str:
+        return "from" if self.deletes else "into"
+
 
 def table_join(
     left: tuple[Schema, Time],

@@ -227,5 +227,5 @@ def _kept_time(flows: Mapping[str, Flow], schema: Schema, here: Location) -> Tim
         if dtype is not None and is_time(dtype):
             return time
     if known and all(flow._time is not None for flow in flows.values()):
-        return LostTime(known[0].column, "was left behind", "task", here)
+        return LostTime(known[0].column, "was not kept", "task", here)
     return next((flow._time for flow in flows.values() if isinstance(flow._time, LostTime)), None)

@@ -298,7 +298,7 @@ class Threads:
             result, error = None, None
             try:
                 result = None if future.cancelled() else function(argument)
-            except BaseException as raised:  # noqa: BLE001 - whoever awaits it knows what to do
+            except BaseException as raised:  # noqa: BLE001 - the awaiting call decides
                 error = raised
             # After the loop is closed nobody waits for the result.
             with suppress(RuntimeError):

@@ -5,7 +5,7 @@ topological order. An operator hands results on with ``emit`` before it returns,
 thread; nothing may block except a user's function.
 
 An operator that waits for calls into services keeps rows meanwhile: it is ``holding``. Watermarks queue after these
-rows, ``watermark_behind`` returns the one that has been let through, and ``collect`` emits what is done. The host
+rows, ``watermark_after`` returns the one that has been let through, and ``collect`` emits what is done. The host
 commits, and ends, only when no operator holds anything, so these rows are in no checkpoint.
 """
 
@@ -89,7 +89,7 @@ class Operator:
         """When (wall clock) ``on_time`` is to be called; None: never."""
         return None
 
-    def watermark_behind(self, watermark: int) -> int:
+    def watermark_after(self, watermark: int) -> int:
         """The watermark for the operators after it, if ``watermark`` has reached this one."""
         return max(NEVER, watermark - self.delay_ms)
 

@@ -1,1 +1,1 @@
-"""Tables as one task has them: filled, looked up, remote, expired, and asked from outside."""
+"""The tables of a task: filled, looked up, remote, expired, and queried from outside."""

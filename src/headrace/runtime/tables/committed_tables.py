@@ -98,7 +98,9 @@ class CommittedTables:
         if known is None:
             raise UsageError(f"there is no table {table!r} here", hint=f"there is: {', '.join(self._tables) or 'none'}")
         if known.kind == "remote":
-            raise UsageError(f"table {table!r} is remote: its task has none of its rows", hint="ask whoever keeps them")
+            raise UsageError(
+                f"table {table!r} is remote: its task has none of its rows", hint="query the system that keeps them"
+            )
         if at_ms is not None and known.versions_ms is None:
             raise UsageError(
                 f"table {table!r} has no versions: its rows are as they are now", hint="ask without a time"

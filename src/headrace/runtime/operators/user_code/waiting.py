@@ -70,7 +70,7 @@ class WaitingOperator(Operator, Generic[Result]):
             self._passed = watermark
 
     @override
-    def watermark_behind(self, watermark: int) -> int:
+    def watermark_after(self, watermark: int) -> int:
         return self._passed
 
     @override
