@@ -33,7 +33,7 @@ def main() -> int:
                 {
                     "member": "member-" + pl.Series(random.zipf(1.3, due) % MEMBERS).cast(pl.String),
                     "url": urls,
-                    "ts": now - random.integers(0, 500, due),
+                    "ts": pl.Series(now - random.integers(0, 500, due)).cast(pl.Datetime("ms")),
                 }
             )
             writer.write(rows)

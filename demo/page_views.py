@@ -1,7 +1,7 @@
 """The demo: page views counted per member and ten seconds, live, in two stages on local Spark.
 
-A generator in another process writes page views for about 20 seconds; the app counts them behind a shuffle by member; a
-progress line shows how it goes; at the end stands a table of the results, checked against the generator's own count.
+A generator in another process writes page views for about 20 seconds, and the app counts them after a shuffle by
+member. A line shows its progress; at the end comes a table of the results, checked against the generator's own count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def build(home: str) -> hr.App:
     app = hr.App("page-views-demo", home=home)
     views = app.input(
         "page-views",
-        schema={"member": pl.String, "url": pl.String, "ts": pl.Int64},
+        schema={"member": pl.String, "url": pl.String, "ts": pl.Datetime("ms")},
         event_time="ts",
         lateness="1s",
     )
@@ -35,7 +35,7 @@ def build(home: str) -> hr.App:
         views.filter(pl.col("url") != "/health")
         .partition_by("member", id="by-member", partitions=4)
         .window(hr.tumbling("10s"), key="member", id="per-10s")
-        .agg(views=hr.count())
+        .agg(views=pl.len())
         .send_to(app.output("views-per-member", partitions=4))
     )
     return app
@@ -69,7 +69,10 @@ def main() -> int:
     generator: subprocess.Popen[str] | None = None
     try:
         hr.streams.create_stream(
-            "page-views", partitions=4, home=home, schema={"member": pl.String, "url": pl.String, "ts": pl.Int64}
+            "page-views",
+            partitions=4,
+            home=home,
+            schema={"member": pl.String, "url": pl.String, "ts": pl.Datetime("ms")},
         )
         command = [sys.executable, str(GENERATOR), home, str(options.seconds), str(options.rate)]
         generator = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
-"""1. Hello: declare an app that keeps slow requests, run it in this process, read what came out.
+"""1. Hello: declare an app that keeps slow requests, run it in this process, and read its results.
 
-Declaring runs nothing; ``run`` does. The input is sealed, so it has an end, and so has the app.
+Declaring runs nothing; ``run`` does. The input is sealed, so it ends, and so does the app.
 
 It prints::
 

@@ -1,7 +1,7 @@
-"""2. Own functions: rows as dataclasses, one row in and one, none or many out.
+"""2. Functions of your own: rows are dataclasses; one row in, and one, none or many out.
 
-A dataclass is a schema. A function gets instances of it; the dataclass that it is annotated to return tells
-Headrace the new columns. Functions are called once a row: expressions are faster where they can say it.
+A dataclass is a schema. A function gets instances of it, and the dataclass that it is annotated to return gives the new
+columns. Functions are called for each row; expressions are faster where they can do the job.
 
 It prints::
 

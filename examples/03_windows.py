@@ -1,27 +1,28 @@
 """3. Windows: aggregates per key and ten seconds of event time.
 
-Event time is a column of the message, here milliseconds. Messages may come up to ``lateness`` after later ones;
-what comes later still is left out and counted. The order of arrival doesn't change the results.
+Event time is a column of the message. A message may come up to ``lateness`` later than newer ones; one that comes
+even later is dropped and counted. The order of arrival doesn't change the results.
 
 It prints::
 
-    ann      0 -  10000  views 2  longest 80
-    bob      0 -  10000  views 1  longest 30
-    ann  10000 -  20000  views 1  longest 10
+    ann  12:00:00 - 12:00:10  views 2  longest 80
+    bob  12:00:00 - 12:00:10  views 1  longest 30
+    ann  12:00:10 - 12:00:20  views 1  longest 10
 """
 
+from datetime import datetime
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-SCHEMA = {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}
+SCHEMA = {"member": pl.String, "ms": pl.Int64, "ts": pl.Datetime("ms")}
 VIEWS = [
-    {"member": "ann", "ms": 50, "ts": 1_000},
-    {"member": "ann", "ms": 10, "ts": 12_000},
-    {"member": "bob", "ms": 30, "ts": 9_000},  # three seconds late, which is allowed
-    {"member": "ann", "ms": 80, "ts": 9_500},
+    {"member": "ann", "ms": 50, "ts": datetime(2026, 1, 1, 12, 0, 1)},
+    {"member": "ann", "ms": 10, "ts": datetime(2026, 1, 1, 12, 0, 12)},
+    {"member": "bob", "ms": 30, "ts": datetime(2026, 1, 1, 12, 0, 9)},  # three seconds late, which is allowed
+    {"member": "ann", "ms": 80, "ts": datetime(2026, 1, 1, 12, 0, 9)},
 ]
 
 with TemporaryDirectory() as home:
@@ -32,11 +33,10 @@ with TemporaryDirectory() as home:
 
     app = hr.App("windows", home=home)
     views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
-    views.window(hr.tumbling("10s"), key="member", id="per-10s").agg(
-        views=hr.count(), longest=hr.aggregates.max("ms")
-    ).send_to(app.output("views-per-member"))
+    windows = views.window(hr.tumbling("10s"), key="member", id="per-10s")
+    windows.agg(views=pl.len(), longest=pl.col("ms").max()).send_to(app.output("views-per-member"))
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("views-per-member", home=home).sort("window_start", "member").to_dicts():
-        bounds = f"{row['window_start']:6} - {row['window_end']:6}"
-        print(f"{row['member']} {bounds}  views {row['views']}  longest {row['longest']}")
+        bounds = f"{row['window_start']:%H:%M:%S} - {row['window_end']:%H:%M:%S}"
+        print(f"{row['member']}  {bounds}  views {row['views']}  longest {row['longest']}")

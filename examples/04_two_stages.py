@@ -1,7 +1,7 @@
 """4. Two stages: bring the messages of one key together before counting them.
 
-The input has three partitions, and each member's views lie in all of them. ``partition_by`` writes each message to
-the partition of its key in a durable stream between two stages; behind it one task sees all views of a member.
+The input has three partitions, and each member's views are in all of them. ``partition_by`` writes each message to the
+partition of its key in a durable stream between two stages. After it, one task sees all views of a member.
 
 It prints::
 
@@ -11,19 +11,21 @@ It prints::
     cid 30
 """
 
+from datetime import datetime
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-SCHEMA = {"member": pl.String, "ts": pl.Int64}
+SCHEMA = {"member": pl.String, "ts": pl.Datetime("ms")}
 
 with TemporaryDirectory() as home:
     hr.streams.create_stream("views", partitions=3, schema=SCHEMA, home=home)
     with hr.streams.StreamWriter("views", home=home) as writer:
         for second in range(30):  # each write goes to the next partition
-            writer.write([{"member": member, "ts": second * 1000} for member in ("ann", "bob", "cid")])
+            ts = datetime(2026, 1, 1, 12, 0, second)
+            writer.write([{"member": member, "ts": ts} for member in ("ann", "bob", "cid")])
         writer.seal()
 
     app = hr.App("two-stages", home=home)
@@ -31,7 +33,7 @@ with TemporaryDirectory() as home:
     counts = (
         views.partition_by("member", id="by-member", partitions=2)
         .window(hr.tumbling("1m"), key="member", id="per-minute")
-        .agg(views=hr.count())
+        .agg(views=pl.len())
     )
     counts.send_to(app.output("views-per-member"))
 

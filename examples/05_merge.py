@@ -1,33 +1,31 @@
-"""5. Merge: flows of one shape become one flow.
+"""5. Merge: flows with the same columns become one flow.
 
-Two inputs with different columns are brought to the same ones by ``select``, then merged. A window behind a merge
-waits for the slower of the two.
+Two inputs with different columns get the same ones by ``select``, and are then merged. A window after a merge waits for
+the slower of the two.
 
 It prints::
 
-    phone    0  2
-    web      0  1
-    web   1000  1
+    phone  12:00:00  2
+    web    12:00:00  1
+    web    12:00:01  1
 """
 
+from datetime import datetime
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-WEB = {"url": pl.String, "ts": pl.Int64}
-PHONE = {"screen": pl.String, "ts": pl.Int64, "battery": pl.Float64}
+WEB = {"url": pl.String, "ts": pl.Datetime("ms")}
+PHONE = {"screen": pl.String, "ts": pl.Datetime("ms"), "battery": pl.Float64}
+
+NOON = datetime(2026, 1, 1, 12)
+ON_WEB = [{"url": "/", "ts": NOON}, {"url": "/cart", "ts": NOON.replace(second=1)}]
+ON_PHONES = [{"screen": "home", "ts": NOON, "battery": 0.5}, {"screen": "cart", "ts": NOON, "battery": 0.4}]
 
 with TemporaryDirectory() as home:
-    for name, schema, rows in (
-        ("web", WEB, [{"url": "/", "ts": 100}, {"url": "/cart", "ts": 1_100}]),
-        (
-            "phone",
-            PHONE,
-            [{"screen": "home", "ts": 200, "battery": 0.5}, {"screen": "cart", "ts": 900, "battery": 0.4}],
-        ),
-    ):
+    for name, schema, rows in (("web", WEB, ON_WEB), ("phone", PHONE, ON_PHONES)):
         hr.streams.create_stream(name, partitions=1, schema=schema, home=home)
         with hr.streams.StreamWriter(name, home=home) as writer:
             writer.write(rows)
@@ -39,10 +37,10 @@ with TemporaryDirectory() as home:
     (
         web.merge(phone)
         .window(hr.tumbling("1s"), key="device", id="per-second")
-        .agg(views=hr.count())
+        .agg(views=pl.len())
         .send_to(app.output("views-per-device"))
     )
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("views-per-device", home=home).sort("device", "window_start").to_dicts():
-        print(f"{row['device']:5} {row['window_start']:4}  {row['views']}")
+        print(f"{row['device']:5}  {row['window_start']:%H:%M:%S}  {row['views']}")

@@ -1,7 +1,7 @@
-"""7. Bad input: what becomes of a message that doesn't fit is for its input to say.
+"""7. Bad input: the input says what becomes of a message that doesn't fit its schema.
 
-``fail`` (the default) stops the app, ``skip`` leaves the message out and counts it, ``dead_letter`` puts it aside with
-the reason, in a stream like any other.
+``fail`` (the default) stops the app, ``skip`` drops the message and counts it, and ``dead_letter`` writes it with the
+reason to an output.
 
 It prints::
 
@@ -23,7 +23,7 @@ SCHEMA = {"room": pl.String, "celsius": pl.Int64}
 
 def run(policy: str, home: str) -> list[int]:
     app = hr.App(f"rooms-{policy}", home=home)
-    letters = "unreadable" if policy == "dead_letter" else None
+    letters = app.output("unreadable") if policy == "dead_letter" else None
     rooms = app.input("temperatures", SCHEMA, on_error=policy, dead_letter=letters)
     rooms.send_to(app.output(f"measured-{policy}"))
     app.run(local=True, progress=False)
@@ -31,7 +31,7 @@ def run(policy: str, home: str) -> list[int]:
 
 
 with TemporaryDirectory() as home:
-    hr.streams.create_stream("temperatures", partitions=1, home=home)  # without columns it takes anything
+    hr.streams.create_stream("temperatures", partitions=1, home=home)  # without columns it takes any rows
     with hr.streams.StreamWriter("temperatures", home=home) as writer:
         writer.write([{"room": "hall", "celsius": 20}])
         writer.write([{"room": "bath", "celsius": "warm"}])
@@ -46,5 +46,5 @@ with TemporaryDirectory() as home:
     print("skip:       ", run("skip", home))
     print("dead_letter:", run("dead_letter", home))
     for letter in hr.streams.read_stream("unreadable", home=home).to_dicts():
-        row = pl.read_ipc_stream(letter["raw"])  # the rows as they came; bytes that are no rows stay bytes
+        row = pl.read_ipc_stream(letter["raw"])  # the rows as they came
         print(f"  {row['room'][0]:5} {row['celsius'][0]}: {letter['reason'].split(': ', 1)[1]}")

@@ -4,10 +4,11 @@ Files end, so an app over files ends by itself. An output folder gets new files 
 
 It prints::
 
-    {'member': 'ann', 'window_start': 0, 'window_end': 60000, 'bytes': 300}
-    {'member': 'bob', 'window_start': 0, 'window_end': 60000, 'bytes': 50}
+    {'member': 'ann', 'window_start': '2026-01-01 12:00:00', 'bytes': 300}
+    {'member': 'bob', 'window_start': '2026-01-01 12:00:00', 'bytes': 50}
 """
 
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,23 +16,23 @@ import polars as pl
 
 import headrace as hr
 
+SCHEMA = {"member": pl.String, "bytes": pl.Int64, "ts": pl.Datetime("ms")}
+NOON = datetime(2026, 1, 1, 12)
+
 with TemporaryDirectory() as folder:
     data, report = Path(folder, "downloads"), Path(folder, "report")
     data.mkdir()
-    pl.DataFrame({"member": ["ann", "bob"], "bytes": [100, 50], "ts": [1_000, 2_000]}).write_parquet(data / "1.parquet")
-    pl.DataFrame({"member": ["ann"], "bytes": [200], "ts": [3_000]}).write_parquet(data / "2.parquet")
+    pl.DataFrame([("ann", 100, NOON), ("bob", 50, NOON)], SCHEMA, orient="row").write_parquet(data / "1.parquet")
+    pl.DataFrame([("ann", 200, NOON.replace(second=3))], SCHEMA, orient="row").write_parquet(data / "2.parquet")
 
     app = hr.App("report", home=f"{folder}/home")
-    downloads = app.input(
-        "downloads",
-        {"member": pl.String, "bytes": pl.Int64, "ts": pl.Int64},
-        event_time="ts",
-        system=hr.io.files(data / "*.parquet", partitions=2),
-    )
+    files = hr.io.files(data / "*.parquet", partitions=2)
+    downloads = app.input("downloads", SCHEMA, event_time="ts", system=files)
     (
         downloads.partition_by("member", id="by-member")
         .window(hr.tumbling("1m"), key="member", id="per-minute")
-        .agg(bytes=hr.sum("bytes"))
+        .agg(pl.col("bytes").sum())
+        .drop("window_end")
         .send_to(app.output("report", system=hr.io.files(report, format="jsonl")))
     )
     app.run(local=True, progress=False)

@@ -1,7 +1,7 @@
 """9. Split deployment: each stage as a program of its own, over the stream between them.
 
-Both programs declare the whole app and run one stage of it. They may start in any order, on either side of a deploy,
-and one may be stopped and started again while the other goes on.
+Both programs declare the whole app and run one stage of it. They may start in any order, and one may be stopped and
+started again while the other continues.
 
 It prints::
 
@@ -12,13 +12,15 @@ It prints::
 
 import subprocess
 import sys
+from datetime import datetime
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-SCHEMA = {"member": pl.String, "ts": pl.Int64}
+SCHEMA = {"member": pl.String, "ts": pl.Datetime("ms")}
+NOON = datetime(2026, 1, 1, 12)
 
 
 def declare(home: str) -> hr.App:
@@ -27,7 +29,7 @@ def declare(home: str) -> hr.App:
     counts = (
         views.partition_by("member", id="by-member")
         .window(hr.tumbling("1m"), key="member", id="per-minute")
-        .agg(views=hr.count())
+        .agg(views=pl.len())
     )
     counts.send_to(app.output("views-per-member"))
     return app
@@ -40,8 +42,8 @@ def main() -> None:
         programs = {stage: subprocess.Popen([sys.executable, __file__, home, stage]) for stage in stages}
 
         with hr.streams.StreamWriter("views", home=home) as writer:
-            writer.write([{"member": "ann", "ts": 1_000}, {"member": "bob", "ts": 2_000}])
-            writer.write([{"member": "ann", "ts": 3_000}])
+            writer.write([{"member": "ann", "ts": NOON}, {"member": "bob", "ts": NOON}])
+            writer.write([{"member": "ann", "ts": NOON.replace(second=3)}])
             writer.seal()
 
         for stage, program in programs.items():

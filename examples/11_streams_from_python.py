@@ -1,16 +1,16 @@
-"""11. Streams from Python: create, write with a key, read, seal, and what the errors say.
+"""11. Streams from Python: create, write with a key, read and seal them; some errors.
 
-For generators, notebooks and tests; no app is needed. The command line does the same: ``headrace stream --help``.
+For generators, notebooks and tests; no app is needed. The command line can do the same: ``headrace stream --help``.
 
 It prints::
 
     wrote 4 rows to partitions [0, 1]
     read 4 rows
     read 4 rows in a batch
-    since then came [[('bob', 4.0)]]
-    DataError: nothing of a batch is written when a row of it doesn't fit
+    new rows: [[('bob', 4.0)]]
+    DataError: if one row doesn't fit, none of its batch is written
     StreamNotFoundError: did you mean orders?
-    StreamSealedError: a sealed stream takes no more
+    StreamSealedError: nothing can be written to a sealed stream
 """
 
 from tempfile import TemporaryDirectory
@@ -29,17 +29,17 @@ with TemporaryDirectory() as home:
         reader = hr.streams.StreamReader("orders", home=home)
         for batch in reader:
             print("read", batch.height, "rows in a batch")
-        position = reader.position()  # a text, to be kept with the results
+        position = reader.position()  # a text, to be stored with the results
 
         writer.write([{"member": "bob", "euros": 4.0}])
         later = hr.streams.StreamReader("orders", from_position=position, home=home)
-        print("since then came", [batch.rows() for batch in later])
+        print("new rows:", [batch.rows() for batch in later])
 
         try:
             writer.write([{"member": "ann", "euros": 3.0}, {"member": "bob", "euros": "three"}])
         except hr.errors.DataError:
             assert hr.streams.read_stream("orders", home=home).height == 5
-            print("DataError: nothing of a batch is written when a row of it doesn't fit")
+            print("DataError: if one row doesn't fit, none of its batch is written")
 
         try:
             hr.streams.read_stream("order", home=home)
@@ -50,4 +50,4 @@ with TemporaryDirectory() as home:
         try:
             writer.write([{"member": "ann", "euros": 1.0}])
         except hr.errors.HeadraceError as error:
-            print(f"{type(error).__name__}: a sealed stream takes no more")
+            print(f"{type(error).__name__}: nothing can be written to a sealed stream")

@@ -1,4 +1,4 @@
-"""12. The plan: what will run, before it runs. The same as ``headrace plan``, as data.
+"""12. The plan: what will run, as data. ``print(app.explain())`` shows it as text, as ``headrace plan`` does.
 
 It prints::
 
@@ -16,7 +16,7 @@ import polars as pl
 
 import headrace as hr
 
-SCHEMA = {"member": pl.String, "euros": pl.Float64, "ts": pl.Int64}
+SCHEMA = {"member": pl.String, "euros": pl.Float64, "ts": pl.Datetime("ms")}
 
 
 def declare(home: str, source: str) -> hr.App:
@@ -26,7 +26,7 @@ def declare(home: str, source: str) -> hr.App:
         orders.filter(pl.col("euros") > 0)
         .partition_by("member", id="by-member")
         .window(hr.tumbling("1d"), key="member", id="per-day")
-        .agg(euros=hr.sum("euros"))
+        .agg(pl.col("euros").sum())
         .send_to(app.output("totals"))
     )
     return app

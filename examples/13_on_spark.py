@@ -1,7 +1,7 @@
 """13. On Spark: the same app in two containers on local Spark, fed while it runs.
 
-``master`` is the only difference; on a cluster it is what spark-submit says. Each container is one long-running Spark
-task. Functions travel to them as Spark's own do.
+Only ``master`` differs; on a cluster spark-submit sets it. Each container is one long-running Spark task. Functions are
+shipped to containers as Spark ships its own.
 
 It prints::
 
@@ -9,13 +9,15 @@ It prints::
 """
 
 import threading
+from datetime import datetime, timedelta
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-SCHEMA = {"member": pl.String, "ts": pl.Int64}
+SCHEMA = {"member": pl.String, "ts": pl.Datetime("ms")}
+NOON = datetime(2026, 1, 1, 12)
 BATCHES, ROWS = 20, 1_000
 
 
@@ -25,7 +27,7 @@ def declare(home: str) -> hr.App:
     (
         views.partition_by("member", id="by-member")
         .window(hr.tumbling("10s"), key="member", id="per-10s")
-        .agg(views=hr.count())
+        .agg(views=pl.len())
         .send_to(app.output("views-per-member"))
     )
     return app
@@ -35,7 +37,8 @@ def feed(home: str) -> None:
     with hr.streams.StreamWriter("views", home=home) as writer:
         for batch in range(BATCHES):
             members = [f"member-{n % 100}" for n in range(ROWS)]
-            writer.write(pl.DataFrame({"member": members, "ts": [batch * 1_000 + n for n in range(ROWS)]}))
+            times = [NOON + timedelta(seconds=batch, milliseconds=n) for n in range(ROWS)]
+            writer.write(pl.DataFrame({"member": members, "ts": times}, SCHEMA))
         writer.seal()
 
 

@@ -1,7 +1,7 @@
 """14. Joins: messages of two streams with one key, within a bound of event time.
 
 Each view is paired with the member's orders up to ten minutes later. Both sides are partitioned by the key, so that
-what belongs together meets in one task; what can't find a partner any more is forgotten.
+messages of one member meet in one task. Messages that can't find a partner any more are deleted.
 
 It prints::
 
@@ -9,27 +9,30 @@ It prints::
     bob saw /desk, and paid 90.0
 """
 
+from datetime import datetime, timedelta
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-VIEWS = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
-ORDERS = {"member": pl.String, "euros": pl.Float64, "at": pl.Int64}
-MINUTE = 60_000
+VIEWS = {"member": pl.String, "url": pl.String, "ts": pl.Datetime("ms")}
+ORDERS = {"member": pl.String, "euros": pl.Float64, "at": pl.Datetime("ms")}
+
+
+def at(minute: int) -> datetime:
+    return datetime(2026, 1, 1, 12) + timedelta(minutes=minute)
+
 
 with TemporaryDirectory() as home:
     hr.streams.create_stream("views", partitions=2, schema=VIEWS, home=home)
     with hr.streams.StreamWriter("views", home=home) as writer:
-        writer.write([{"member": "ann", "url": "/lamp", "ts": 0}, {"member": "bob", "url": "/desk", "ts": 5 * MINUTE}])
+        writer.write([{"member": "ann", "url": "/lamp", "ts": at(0)}, {"member": "bob", "url": "/desk", "ts": at(5)}])
         writer.seal()
     hr.streams.create_stream("orders", partitions=2, schema=ORDERS, home=home)
     with hr.streams.StreamWriter("orders", home=home) as writer:
-        writer.write(
-            [{"member": "ann", "euros": 20.0, "at": MINUTE}, {"member": "ann", "euros": 3.0, "at": 30 * MINUTE}]
-        )
-        writer.write([{"member": "bob", "euros": 90.0, "at": 14 * MINUTE}])
+        writer.write([{"member": "ann", "euros": 20.0, "at": at(1)}, {"member": "ann", "euros": 3.0, "at": at(30)}])
+        writer.write([{"member": "bob", "euros": 90.0, "at": at(14)}])
         writer.seal()
 
     app = hr.App("view-to-order", home=home)

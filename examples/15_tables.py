@@ -1,13 +1,13 @@
-"""15. Tables: look each message's key up in what is known of it.
+"""15. Tables: look up each message's key.
 
 A side input keeps the table of members up to date. It is read to its end before the first view is processed, so no view
-comes too early. Both are partitioned by the member: each task has its part of the table.
+comes too early. Both are partitioned by the member, so each task has its own part of the table.
 
 It prints::
 
     ann saw /lamp, from AT
     bob saw /desk, from DE
-    eve saw /sofa, from nobody knows where
+    eve saw /sofa, from an unknown country
 """
 
 from tempfile import TemporaryDirectory
@@ -33,7 +33,7 @@ with TemporaryDirectory() as home:
     app = hr.App("located-views", home=home)
     members = app.table("members-now", key="member", side_inputs=app.input("members", MEMBERS))
     app.input("views", VIEWS).join(members, how="left").send_to(app.output("located"))
-    app.run(local=True, progress=False)  # it ends with the views; the members may go on
+    app.run(local=True, progress=False)  # it ends with the views, though the members haven't ended
 
     for row in hr.streams.read_stream("located", home=home).sort("member").to_dicts():
-        print(f"{row['member']} saw {row['url']}, from {row['country'] or 'nobody knows where'}")
+        print(f"{row['member']} saw {row['url']}, from {row['country'] or 'an unknown country'}")

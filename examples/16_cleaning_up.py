@@ -1,7 +1,7 @@
-"""16. Clean up a stream: leave repetitions out, deal the rest out, and write an operator of your own.
+"""16. Clean up a stream: drop repetitions, split the rest, and write an operator of your own.
 
-A shop's app sends each order again until it hears back. One of each is kept; large orders go their own way, and a
-tenth of all members, with all their orders, is kept aside for a test.
+A shop's app sends each order again until it gets an answer. One of each is kept; large orders go to a stream of their
+own, and a tenth of all members, with all their orders, goes to a stream for tests.
 
 It prints::
 
@@ -9,28 +9,33 @@ It prints::
     large: [(3, 900.0)]
     small: [(1, 20.0), (2, 35.0), (4, 5.0)]
     net: [(1, 16.0), (2, 28.0), (4, 4.0)]
-    everybody is sampled, or not at all: True
+    all orders of a member are sampled, or none: True
 """
 
+from datetime import datetime, timedelta
 from tempfile import TemporaryDirectory
 
 import polars as pl
 
 import headrace as hr
 
-ORDERS = {"order": pl.Int64, "member": pl.String, "euros": pl.Float64, "at": pl.Int64}
+ORDERS = {"order": pl.Int64, "member": pl.String, "euros": pl.Float64, "at": pl.Datetime("ms")}
+NOON = datetime(2026, 1, 1, 12)
 SENT = [
-    {"order": 1, "member": "ann", "euros": 20.0, "at": 1_000},
-    {"order": 2, "member": "bob", "euros": 35.0, "at": 2_000},
-    {"order": 1, "member": "ann", "euros": 20.0, "at": 3_000},
-    {"order": 3, "member": "cem", "euros": 900.0, "at": 4_000},
-    {"order": 3, "member": "cem", "euros": 900.0, "at": 9_000},
-    {"order": 4, "member": "ann", "euros": 5.0, "at": 9_500},
+    {"order": order, "member": member, "euros": euros, "at": NOON + timedelta(seconds=second)}
+    for order, member, euros, second in (
+        (1, "ann", 20.0, 1),
+        (2, "bob", 35.0, 2),
+        (1, "ann", 20.0, 3),
+        (3, "cem", 900.0, 4),
+        (3, "cem", 900.0, 9),
+        (4, "ann", 5.0, 10),
+    )
 ]
 
 
 def without_tax(stream: hr.Stream, percent: int) -> hr.Stream:
-    """An operator of one's own: a function from a stream to a stream."""
+    """An operator of your own: a function from a stream to a stream."""
     return stream.with_columns((pl.col("euros") / (1 + percent / 100)).round(2)).select("order", "euros")
 
 
@@ -56,4 +61,4 @@ with TemporaryDirectory() as home:
     print(f"small: {small.rows()}")
     print(f"net: {hr.streams.read_stream('net', home=home).sort('order').rows()}")
     sampled = hr.streams.read_stream("for-a-test", home=home).group_by("member").len().rows()
-    print(f"everybody is sampled, or not at all: {set(sampled) <= {('ann', 2), ('bob', 1), ('cem', 1)}}")
+    print(f"all orders of a member are sampled, or none: {set(sampled) <= {('ann', 2), ('bob', 1), ('cem', 1)}}")

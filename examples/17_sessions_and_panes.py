@@ -1,7 +1,8 @@
-"""17. Sessions and panes: visits that end after ten seconds of silence, counts that speak before their minute is over.
+"""17. Sessions and panes: visits that end after ten idle seconds, and counts with results before their minute is over.
 
-A session is as long as its messages; one that comes out of order joins what it belongs to. Triggers let a window speak
-early; messages that come after its end, within ``allowed_lateness``, correct it; what comes later goes to an output.
+A session lasts from its first message to its last, plus the gap; a message out of order may join two sessions. Triggers
+add early results. Messages that come after a window's end, within ``allowed_lateness``, correct it; those that come
+even later go to an output.
 
 It prints::
 
@@ -17,20 +18,23 @@ It prints::
     too late: /very-late
 """
 
+from datetime import datetime, timedelta
+
 import polars as pl
 
 import headrace as hr
 
-SCHEMA = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
-VISITS = [(1, "/"), (12, "/cart"), (8, "/item"), (40, "/bye")]  # without /item, which is late, there were three
+SCHEMA = {"member": pl.String, "url": pl.String, "ts": pl.Datetime("ms")}
+NOON = datetime(2026, 1, 1, 12)
+VISITS = [(1, "/"), (12, "/cart"), (8, "/item"), (40, "/bye")]  # without /item, which comes late, there would be three
 MINUTES = [(1, "/"), (8, "/item"), (12, "/cart"), (40, "/bye"), (65, "/"), (30, "/late"), (95, "/"), (31, "/very-late")]
 
 
 def visits() -> hr.App:
     app = hr.App("visits")
     views = app.input("views", SCHEMA, event_time="ts", lateness="5s")
-    pages = {"pages": hr.count(), "first": hr.aggregates.first("url")}
-    views.window(hr.session("10s"), key="member", id="visits").agg(**pages).send_to(app.output("out"))
+    sessions = views.window(hr.session("10s"), key="member", id="visits")
+    sessions.agg(pages=pl.len(), first=hr.aggregates.first("url")).send_to(app.output("out"))
     return app
 
 
@@ -44,12 +48,12 @@ def per_minute() -> hr.App:
         early=hr.triggers.after(2),
         allowed_lateness="30s",
         late_to=app.output("too-late"),
-    ).agg(views=hr.count()).send_to(app.output("out"))
+    ).agg(views=pl.len()).send_to(app.output("out"))
     return app
 
 
 def message(second: int, url: str) -> dict[str, object]:
-    return {"member": "ann", "url": url, "ts": second * 1000}
+    return {"member": "ann", "url": url, "ts": NOON + timedelta(seconds=second)}
 
 
 with visits().test() as t:
@@ -58,7 +62,7 @@ with visits().test() as t:
     t.end()
     print("visits")
     for row in t.read("out").to_dicts():
-        start, end = row["window_start"] // 1000, row["window_end"] // 1000
+        start, end = ((row[bound] - NOON).seconds for bound in ("window_start", "window_end"))
         print(f"  {start:2} - {end}  {row['pages']} pages, first {row['first']}")
 
 with per_minute().test() as t:
@@ -67,5 +71,5 @@ with per_minute().test() as t:
     t.end()
     print("views per minute")
     for row in t.read("out").to_dicts():
-        print(f"  {row['window_start'] // 1000:2}  {row['pane']:7}  {row['views']}")
+        print(f"  {(row['window_start'] - NOON).seconds:2}  {row['pane']:7}  {row['views']}")
     print("too late:", *t.read("too-late")["url"])

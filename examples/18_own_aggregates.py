@@ -1,7 +1,8 @@
-"""18. Aggregates: what is built in, and functions of your own.
+"""18. Aggregates: Polars' own, Headrace's, and functions of your own.
 
-Built-in aggregates are columnar. ``fold`` calls a function once a message, in the order of arrival; what it makes is
-kept over restarts, so it has a type. Here the last three requests of each server are looked at with each new one.
+Polars' and Headrace's aggregates are columnar. ``fold`` calls a function for each message, in the order of arrival. Its
+result is stored over restarts, so it needs a dtype. Here each new request gives a result over the last three requests
+of its server.
 
 It prints::
 
@@ -41,7 +42,7 @@ with TemporaryDirectory() as home:
 
     app = hr.App("requests", home=home)
     app.input("requests", SCHEMA).window(hr.windows.count(3, every=1), key="server", id="last-three").agg(
-        requests=hr.count(),
+        requests=pl.len(),
         slowest=hr.aggregates.top_k("url", 2, by="ms"),
         errors=hr.aggregates.fold(0, errors_in_a_row, dtype=pl.Int64),
     ).send_to(app.output("looked-at"))

@@ -1,7 +1,7 @@
-"""19. Asynchronous calls: a service is asked for each view, many at once, and results keep their order.
+"""19. Asynchronous calls: a service is called for each view, many calls at once, and results keep their order.
 
-The service answers late, and in any order; when it fails, it is asked again. A view for which it fails three times
-becomes a letter. Results count once, calls may be made more than once.
+The service answers late, and in any order. A call that fails is repeated; a view whose call fails three times becomes a
+dead letter. Results count once, but calls may be made more than once.
 
 It prints::
 
@@ -25,7 +25,7 @@ VIEWS = [("ann", "/"), ("bob", "/cart"), ("eve", "/"), ("ann", "/item"), ("cleo"
 
 
 class Service:
-    """Stands for a client of yours: slow for some, and down for a moment."""
+    """Stands for a client of yours: slow for some members, and down for a moment."""
 
     def __init__(self) -> None:
         self.down = True

@@ -1,7 +1,7 @@
-"""20. Remote tables: views are joined with members in a database, and visits are counted into another table of it.
+"""20. Remote tables: views are joined with members in a database, and visits are counted in another table of it.
 
-The database here is SQLite; PostgreSQL is one URL away. What is read is cached for a minute; what is written is there
-exactly once, because the database keeps how far each task is in the transaction that writes.
+The database here is SQLite; for PostgreSQL, change the URL. Rows that are read are cached for a minute. Rows are
+written exactly once, because the transaction that writes them also stores each task's progress.
 
 It prints::
 
@@ -13,6 +13,7 @@ It prints::
 
 import sqlite3
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -48,18 +49,18 @@ visits = app.table(
     schema={"member": pl.String, "visits": pl.Int64},
     remote=hr.tables.sql_table(url, "visits"),
 )
-views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
+views = app.input("views", {"member": pl.String, "ts": pl.Datetime("ms")}, event_time="ts")
 views.join(members, how="left").send_to(app.output("located"))
 (
     views.window(hr.tumbling("1d"), key="member", id="visits-per-day")
-    .agg(visits=hr.count())
+    .agg(visits=pl.len())
     .select("member", "visits")
     .send_to(visits)
 )
 
 
-def view(member: str, ts: int) -> dict:
-    return {"member": member, "ts": ts}
+def view(member: str, second: int) -> dict:
+    return {"member": member, "ts": datetime(2026, 1, 1, 12, 0, second)}
 
 
 def shown(rows: pl.DataFrame) -> str:
@@ -70,7 +71,7 @@ with app.test() as t:
     t.feed("views", [view("ann", 1), view("bob", 2), view("eve", 3)])
     print("located:", shown(t.read("located")))
     run("INSERT INTO members VALUES ('eve', 'DE')")
-    t.advance(60_000)  # what was cached is over, also that there was no eve
+    t.advance(60_000)  # the cache expires, also that there was no eve
     t.feed("views", [view("eve", 4)])
     print("later:  ", shown(t.read("located")[3:]))
     t.feed("views", [view("ann", 5), view("eve", 6)])

@@ -1,16 +1,17 @@
-"""21. A low-level task: tell of carts that were filled and left, and stop when told to.
+"""21. A low-level task: report carts that were filled and abandoned, and stop on request.
 
-No window says that nothing happened. A task keeps each member's cart in a store, and sets a timer half an hour of event
-time ahead with each item; paying deletes both. The app is stopped in the middle and started again: carts and timers
-are still there.
+A window can't notice that nothing happened. A task keeps each member's cart in a store, and with each item sets a timer
+half an hour of event time ahead; paying deletes both. The app is stopped in the middle and started again: carts and
+timers are still there.
 
 It prints::
 
     run 1: nobody yet
-    run 2: ann left 2 items worth 7.50 at 00:33
-    run 2: cem left 1 items worth 12.00 at 01:10
+    run 2: ann left 2 items worth 7.50 at 12:33
+    run 2: cem left 1 items worth 12.00 at 13:10
 """
 
+from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -18,15 +19,14 @@ import polars as pl
 
 import headrace as hr
 
-CLICKS = {"member": pl.String, "action": pl.String, "euros": pl.Float64, "ts": pl.Int64}
-MINUTE = 60_000
+CLICKS = {"member": pl.String, "action": pl.String, "euros": pl.Float64, "ts": pl.Datetime("ms")}
 
 
 class AbandonedCarts(hr.tasks.Task):
     carts = hr.tasks.Store(key={"member": pl.String}, value={"items": pl.Int64, "euros": pl.Float64})
 
-    def __init__(self, after_minutes: int) -> None:
-        self.after_ms = after_minutes * MINUTE
+    def __init__(self, after: timedelta) -> None:
+        self.after = after
 
     def process(self, message: dict[str, Any], out: hr.tasks.Out) -> None:
         member = message["member"]
@@ -38,15 +38,16 @@ class AbandonedCarts(hr.tasks.Task):
         else:
             cart = self.carts.get(member) or {"items": 0, "euros": 0.0}
             self.carts.put(member, {"items": cart["items"] + 1, "euros": cart["euros"] + message["euros"]})
-            out.set_timer(member, message["ts"] + self.after_ms)
+            out.set_timer(member, message["ts"] + self.after)
 
     def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
-        out.send("abandoned", {"member": timer.key, "ts": timer.time, **self.carts.get(timer.key)})
+        at = datetime.fromtimestamp(timer.time / 1000, UTC).replace(tzinfo=None)
+        out.send("abandoned", {"member": timer.key, "ts": at, **self.carts.get(timer.key)})
         self.carts.delete(timer.key)
 
 
 def click(member: str, action: str, euros: float, minute: int) -> dict[str, Any]:
-    return {"member": member, "action": action, "euros": euros, "ts": minute * MINUTE}
+    return {"member": member, "action": action, "euros": euros, "ts": datetime(2026, 1, 1, 12, minute)}
 
 
 def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = False) -> None:
@@ -58,9 +59,9 @@ def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = Fa
     app = hr.App("carts", home=home)
     by_member = app.input("clicks", CLICKS, event_time="ts").partition_by("member", id="clicks-by-member")
     flows = app.task(
-        AbandonedCarts(after_minutes=30),
+        AbandonedCarts(after=timedelta(minutes=30)),
         inputs={"clicks": by_member},
-        outputs={"abandoned": {"member": pl.String, "items": pl.Int64, "euros": pl.Float64, "ts": pl.Int64}},
+        outputs={"abandoned": {"member": pl.String, "items": pl.Int64, "euros": pl.Float64, "ts": pl.Datetime("ms")}},
         id="abandoned-carts",
     )
     flows["abandoned"].send_to(app.output("abandoned"))
@@ -68,8 +69,8 @@ def run(number: int, home: str, clicks: list[dict[str, Any]], *, seal: bool = Fa
 
     left = hr.streams.read_stream("abandoned", home=home).sort("ts").to_dicts()
     for cart in left:
-        time = f"{cart['ts'] // MINUTE // 60:02}:{cart['ts'] // MINUTE % 60:02}"
-        print(f"run {number}: {cart['member']} left {cart['items']} items worth {cart['euros']:.2f} at {time}")
+        items = f"{cart['items']} items worth {cart['euros']:.2f}"
+        print(f"run {number}: {cart['member']} left {items} at {cart['ts']:%H:%M}")
     if not left:
         print(f"run {number}: nobody yet")
 

@@ -1,15 +1,15 @@
-"""22. Tables of versions: find the row as it was at the time of each message, and not as it is now.
+"""22. Tables of versions: find the row as it was at the time of each message, not as it is now.
 
-Prices change while orders are on their way. A table with ``versions=`` keeps what was, and each order waits in the
-task's state until the watermark has passed its time: then all prices that count for it have come, in whatever order.
-An article that is given up is a version too. Last, each new price is shown to whoever asked for the article in the
-last hour: that is ``join_latest``, where no time of the messages plays a part.
+Prices change while orders are on their way. A table with ``versions=`` keeps old rows, and each order waits in the
+task's state until the watermark has passed its time: by then all prices that concern it have come, in whatever order. A
+deletion, here of an article that is no longer sold, is a version too. At the end, ``join_latest`` shows each new price
+to members who asked for the article in the last hour; there event time plays no part.
 
 It prints::
 
     order 1 of 10:00:01: lamp for 20.0
     order 2 of 10:00:03: lamp for 15.0
-    order 3 of 10:00:05: lamp, given up
+    order 3 of 10:00:05: lamp, no longer sold
     ann asked for the lamp, which is 15.0 now
 """
 
@@ -59,7 +59,7 @@ with TemporaryDirectory() as home:
     app.run(local=True, progress=False)
 
     for row in hr.streams.read_stream("priced", home=home).sort("order").to_dicts():
-        price = ", given up" if row["euros"] is None else f" for {row['euros']}"
+        price = ", no longer sold" if row["euros"] is None else f" for {row['euros']}"
         print(f"order {row['order']} of {row['ts']:%H:%M:%S}: {row['article']}{price}")
     for row in hr.streams.read_stream("told", home=home).to_dicts():
         print(f"{row['member']} asked for the {row['article']}, which is {row['euros']} now")

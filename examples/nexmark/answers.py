@@ -1,8 +1,9 @@
-"""What the queries of Nexmark should give, computed by Polars from all of the data at once, and in another way.
+"""What the queries of Nexmark should give, computed with Polars from all of the data at once, and in another way.
 
     python examples/nexmark/answers.py q5
 
-compares what query 5 has written with what is right, and says so. The benchmark and the tests compare by it too.
+compares what query 5 has written with the right answer, and prints the outcome. The benchmark and the tests use it,
+too.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""The events of Nexmark: people register, put things up for auction, and bid, as Parquet files.
+"""The events of Nexmark: people register, open auctions, and bid. Written as Parquet files.
 
     python examples/nexmark/generator.py --events 100000 --seed 7 --out nexmark-data
 
-Of 50 events one is a person, three are auctions and 46 are bids. Half of the bids go to one hot auction of the last
-hundred, three quarters of the bids come from one hot bidder of the last hundred people, and three quarters of the
+Of every 50 events, one is a person, three are auctions and 46 are bids. Half of the bids go to one hot auction of the
+last hundred, three quarters of the bids come from one hot bidder of the last hundred people, and three quarters of the
 auctions from one hot seller. Event number n happens at n / rate; it arrives up to ``--disorder`` milliseconds later,
-and the files hold events in the order of arrival. Nobody bids on what isn't there yet, but a bid may arrive before its
-auction. The same seed gives the same events, however many files they are spread over.
+and the files hold events in the order of arrival. Nobody bids on an auction before it is opened, but a bid may arrive
+before its auction. The same seed gives the same events, however many files they are spread over.
 
-What differs from other generators: no event refers to a person or an auction of the future, and an auction lasts ten
-seconds at most. Times are milliseconds since the epoch, prices are cents.
+Unlike in other generators, no event refers to a person or an auction of the future, and an auction lasts ten seconds at
+most. Times are integers, as the benchmark has them: milliseconds since the epoch. Prices are cents.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AUCTIONS = 3
 FIRST_ID = 1000
 CATEGORIES = np.arange(10, 15)
 HOT_EVERY = 100
-"""Of so many people, or auctions, the first is hot until the next so many have come."""
+"""Every hundredth person, or auction, is hot until the next one of these comes."""
 ACTIVE_PEOPLE = 1000
 OPEN_AUCTIONS = 100
 LIFETIME_MAX_MS = 10_000

@@ -1,6 +1,6 @@
-"""Nexmark 0: pass through. Every bid as it came: what it costs to read, carry and write.
+"""Nexmark 0: pass through. Every bid as it came: what reading, carrying and writing cost.
 
-A stream has no order between partitions; within one the bids keep theirs.
+Bids keep their order within a partition; between partitions there is none.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Nexmark 11: user sessions. How many bids does a bidder make before falling silent for ten seconds?
+"""Nexmark 11: user sessions. How many bids does a bidder make before a pause of ten seconds?
 
-A session leaves when the watermark has passed ten seconds after its last bid.
+A session's result is emitted when the watermark is ten seconds past its last bid.
 """
 
 import os
@@ -23,7 +23,7 @@ bids = app.input(
 (
     bids.partition_by("bidder", id="by-bidder")
     .window(hr.session("10s"), key="bidder", id="sessions")
-    .agg(bids=hr.count())
+    .agg(bids=pl.len())
     .send_to(app.output("q11"))
 )
 

@@ -1,6 +1,6 @@
 """Nexmark 2: selection. The bids on every 123rd auction, with their price.
 
-The benchmark also has a form with five given auctions; this is the one that goes on for ever.
+The benchmark also has a form with five given auctions; this is the one without an end.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Nexmark 3: local item suggestion. Who in Oregon, Idaho or California sells something of category 10?
 
-Each such auction leaves once, with its seller, as soon as both have come; it doesn't matter which comes first. The
-benchmark remembers sellers and auctions for ever. Here an auction finds a seller who registered up to a day of event
-time before it, and what can't find a partner any more is forgotten, so that the state has a bound.
+Each such auction is emitted once, with its seller, as soon as both have come, in whatever order. The benchmark keeps
+sellers and auctions forever. Here an auction finds a seller who registered up to a day of event time before it, and
+messages that can't find a partner any more are deleted, so that the state is bounded.
 """
 
 import os

@@ -1,10 +1,10 @@
 """Nexmark 4: the average price of each category, so far, from the winning bids of auctions that have closed.
 
-An auction is won by the highest bid from its beginning until it expires, both included; the reserve is not looked at,
-and an auction without a bid counts for nothing. It closes when the watermark has passed that moment: a window of one
-millisecond of the time at which it expires. Auctions last ten seconds at most, and no auction is remembered longer.
+An auction is won by the highest bid from its beginning until it expires, both included; the reserve is ignored, and so
+is an auction without bids. It closes when the watermark has passed the time at which it expires: that is a window of
+one millisecond of that time. Auctions last ten seconds at most, and none is kept longer.
 
-The running average is told once in ten seconds of event time, and at the end: the last result of a category counts.
+The running average is emitted every ten seconds of event time, and at the end: the last result of a category counts.
 """
 
 import os
@@ -41,12 +41,12 @@ sold = bids.partition_by("auction", id="bids-by-auction").join(
 winning = (
     sold.filter(pl.col("ts") <= pl.col("expires"))
     .window(hr.tumbling("1ms"), key=["auction", "category"], time="expires", id="winning-bids")
-    .agg(price=hr.aggregates.max("price"))
+    .agg(pl.col("price").max())
 )
 (
     winning.partition_by("category", id="by-category")
     .window(hr.windows.global_(), key="category", early=hr.triggers.every("10s"), id="so-far")
-    .agg(auctions=hr.count(), average=hr.aggregates.mean("price"))
+    .agg(auctions=pl.len(), average=pl.col("price").mean())
     .send_to(app.output("q4"))
 )
 

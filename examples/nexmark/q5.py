@@ -1,8 +1,7 @@
-"""Nexmark 5: hot items. Which auctions got the most bids in the last ten seconds, told every two seconds?
+"""Nexmark 5: hot items. Every two seconds: which auctions got the most bids in the last ten seconds?
 
-Windows of ten seconds, a new one every two. All auctions with the highest number of bids are named, ten at most: of
-more than ten the oldest. The benchmark's first definition had windows of an hour, a new one every minute; those of
-later ones are as here.
+Windows of ten seconds, a new one every two. All auctions with the highest number of bids are listed, at most the ten
+oldest. The benchmark's first definition had windows of an hour, a new one every minute; later ones are as here.
 """
 
 import os
@@ -25,7 +24,7 @@ bids = app.input(
 counts = (
     bids.partition_by("auction", id="by-auction")
     .window(hr.hopping("10s", every="2s"), key="auction", id="bids-per-auction")
-    .agg(bids=hr.count())
+    .agg(bids=pl.len())
 )
 # A result's event time is the last millisecond of its window. So two seconds hold the results of one window each.
 most_first_then_oldest = pl.col("bids") * 2**40 - pl.col("auction")
@@ -34,7 +33,7 @@ hottest = (
     .window(hr.tumbling("2s"), key="end", id="hot-items")
     .agg(
         hot=hr.aggregates.top_k(pl.struct("auction", "bids"), 10, by=most_first_then_oldest),
-        bids=hr.aggregates.max("bids"),
+        bids=pl.col("bids").max(),
     )
 )
 equally = pl.element().filter(pl.element().struct["bids"] == pl.element().struct["bids"].max())

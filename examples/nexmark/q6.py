@@ -1,8 +1,8 @@
 """Nexmark 6: the average price that a seller got for the last ten auctions that were sold.
 
 What wins an auction, and when it closes, is as in query 4. Each auction that closes gives a result, so the first nine
-of a seller are averages of fewer than ten. Auctions of a seller count in the order in which they expire, by number
-where that is the same; from the closing on, all of a seller happens in one task, which keeps that order.
+of a seller are averages of fewer than ten. Auctions of a seller are ordered by the time at which they expire, then by
+id. After an auction has closed, one task processes everything of its seller, and keeps that order.
 """
 
 import os
@@ -40,11 +40,11 @@ winning = (
     sold.filter(pl.col("ts") <= pl.col("expires"))
     .partition_by("seller", id="by-seller")
     .window(hr.tumbling("1ms"), key=["seller", "auction"], time="expires", id="winning-bids")
-    .agg(price=hr.aggregates.max("price"))
+    .agg(pl.col("price").max())
 )
 (
     winning.window(hr.windows.count(10, every=1), key="seller", id="last-ten")
-    .agg(auction=hr.aggregates.last("auction"), average=hr.aggregates.mean("price"))
+    .agg(auction=hr.aggregates.last("auction"), average=pl.col("price").mean())
     .send_to(app.output("q6"))
 )
 

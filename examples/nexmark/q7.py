@@ -1,6 +1,6 @@
 """Nexmark 7: the highest bid of each ten seconds.
 
-Of equal bids the one that was made first is taken. The benchmark's first definition had windows of a minute.
+Of equal bids the first one counts. The benchmark's first definition had windows of a minute.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Nexmark 8: new users. Who registered and opened an auction within the same ten seconds?
 
-Windows of ten seconds stand side by side; a person is named once, when the window is over. The benchmark's first
-definition had windows of twelve hours.
+Windows of ten seconds, side by side; a person is listed once, when the window is over. The benchmark's first definition
+had windows of twelve hours.
 """
 
 import os
@@ -31,15 +31,15 @@ auctions = app.input(
 registered = (
     persons.partition_by("id", id="persons-by-id")
     .window(hr.tumbling("10s"), key=["id", "name"], id="registered")
-    .agg(times=hr.count())
+    .agg(times=pl.len())
 )
 sellers = (
     auctions.rename({"seller": "id"})
     .partition_by("id", id="auctions-by-seller")
     .window(hr.tumbling("10s"), key="id", id="sellers")
-    .agg(auctions=hr.count())
+    .agg(auctions=pl.len())
 )
-# Both sides speak of one window at one event time: its last millisecond.
+# Both sides emit the results of one window with one event time: its last millisecond.
 (
     registered.join(sellers, on=["id", "window_start"], within="0s", id="new-sellers")
     .select("id", "name", "window_start", "auctions")
