@@ -8,18 +8,18 @@ from __future__ import annotations
 import builtins
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import UsageError
-from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Admin, Consumer, Extent, RowSystem, StreamInfo, Target
+from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
+from headrace.systems.write_only import WriteOnlyAdmin
 
 
 @dataclass(frozen=True)
-class RemoteSystem(Admin, RowSystem):
+class RemoteSystem(WriteOnlyAdmin, RowSystem):
     """See ``RowSystem``; and its own admin."""
 
     name: str
@@ -31,12 +31,12 @@ class RemoteSystem(Admin, RowSystem):
     @override
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
         """Refused: functions are asked by key."""
-        self._refuse("can't be read as a stream")
+        raise self.refused("can't be read as a stream")
 
     @override
     def target(self, stream: str) -> Target:
         """Refused: functions keep no positions."""
-        self._refuse("has no target")
+        raise self.refused("has no target")
 
     @override
     def list(self) -> builtins.list[str]:
@@ -53,32 +53,8 @@ class RemoteSystem(Admin, RowSystem):
         return StreamInfo(stream, partitions, columns)
 
     @override
-    def extents(self, stream: str) -> builtins.list[Extent]:
-        """Refused."""
-        self._refuse("has no offsets")
-
-    @override
-    def seal(self, stream: str) -> None:
-        """Refused."""
-        self._refuse("can't be sealed")
-
-    @override
-    def trim(self, ssp: SSP, before: Offset) -> None:
-        """Refused."""
-        self._refuse("can't be trimmed")
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Refused."""
-        self._refuse("isn't read as a stream")
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        """None are reported."""
-        return {}
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise UsageError(f"the remote table {self.name} {why}", hint="look at the place that its functions write to")
+    def refused(self, why: str) -> UsageError:
+        return UsageError(f"the remote table {self.name} {why}", hint="look at the place that its functions write to")
 
 
 def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:
