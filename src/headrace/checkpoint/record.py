@@ -47,9 +47,6 @@ ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
 READER_FORMAT = 1
-COMMIT_FORMAT_PLAIN = 2
-READER_FORMAT_PLAIN = 2
-"""Of what says of plain frames that they were handed out: who doesn't know that would hand them out again."""
 
 LOCAL_KEY = b"\x00headrace.checkpoint"
 """The key under which a task's local checkpoint stands in its RocksDB; stores' own keys never begin with 0."""
@@ -104,7 +101,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
     """Where a read_committed reader begins again: for whoever keeps it in one transaction with the results.
 
     ``whole``: it began at the very beginning of the stream (see ``reading``). ``plain_before``: plain frames that stand
-    before it have been handed out, though ``offset`` lies further back. A position that has it is of the second format.
+    before it have been handed out, though ``offset`` lies further back.
     """
 
     format: int = READER_FORMAT
@@ -115,8 +112,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """JSON."""
-        number = READER_FORMAT if self.plain_before is UNSET else READER_FORMAT_PLAIN
-        return _ENCODER.encode(msgspec.structs.replace(self, format=number))
+        return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, data: Bytes) -> ReaderPosition:
@@ -125,7 +121,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
             position = _READER_DECODER.decode(data)
         except msgspec.MsgspecError as error:
             raise FrameError(f"unreadable reader position: {error}: {bytes(data[:200])!r}") from error
-        _check_format("reader position", position.format, READER_FORMAT, READER_FORMAT_PLAIN)
+        _check_format("reader position", position.format, READER_FORMAT)
         return position
 
 
@@ -145,7 +141,6 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
     ``parents_version`` is the highest version that any parent was heard to have committed.
     ``bookkeeping`` (watermarks, end-of-stream sets) and ``timers`` belong to the runtime: any JSON.
-    Written in the second format when one of ``sources`` needs it, whatever ``format`` says.
     """
 
     format: int = COMMIT_FORMAT
@@ -240,8 +235,6 @@ _READER_DECODER = msgspec.json.Decoder(ReaderPosition)
 
 def encode_record(record: CommitRecord | AbortRecord) -> bytes:
     """The body of a commit or abort frame: JSON."""
-    if isinstance(record, CommitRecord) and any(source.plain_before is not UNSET for source in record.sources):
-        record = msgspec.structs.replace(record, format=COMMIT_FORMAT_PLAIN)
     return _ENCODER.encode(record)
 
 
@@ -251,7 +244,7 @@ def decode_commit(body: Bytes) -> CommitRecord:
         record = _COMMIT_DECODER.decode(body)
     except msgspec.MsgspecError as error:
         raise FrameError(f"unreadable commit record: {error}: {bytes(body[:200])!r}") from error
-    _check_format("commit record", record.format, COMMIT_FORMAT, COMMIT_FORMAT_PLAIN)
+    _check_format("commit record", record.format, COMMIT_FORMAT)
     return record
 
 
@@ -265,9 +258,9 @@ def decode_abort(body: Bytes) -> AbortRecord:
     return record
 
 
-def _check_format(what: str, found: int, *known: int) -> None:
-    if found not in known:
+def _check_format(what: str, found: int, known: int) -> None:
+    if found != known:
         raise FrameError(
-            f"{what} of format {found}; this Headrace reads {' and '.join(map(str, known))}",
+            f"{what} of format {found}; this Headrace reads {known}",
             hint="upgrade the reader before the writer",
         )
