@@ -47,9 +47,6 @@ ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
 READER_FORMAT = 1
-COMMIT_FORMAT_PLAIN = 2
-READER_FORMAT_PLAIN = 2
-"""The formats of records with ``plain_before``: a reader that ignored it would release plain frames a second time."""
 
 LOCAL_KEY = b"\x00headrace.checkpoint"
 """The key of the local checkpoint in a task's RocksDB. The stores' own keys never begin with a 0 byte."""
@@ -105,7 +102,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
     """Where a read_committed reader resumes. Store it in one transaction with the results.
 
     ``whole``: the reader started at the very beginning of the stream (see ``read_committed``). ``plain_before``: plain
-    frames before this offset were released, although ``offset`` is lower. Positions with it use the second format.
+    frames before this offset were released, although ``offset`` is lower.
     """
 
     format: int = READER_FORMAT
@@ -116,8 +113,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
     def encode(self) -> bytes:
         """Return the position as JSON."""
-        number = READER_FORMAT if self.plain_before is UNSET else READER_FORMAT_PLAIN
-        return _ENCODER.encode(msgspec.structs.replace(self, format=number))
+        return _ENCODER.encode(self)
 
     @classmethod
     def decode(cls, data: Bytes) -> ReaderPosition:
@@ -126,7 +122,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
             position = _READER_DECODER.decode(data)
         except msgspec.MsgspecError as error:
             raise FrameError(f"unreadable reader position: {error}: {bytes(data[:200])!r}") from error
-        _check_format("reader position", position.format, READER_FORMAT, READER_FORMAT_PLAIN)
+        _check_format("reader position", position.format, READER_FORMAT)
         return position
 
 
@@ -145,8 +141,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
     """Everything that a restart needs: the body of a changelog's commit frame.
 
     ``parents_version`` is the highest version that any parent has announced as committed. ``bookkeeping`` (watermarks,
-    end-of-stream sets) and ``timers`` belong to the runtime and are any JSON. ``encode_record`` uses the second format
-    if one of ``sources`` needs it, whatever ``format`` says.
+    end-of-stream sets) and ``timers`` belong to the runtime and are any JSON.
     """
 
     format: int = COMMIT_FORMAT
@@ -241,8 +236,6 @@ _READER_DECODER = msgspec.json.Decoder(ReaderPosition)
 
 def encode_record(record: CommitRecord | AbortRecord) -> bytes:
     """Return the body of a commit or abort frame: JSON."""
-    if isinstance(record, CommitRecord) and any(source.plain_before is not UNSET for source in record.sources):
-        record = msgspec.structs.replace(record, format=COMMIT_FORMAT_PLAIN)
     return _ENCODER.encode(record)
 
 
@@ -252,7 +245,7 @@ def decode_commit(body: Bytes) -> CommitRecord:
         record = _COMMIT_DECODER.decode(body)
     except msgspec.MsgspecError as error:
         raise FrameError(f"unreadable commit record: {error}: {bytes(body[:200])!r}") from error
-    _check_format("commit record", record.format, COMMIT_FORMAT, COMMIT_FORMAT_PLAIN)
+    _check_format("commit record", record.format, COMMIT_FORMAT)
     return record
 
 
@@ -266,9 +259,9 @@ def decode_abort(body: Bytes) -> AbortRecord:
     return record
 
 
-def _check_format(what: str, found: int, *known: int) -> None:
-    if found not in known:
+def _check_format(what: str, found: int, known: int) -> None:
+    if found != known:
         raise FrameError(
-            f"{what} of format {found}; this version of Headrace reads {' and '.join(map(str, known))}",
+            f"{what} of format {found}; this version of Headrace reads {known}",
             hint="a newer version wrote it; upgrade readers before writers",
         )

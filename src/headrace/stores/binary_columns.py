@@ -52,7 +52,7 @@ def is_bytes(dtype: pl.DataType) -> bool:
 
 
 def to_words(series: pl.Series) -> list[Words]:
-    """The values of a column of a fixed width; 0 stands for null."""
+    """The values of a column of a fixed width; null is 0."""
     formats = _WORDS[type(series.dtype)]
     if isinstance(series.dtype, pl.Decimal):
         halves = np.frombuffer(_decimals(series).buffers()[1], "<u8")[: 2 * len(series)]
@@ -83,7 +83,7 @@ def from_words(name: str, dtype: pl.DataType, words: Sequence[Words], valid: Mas
 
 
 def to_bytes(series: pl.Series) -> pa.LargeBinaryArray:
-    """The values of any other column as bytes; no bytes stand for null."""
+    """The values of any other column as bytes; null has no bytes."""
     if not is_bytes(series.dtype):
         try:
             packed = [None if value is None else _PACK(value) for value in series.to_physical().to_list()]

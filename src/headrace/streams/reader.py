@@ -28,8 +28,6 @@ from headrace.streams.place import LOG, open_log, require_stream
 from headrace.systems.base import Consumer
 
 POSITION_FORMAT = 1
-POSITION_FORMAT_PLAIN = 2
-"""With a partition's position of the second format in it."""
 
 
 class _Position(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -169,11 +167,8 @@ class StreamReader:
             A text to store, and to give to a later reader as ``from_position``.
         """
         partitions = tuple(self._positions.values())
-        plain = any(each.plain_before is not msgspec.UNSET for each in partitions)
-        number = POSITION_FORMAT_PLAIN if plain else POSITION_FORMAT
-        return msgspec.json.encode(
-            _Position(format=number, stream=str(self.stream), committed=self._committed, partitions=partitions)
-        ).decode()
+        position = _Position(stream=str(self.stream), committed=self._committed, partitions=partitions)
+        return msgspec.json.encode(position).decode()
 
     # -- inside
 
@@ -189,10 +184,9 @@ class StreamReader:
             position = msgspec.json.decode(text, type=_Position)
         except (msgspec.MsgspecError, TypeError) as error:
             raise UsageError(f"this is not a position of a StreamReader: {error}: {text!r:.200}") from error
-        if position.format not in (POSITION_FORMAT, POSITION_FORMAT_PLAIN):
+        if position.format != POSITION_FORMAT:
             raise UsageError(
-                f"a position of format {position.format}; this Headrace reads {POSITION_FORMAT} and "
-                f"{POSITION_FORMAT_PLAIN}",
+                f"a position of format {position.format}; this Headrace reads {POSITION_FORMAT}",
                 hint="upgrade the reader before the writer",
             )
         found = (position.stream, position.committed, len(position.partitions))

@@ -9,18 +9,18 @@ from __future__ import annotations
 import builtins
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import UsageError
-from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Admin, Consumer, Extent, RowSystem, StreamInfo, Target
+from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
+from headrace.systems.write_only import WriteOnlyAdmin
 
 
 @dataclass(frozen=True)
-class RemoteSystem(Admin, RowSystem):
+class RemoteSystem(WriteOnlyAdmin, RowSystem):
     """The row system of one remote table, and its own admin."""
 
     name: str
@@ -32,12 +32,12 @@ class RemoteSystem(Admin, RowSystem):
     @override
     def consumer(self, columns: Collection[str] | None = None) -> Consumer:
         """Refuse: functions look rows up by key."""
-        self._refuse("can't be read as a stream")
+        raise self.refused("can't be read as a stream")
 
     @override
     def target(self, stream: str) -> Target:
         """Refuse: functions keep no positions."""
-        self._refuse("has no target")
+        raise self.refused("has no target")
 
     @override
     def list(self) -> builtins.list[str]:
@@ -54,27 +54,8 @@ class RemoteSystem(Admin, RowSystem):
         return StreamInfo(stream, partitions, columns)
 
     @override
-    def extents(self, stream: str) -> builtins.list[Extent]:
-        self._refuse("has no offsets")
-
-    @override
-    def seal(self, stream: str) -> None:
-        self._refuse("can't be sealed")
-
-    @override
-    def trim(self, ssp: SSP, before: Offset) -> None:
-        self._refuse("can't be trimmed")
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        self._refuse("isn't read as a stream")
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        return {}
-
-    def _refuse(self, why: str) -> NoReturn:
-        raise UsageError(f"the remote table {self.name} {why}", hint="use the service that its functions call")
+    def refused(self, why: str) -> UsageError:
+        return UsageError(f"the remote table {self.name} {why}", hint="use the service that its functions call")
 
 
 def open_remote(name: str, options: Mapping[str, Any]) -> RemoteSystem:

@@ -111,11 +111,11 @@ def test_a_position_without_held_frames_is_behind_the_last():
     )
 
 
-def test_a_position_before_plain_frames_that_are_out_is_of_the_second_format():
+def test_a_position_before_plain_frames_that_are_out_says_so():
     reader = ReadCommitted()
     read(reader, [user(1, 4), (Header(Kind.USER), None)])
     assert reader.position().encode() == (
-        b'{"format":2,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3}],"plainBefore":20}'
+        b'{"format":1,"offset":0,"whole":false,"covered":[{"producer":1,"generation":1,"seq":3}],"plainBefore":20}'
     )
 
 

@@ -52,10 +52,10 @@ def test_a_commit_record_has_these_bytes():
     assert decode_commit(memoryview(GOLDEN)) == RECORD
 
 
-def test_a_commit_record_that_tells_of_plain_frames_is_of_the_second_format():
+def test_a_commit_record_tells_of_plain_frames():
     (source,) = RECORD.sources
     record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, plain_before=9),))
-    data = GOLDEN.replace(b'"format":1', b'"format":2').replace(b'"seq":2}]}]', b'"seq":2}],"plainBefore":9}]')
+    data = GOLDEN.replace(b'"seq":2}]}]', b'"seq":2}],"plainBefore":9}]')
     assert encode_record(record) == data
     assert decode_commit(data).sources == record.sources
 

@@ -1,1 +1,1 @@
-"""The verbs of ``headrace stream``, and the reading and writing behind them."""
+"""The subcommands of ``headrace stream``, and how they read and write."""

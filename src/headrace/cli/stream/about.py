@@ -1,4 +1,4 @@
-"""What is known of streams, as plain data that ``list`` and ``describe`` print."""
+"""What is known of streams, as plain data for ``list`` and ``describe`` to print."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def columns_as_text(columns: dict[str, Any] | None) -> str:
 
 
 def _type_as_text(dtype: Any) -> str:
-    """A type of the durable form, as a reader takes it in: ``List[Int64]``."""
+    """A type of the durable form as readers know it: ``List[Int64]``."""
     match dtype:
         case str():
             return dtype

@@ -16,7 +16,7 @@ def create(
         int,
         typer.Option(
             metavar="N",
-            help="How many partitions: as many as tasks should ever share the work. It can't be changed later.",
+            help="The number of partitions: the most tasks that should ever share the work. It can't be changed later.",
             show_default=False,
         ),
     ],
@@ -24,7 +24,7 @@ def create(
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Create a stream. If it is there already, in the same shape, that is fine."""
+    """Create a stream. Succeeds if it exists in the same shape."""
     from headrace.cli.place import locate
     from headrace.cli.stream.about import shape
     from headrace.serdes.dtypes import parse_columns

@@ -36,7 +36,7 @@ def infer_columns(data: bytes) -> tuple[dict[str, pl.DataType], list[BadRow]]:
     if unknown:
         raise DataError(
             f"there is no value to infer the type of {', '.join(unknown)} from",
-            hint=f'say it: --schema "{unknown[0]}:str,..."',
+            hint=f'declare it: --schema "{unknown[0]}:str,..."',
         )
     return found, bad
 
@@ -82,7 +82,7 @@ def _widen(one: pl.DataType, other: pl.DataType, name: str) -> pl.DataType:
             return pl.Struct(fields)
     raise DataError(
         f"the field {name!r} is sometimes {one}, sometimes {other}",
-        hint="say which one it is with --schema, and leave the other lines out with --on-error skip",
+        hint="declare one of them with --schema, and leave the other lines out with --on-error skip",
     )
 
 

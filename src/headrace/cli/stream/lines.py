@@ -1,4 +1,4 @@
-"""Frames as JSON lines: a line a row, and, when asked for, a line a control frame."""
+"""Frames as JSON lines: one line per row, and, if requested, one per control frame."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROL_KINDS = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.REST
 
 
 class Lines:
-    """Turns frames into lines, up to ``limit`` of them. ``rows`` and ``others`` count what was met."""
+    """Turns frames into at most ``limit`` lines. ``rows`` and ``others`` count the rows and the other frames."""
 
     def __init__(self, *, control: bool = False, offsets: bool = False, limit: int | None = None) -> None:
         self._control = control

@@ -14,7 +14,7 @@ def list_(home: Home = HOME, as_json: AsJson = False) -> None:
     if as_json:
         print_json(streams)
     elif not streams:
-        print_note(f"{home} holds no streams")
+        print_note(f"{home} has no streams")
     else:
         print_table(
             ("stream", "partitions", "size", "sealed", "columns"),

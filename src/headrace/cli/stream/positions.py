@@ -1,4 +1,4 @@
-"""Where in a stream reading begins, and trimming ends: ``oldest``, ``upcoming``, ``OFFSET`` or ``PARTITION:OFFSET``."""
+"""Positions on the command line: ``oldest``, ``upcoming``, ``OFFSET`` or ``PARTITION:OFFSET``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FORMS = "write oldest, upcoming, OFFSET or PARTITION:OFFSET; headrace stream des
 
 
 def positions(place: Place, option: str, texts: Sequence[str], partition: int | None) -> dict[SSP, Position | None]:
-    """The partitions that a command is about, with the position that its option gives each, if any.
+    """The partitions that a command is about, each with the position that ``option`` gives it, if any.
 
-    A text without a partition is for all that no other text names. ``partition`` limits the command to one.
+    A text without a partition is for all partitions that no other text names. ``partition`` limits the command to one.
     """
     if partition is not None:
         place.require_partition(partition)
@@ -31,8 +31,8 @@ def positions(place: Place, option: str, texts: Sequence[str], partition: int | 
             named[_partition(place, option, text, before, wanted)] = position
         elif not isinstance(position, Edge) and len(wanted) > 1:
             raise UsageError(
-                f"{option} {text}: {place.stream} has {len(wanted)} partitions, each with offsets of its own",
-                hint=f"say which one is meant, as in {option} 0:{text}, or add --partition",
+                f"{option} {text}: {place.stream} has {len(wanted)} partitions, each with its own offsets",
+                hint=f"name the partition, as in {option} 0:{text}, or add --partition",
             )
         else:
             general = position

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def read(
     name: StreamName,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Wait for more; ends when the stream is sealed, or with Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Wait for more, until the stream is sealed, or Ctrl-C.")
     ] = False,
     committed: Annotated[
         bool, typer.Option("--committed", help="Show a row once the checkpoint it belongs to is committed.")
@@ -32,7 +32,7 @@ def read(
         typer.Option(
             "--from",
             metavar="POSITION",
-            help="Begin at oldest (the default), upcoming, OFFSET or PARTITION:OFFSET; may be given several times.",
+            help="Start at oldest (the default), upcoming, OFFSET or PARTITION:OFFSET; may be given several times.",
             show_default=False,
         ),
     ] = None,
@@ -41,7 +41,7 @@ def read(
         int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.", show_default=False)
     ] = None,
     control: Annotated[
-        bool, typer.Option("--control", help="Show control frames too (watermarks, end of stream, checkpoints).")
+        bool, typer.Option("--control", help="Also show control frames (watermarks, end of stream, checkpoints).")
     ] = False,
     offsets: Annotated[
         bool, typer.Option("--offsets", help="Add @partition and @offset, as --from takes them, to each row.")
@@ -51,8 +51,8 @@ def read(
 ) -> None:
     """Print a stream as JSON lines.
 
-    To its present end or, with --follow, as it grows. Rows of one partition come in their order; partitions
-    are read side by side.
+    Reads to the present end or, with --follow, as the stream grows. The rows of one partition come in order;
+    partitions are read side by side.
     """
     from headrace.cli.interrupt import Interrupt
     from headrace.cli.place import locate
@@ -62,7 +62,7 @@ def read(
     from headrace.streams.frames import FrameReader
     from headrace.systems.base import Edge
 
-    del as_json  # JSON lines are all it prints
+    del as_json  # it prints nothing but JSON lines
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: a limit is 1 or more")
     place = locate(name, home)
@@ -101,7 +101,7 @@ def _gate(committed: bool) -> Gate:
 
 
 def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bool:
-    """Wait for more, or for an interrupt; False when nobody reads the output any more."""
+    """Wait for more, or for an interrupt. Returns False if nobody reads the output any more."""
     from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS
 
     poll = select.poll()
@@ -110,14 +110,14 @@ def _wait(interrupt: Interrupt, output_fd: int | None, consumer: Consumer) -> bo
     if source is not None:
         poll.register(source, select.POLLIN)
     if output_fd is not None:
-        # No event is asked for: an output that was closed reports itself.
+        # No event is requested: poll reports an output that was closed anyway.
         poll.register(output_fd, 0)
     ready = poll.poll(UNWATCHED_WAIT_MS if source is None else WAIT_MS)
     return all(fd != output_fd for fd, _ in ready)
 
 
 def _descriptor() -> int | None:
-    """The descriptor of stdout; None where stdout is no file (a test's buffer)."""
+    """The descriptor of stdout; None if it has none (a buffer in a test)."""
     try:
         return sys.stdout.fileno()
     except OSError:

@@ -7,7 +7,7 @@ from headrace.cli.options import HOME, AsJson, Home, StreamName
 
 
 def seal(name: StreamName, home: Home = HOME, as_json: AsJson = False) -> None:
-    """End a stream for good.
+    """End a stream permanently.
 
     It takes no more writes, and apps that read it come to an end. It can still be read.
     """

@@ -16,19 +16,19 @@ def trim(
         list[str],
         typer.Option(
             metavar="POSITION",
-            help="Give up what lies before POSITION: upcoming (that is everything), OFFSET or PARTITION:OFFSET. "
+            help="Delete what is before POSITION: upcoming (that is everything), OFFSET or PARTITION:OFFSET. "
             "May be given for several partitions.",
             show_default=False,
         ),
     ],
     partition: Partition = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without this, only say what would be given up.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without this, only say what would be deleted.")] = False,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Give up the beginning of a stream.
+    """Delete the beginning of a stream.
 
-    Frees its space on the disk. What is trimmed is gone.
+    Frees its space on the disk. What is deleted can't be restored.
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.trimming import plan_trim, run_trim
@@ -39,7 +39,7 @@ def trim(
     total = sum(cut.size for cut in cuts)
     if not yes:
         raise UsageError(
-            f"this would give up {format_bytes(total)} of {place.stream} for good",
+            f"this would delete {format_bytes(total)} of {place.stream} for good",
             hint="add --yes if that is what you want",
         )
     run_trim(place, cuts)
@@ -52,4 +52,4 @@ def trim(
             }
         )
     else:
-        print_line(f"gave up {format_bytes(total)} of {place.stream}")
+        print_line(f"deleted {format_bytes(total)} of {place.stream}")

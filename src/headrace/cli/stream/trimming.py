@@ -1,4 +1,4 @@
-"""What a trim gives up, worked out before anything is."""
+"""What a trim deletes, computed before anything is deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.systems.base import Edge
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Of this partition, everything below ``before`` is given up: ``size`` offsets."""
+    """The offsets of a partition below ``before`` are deleted, ``size`` in number."""
 
     ssp: SSP
     before: Offset
@@ -22,7 +22,7 @@ class Cut:
 
 
 def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list[Cut]:
-    """The cuts that ``--before`` asks for; partitions it doesn't speak of are left alone. Changes nothing."""
+    """The cuts that ``--before`` asks for; other partitions stay as they are. Changes nothing."""
     wanted = positions(place, "--before", texts, partition)
     extents = place.admin().extents(place.stream.name)
     cuts = []
@@ -33,7 +33,7 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
         before = extent.upcoming if isinstance(position, Edge) else position
         if not extent.oldest <= before <= extent.upcoming:
             raise UsageError(
-                f"--before {before} lies outside {ssp}",
+                f"--before {before} is outside {ssp}",
                 hint=f"its offsets go from {extent.oldest} to {extent.upcoming}",
             )
         cuts.append(Cut(ssp, before, before - extent.oldest))
@@ -41,7 +41,7 @@ def plan_trim(place: Place, texts: Sequence[str], partition: int | None) -> list
 
 
 def run_trim(place: Place, cuts: Sequence[Cut]) -> None:
-    """Give it up."""
+    """Delete what the cuts say."""
     admin = place.admin()
     for cut in cuts:
         admin.trim(cut.ssp, cut.before)

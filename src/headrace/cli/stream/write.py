@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OnError(StrEnum):
-    """What happens to a row that doesn't fit."""
+    """What to do with a row that doesn't fit."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -50,7 +50,7 @@ def write(
     ] = None,
     schema: Schema = None,
     on_error: Annotated[
-        OnError, typer.Option(help="On a row that doesn't fit: stop there, or leave it out and count it.")
+        OnError, typer.Option(help="At a row that doesn't fit: stop, or leave it out and count it.")
     ] = OnError.FAIL,
     drop_unknown: Annotated[
         bool, typer.Option("--drop-unknown", help="Leave out fields that the stream has no column for.")
@@ -91,7 +91,7 @@ def write(
 
 
 def _silence(written: Written) -> None:
-    """Nobody watches."""
+    """Show no progress."""
 
 
 def _progress(written: Written) -> None:
@@ -106,7 +106,7 @@ def _report(written: Written, as_json: bool) -> None:
         print_note(f"interrupted in the middle of {written.stopped_in}: the rest of it was not written")
     if written.skipped:
         print_note(
-            f"left out, since it doesn't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
+            f"left out, because they don't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
         )
     if as_json:
         print_json(_as_data(written))

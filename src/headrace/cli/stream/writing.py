@@ -40,7 +40,7 @@ _PROGRESS_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What ``stream write`` was asked to do."""
+    """What ``stream write`` has to do."""
 
     place: Place
     files: Sequence[str] = ()
@@ -55,7 +55,7 @@ class Order:
 
 @dataclass(slots=True)
 class Written:
-    """What was done so far."""
+    """What has been written so far."""
 
     stream: str
     created: bool = False
@@ -66,10 +66,10 @@ class Written:
     bytes: int = 0
     rows_by_partition: dict[int, int] = field(default_factory=dict)
     stopped_in: str | None = None
-    """The file in whose middle an interrupt ended the writing; None if nothing is missing."""
+    """The file that an interrupt left half written; None if nothing is missing."""
 
     def add(self, frames: Sequence[WrittenFrame]) -> None:
-        """Count frames that were acknowledged."""
+        """Count acknowledged frames."""
         for frame in frames:
             self.rows += frame.rows
             self.frames += 1
@@ -84,12 +84,12 @@ class Writing:
         self._order = order
         self._interrupt = interrupt
         self._progress = progress
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         self._inferred = False
         self.written = Written(str(order.place.stream))
 
     def run(self) -> Written:
-        """Write everything the order names. An error says how much was written before it."""
+        """Write everything that the order names. An error says how much was written before it."""
         order = self._order
         sources = [open_source(name, self._interrupt, order.drop_unknown) for name in order.files or [STDIN]]
         declared = None if order.schema is None else parse_columns(order.schema)
@@ -118,17 +118,17 @@ class Writing:
     # -- the stream and its columns ----------------------------------------------------------------------
 
     def _find_stream(self, declared: Columns | None) -> StreamInfo | None:
-        """The stream, if it is there and is what the order says; None when it is to be created."""
+        """The stream, if it exists and is what the order says; None if it has to be created."""
         order = self._order
         info = order.place.find() if order.create else order.place.require()
         partitions = order.partitions
         if info is None and partitions is None:
             raise UsageError(
-                f"there is no {order.place.stream} yet, and --create needs to know its partition count",
-                hint="add --partitions 4: as many as tasks should ever share the work",
+                f"there is no {order.place.stream} yet, and --create needs its partition count",
+                hint="add --partitions 4: the most tasks that should ever share the work",
             )
         if info is not None:
-            # Checks only: it raises when what is there has another shape.
+            # Creates nothing: it raises if the stream has another shape.
             wanted = None if declared is None or info.columns is None else dict(declared)
             partitions = info.partitions if partitions is None else partitions
             order.place.admin().create(order.place.stream.name, partitions, wanted)
@@ -158,8 +158,8 @@ class Writing:
     def _nothing(self, info: StreamInfo | None) -> Written:
         if info is None:
             raise UsageError(
-                f"there are no rows to know the columns of {self._order.place.stream} from: it was not created",
-                hint='say them: --schema "member:str,ts:i64"',
+                f"there are no rows to infer the columns of {self._order.place.stream} from: it was not created",
+                hint='declare them: --schema "member:str,ts:i64"',
             )
         return self.written
 
@@ -171,8 +171,8 @@ class Writing:
             for block in source.blocks(columns):
                 number = self._take(source, number, block, writer)
                 now = time.monotonic()
-                if now - self._told_at >= _PROGRESS_S:
-                    self._told_at = now
+                if now - self._reported_at >= _PROGRESS_S:
+                    self._reported_at = now
                     self._progress(self.written)
             if self._interrupt.requested:
                 self.written.stopped_in = None if is_endless(source.name) else source.name
@@ -202,10 +202,10 @@ class Writing:
 
     def _explain(self, error: DataError) -> DataError:
         if self._inferred:
-            error.hint = f"the columns were inferred from the first rows; say them with --schema. Or: {error.hint}"
+            error.hint = f"the columns were inferred from the first rows; declare them with --schema. Or: {error.hint}"
         return error
 
 
 def is_endless(name: str) -> bool:
-    """Whether this is stdin and a pipe or a terminal, of which an interrupt is the usual end."""
+    """Whether this is stdin from a pipe or a terminal, which an interrupt usually ends."""
     return name == "stdin" and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)

@@ -43,32 +43,14 @@ def _is_false(value: str) -> bool:
 
 _REQUIREMENTS = (
     _Requirement(
-        "spark.task.maxFailures",
-        str(FAILURES_MAX),
-        "4",
-        "a container that is killed has to be restarted",
-        _at_least_enough,
+        "spark.task.maxFailures", str(FAILURES_MAX), "4", "a container that is killed has to restart", _at_least_enough
+    ),
+    _Requirement("spark.speculation", "false", "false", "a container mustn't run twice at once", _is_false),
+    _Requirement(
+        "spark.excludeOnFailure.enabled", "false", "false", "an executor must take a lost container back", _is_false
     ),
     _Requirement(
-        "spark.speculation",
-        "false",
-        "false",
-        "a container mustn't run twice at once",
-        _is_false,
-    ),
-    _Requirement(
-        "spark.excludeOnFailure.enabled",
-        "false",
-        "false",
-        "an executor that lost a container has to take it back",
-        _is_false,
-    ),
-    _Requirement(
-        "spark.python.worker.killOnIdleTimeout",
-        "false",
-        "false",
-        "a container sends Spark nothing until it ends",
-        _is_false,
+        "spark.python.worker.killOnIdleTimeout", "false", "false", "a container sends nothing until it ends", _is_false
     ),
 )
 

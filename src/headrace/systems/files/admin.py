@@ -1,4 +1,4 @@
-"""What is known of files as a stream."""
+"""Describes files as a stream."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.systems.base import Admin, Extent, StreamInfo
 
 
 class FilesAdmin(Admin):
-    """See ``Admin``. The path says which files are meant, so the one stream answers to every name."""
+    """The one stream has any name, since the path says which files it is."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FilesAdmin(Admin):
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """See ``Admin``; None when there are no files."""
+        """None if there are no files."""
         partitions = self._partitions()
         if partitions is None:
             return None
@@ -46,21 +46,21 @@ class FilesAdmin(Admin):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Make the folder that files will be written to; those that are there stay."""
+        """Create the folder for the files. Existing files stay."""
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
         try:
             Path(self._path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
-                f"can't make the folder {self._path}: {error}", hint="an output of files is a folder"
+                f"can't create the folder {self._path}: {error}", hint="an output of files is a folder"
             ) from error
         typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
         return StreamInfo(stream, partitions, typed, bounded=True)
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """See ``Admin``. Text files are read through to count their rows."""
+        """Text files are read to their end, to count their rows."""
         partitions = self._partitions()
         if partitions is None:
             return []
@@ -75,12 +75,12 @@ class FilesAdmin(Admin):
 
     @override
     def trim(self, ssp: SSP, before: Offset) -> None:
-        """Refused: these files are the user's."""
+        """Raises ``UsageError``: the files belong to the user."""
         raise UsageError(f"{ssp}: files are not trimmed; delete those you don't need")
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Kept in this process only: nobody writes ahead of a reader of files."""
+        """Kept in this process only, because no writer waits for readers of files."""
         self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
 
     @override

@@ -18,6 +18,7 @@ from headrace.systems.files.text import COUNT_BYTES, TextFile
 from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
 
 _HEADER_BYTES = 4 << 10
+_HELD = (pl.Int64, pl.UInt64, pl.Float64, pl.Boolean, pl.String, pl.Date, pl.Datetime)
 _ARROWS_PREFIX = re.compile(r"^CSV parse error: (Row #\d+: )?")
 
 
@@ -81,22 +82,11 @@ def _parser(path: Path, header: list[str], columns: Columns) -> Parse:
 
 
 def _arrow_type(path: Path, name: str, dtype: pl.DataType) -> pa.DataType:
-    match dtype:
-        case pl.Int64():
-            return pa.int64()
-        case pl.UInt64():
-            return pa.uint64()
-        case pl.Float64():
-            return pa.float64()
-        case pl.Boolean():
-            return pa.bool_()
-        case pl.String():
-            return pa.large_string()
-        case pl.Date():
-            return pa.date32()
-        case pl.Datetime():
-            return pa.timestamp(dtype.time_unit, dtype.time_zone)
-    raise DeclarationError(f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines")
+    if not isinstance(dtype, _HELD):
+        raise DeclarationError(
+            f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines"
+        )
+    return pl.Series(dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest()).type
 
 
 def csv_header(path: Path) -> list[str]:

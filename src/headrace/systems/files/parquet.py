@@ -1,4 +1,4 @@
-"""Parquet: row groups are skipped by the file's own index, rows are decoded by Polars in blocks."""
+"""Parquet: the file's own index skips row groups, and Polars decodes rows in blocks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from headrace.serdes.row_pieces import Piece
 from headrace.systems.files.rowfile import RowFile
 
 _BLOCK_BYTES = 16 << 20
-"""About what is decoded at once."""
+"""About how much is decoded at once."""
 
 _VALUE_BYTES = 8
-"""What a value takes in memory, at least."""
+"""The least size of a value in memory."""
 
 
 def parquet_columns(path: Path) -> Columns:
@@ -86,7 +86,7 @@ class ParquetFile(RowFile):
         self._row_bytes = max(1, int(self._block.estimated_size()) // self._block.height)
 
     def _block_end(self) -> int:
-        """Where a block from here should end: with a row group if one does, or its pages would be read twice."""
+        """Where a block from here should end: with a row group if possible, so that no page is read twice."""
         end = self._at + self._block_rows
         with_group = self._group_ends[bisect_right(self._group_ends, end) - 1]
         return with_group if with_group > self._at else end
@@ -98,7 +98,7 @@ class ParquetFile(RowFile):
 
 
 def _decoded_bytes(metadata: pq.FileMetaData, columns: Columns | None) -> int:
-    """About how large the columns are in memory: as in the file, but values that it keeps once are there each time."""
+    """About how large the columns are in memory. Values that the file keeps once for many rows count for each row."""
     size = 0
     for g in range(metadata.num_row_groups):
         group = metadata.row_group(g)

@@ -1,4 +1,4 @@
-"""Which files a path means, in which format, and how they are dealt over partitions."""
+"""The files of a path, their format, and their partitions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ FORMATS = ("parquet", "jsonl", "csv")
 
 
 def find_files(path: str) -> list[Path]:
-    """The files that a file name, a folder or a pattern means, sorted; none is an empty list.
+    """The files of a file name, a folder or a pattern, sorted. The list may be empty.
 
-    A folder means the files of known formats anywhere below it. Names that begin with ``.`` or ``_`` are
-    passed over: half-written files and markers have such names.
+    A folder has all files of known formats below it. Names that begin with ``.`` or ``_`` are skipped: they are those
+    of unfinished files and markers.
     """
     place = Path(path)
     if place.is_file():
@@ -36,7 +36,7 @@ def _hidden(relative: Path) -> bool:
 
 
 def require_files(path: str) -> list[Path]:
-    """As ``find_files``, but none is an error."""
+    """As ``find_files``, but raises ``StreamNotFoundError`` if there are none."""
     files = find_files(path)
     if files:
         return files
@@ -45,13 +45,13 @@ def require_files(path: str) -> list[Path]:
             f"no files to read in the folder {path}", hint=f"known endings: {', '.join(SUFFIXES)}"
         )
     raise StreamNotFoundError(
-        f"no file, folder or pattern {path} (seen from {Path.cwd()})",
+        f"no file, folder or pattern {path} (relative to {Path.cwd()})",
         hint="check the path; on a cluster it has to be reachable from every executor",
     )
 
 
 def format_of(files: list[Path], given: str | None) -> str:
-    """The format of all of them; raises ``DeclarationError`` when they differ or it can't be known."""
+    """The format of all files; raises ``DeclarationError`` if it is unknown, or if they have several."""
     if given is not None:
         return given
     formats = {SUFFIXES.get(file.suffix.lower()) for file in files}

@@ -27,11 +27,11 @@ _INFER = {"parquet": parquet_columns, "jsonl": infer_jsonlines, "csv": infer_csv
 
 @dataclass(frozen=True)
 class FilesSystem(RowSystem):
-    """See ``RowSystem``. One stream, whatever name it is called by: ``path`` says which files it is.
+    """A system with one stream of any name: ``path`` says which files it is.
 
-    ``path`` is a file, a folder or a pattern; for writing a folder. ``format`` is known from the files' endings
-    where it isn't given (Parquet for an output). ``columns`` are inferred from the first file where they aren't.
-    ``partitions``: the files are dealt over so many, in the order of their names; one each where it isn't given.
+    ``path`` is a file, a folder or a pattern; for writing, a folder. ``format`` defaults to that of the files' endings
+    (Parquet for an output). ``columns`` default to those of the first file. The files are dealt to ``partitions`` in
+    the order of their names; by default each file is a partition.
     """
 
     path: str
@@ -55,7 +55,7 @@ class FilesSystem(RowSystem):
 
     @override
     def consumer(self, columns: Collection[str] | None = None) -> FilesConsumer:
-        """See ``RowSystem``; raises ``StreamNotFoundError`` when there are no files."""
+        """Raises ``StreamNotFoundError`` if there are no files."""
         files = require_files(self.path)
         format = format_of(files, self.format)
         read = _looked_at(self._read_columns(), columns)
@@ -71,7 +71,7 @@ class FilesSystem(RowSystem):
 
     @override
     def target(self, stream: str) -> FilesTarget:
-        """See ``RowSystem``; the path is the folder, whatever the stream is called."""
+        """The target is the folder ``path``, whatever the name of the stream."""
         del stream
         return FilesTarget(Path(self.path), self.format or "parquet")
 
@@ -94,7 +94,7 @@ class FilesSystem(RowSystem):
 
 
 def _looked_at(there: Columns, names: Collection[str] | None) -> Columns:
-    """The columns of these names in this order; all when one is missing, so that the error can tell what there is."""
+    """The columns of these names in this order; all if one is missing, so that the error can name those there are."""
     if names is None or not there.keys() >= set(names):
         return there
     return {name: there[name] for name in names}
@@ -110,7 +110,7 @@ def _open(path: Path, format: str, columns: Columns) -> RowFile:
 
 
 def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:
-    """The files of a ``SystemSpec``: ``path``, and ``format``, ``partitions``, ``columns`` (as JSON) if given."""
+    """The system of a ``SystemSpec``: ``path``, and optionally ``format``, ``partitions`` and ``columns`` (as JSON)."""
     unknown = set(options) - {"path", "format", "partitions", "columns"}
     if unknown or "path" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"

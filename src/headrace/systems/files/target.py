@@ -1,14 +1,14 @@
 """A folder as a target: one file for each version that a writer publishes, whole or not at all.
 
-A file is written under a hidden name, brought to the disk, and renamed: under its own name it is complete. The name
-carries writer and version, so publishing a version again gives the same file. The writer's position stands in a small
-file beside, renamed into place after the data: so it costs the same however many files there are, and files that were
-taken away downstream don't come back. If it is behind, because the machine lost it, the names of the files say better;
-they are listed once, when a target is first used.
+A file is written under a hidden name (a draft), synced to the disk, and renamed: under its own name it is complete. The
+name contains writer and version, so publishing a version again gives the same file. The writer's position is in a small
+file beside it, which is renamed into place after the data. So a look-up costs the same for any number of files, and
+files that were removed downstream don't come back. If the machine lost the newest position, the names of the files have
+it; they are listed once, when a target is first used.
 
-For the moment between the two renames a third file names the draft that is about to get its name. Where that draft is
-gone, it has got it, whether the file is still there or was taken away at once. So a draft that somebody may look for
-is never removed before what names it.
+For the moment between the two renames, a third file names the draft that is about to be renamed. If that draft is gone,
+it was renamed, whether the file is still there or was removed at once. So a draft that another process may look for is
+never removed before the file that names it.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _log = logger(__name__)
 
 
 class FilesTarget(Target):
-    """See ``Target``."""
+    """Publishes versions as files of a folder."""
 
     def __init__(self, folder: Path, format: str) -> None:
         self._folder = folder
         self._format = format
         self._listed: dict[str, int] = {}
-        self._me = uuid.uuid4().hex[:8]  # a stale copy of the writer may be writing the same file now
+        self._me = uuid.uuid4().hex[:8]  # a stale copy of the writer may write the same file
 
     @override
     def position(self, writer: str) -> int:
@@ -68,11 +68,11 @@ class FilesTarget(Target):
             with making.open("wb") as file:
                 self._encode(concat_rows(list(rows)), file.name)
                 os.fsync(file.fileno())
-            _sync_folder(self._folder)  # what is named next must not be missing for any other reason
+            _sync_folder(self._folder)  # the draft named next must not be missing for any other reason
             self._put(self._begun_file(name), f"{version} {making.name}")
             making.rename(done)
             _sync_folder(self._folder)
-            if self._noted(name) < version:  # a stale copy of the writer may come late even here
+            if self._noted(name) < version:  # even here a stale copy of the writer may be late
                 self._note(name, version)
         except OSError as error:
             self._withdraw(name, making)
@@ -83,12 +83,12 @@ class FilesTarget(Target):
 
     @override
     def close(self) -> None:
-        """See ``Target``; there is nothing to release."""
+        """There is nothing to release."""
 
     def _list(self, name: str) -> int:
         """The highest version in the names of the writer's files.
 
-        Drafts that a dead process left are removed, of versions of which nobody asks any more where they are.
+        Also removes the drafts that a dead process left, if nobody needs to know of their versions any more.
         """
         if not self._folder.is_dir():
             return -1
@@ -115,7 +115,7 @@ class FilesTarget(Target):
             return -1  # not noted yet, or lost with the power: the listing knows
 
     def _begun(self, name: str) -> int:
-        """The version whose draft was about to get its name, and is gone; -1 when it is there, or there is none."""
+        """The version whose draft was about to be renamed, if the draft is gone; else -1."""
         file = self._begun_file(name)
         while True:
             try:
@@ -123,7 +123,7 @@ class FilesTarget(Target):
                 version, draft = text.split(" ", 1)
                 if (self._folder / draft).exists():
                     return -1
-                if file.read_text() == text:  # else a stale copy has given up meanwhile, or another one begun
+                if file.read_text() == text:  # else a stale copy withdrew its draft, or began another one
                     return int(version)
             except (FileNotFoundError, ValueError):
                 return -1
@@ -132,13 +132,13 @@ class FilesTarget(Target):
         return self._folder / _POSITIONS / f".{name}.begun"
 
     def _withdraw(self, name: str, making: Path) -> None:
-        """Give a draft up, unless it has got its name already."""
+        """Withdraw a draft, unless it was renamed already."""
         try:
             file = self._begun_file(name)
             if making.exists() and file.exists() and file.read_text().endswith(f" {making.name}"):
                 file.unlink()
         except OSError:
-            return  # then the draft stays, too
+            return  # the draft stays, too
         _remove(making)
 
     def _note(self, name: str, version: int) -> None:
@@ -164,7 +164,7 @@ class FilesTarget(Target):
 
 
 def _file_name(writer: str) -> str:
-    """The writer as the beginning of a file name; different writers have different ones."""
+    """The writer as the beginning of a file name. Different writers have different names."""
     name = "~".join(quote(part, safe="").replace("~", "%7E") for part in writer.split("/"))
     if len(name) <= _NAME_CHARS_MAX:
         return name
@@ -175,7 +175,7 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        return  # the folder itself is out of reach, and the error under way says so
+        return  # the folder can't be reached; the error under way says so
 
 
 def _sync_folder(folder: Path) -> None:

@@ -35,7 +35,7 @@ class TextFile(RowFile):
         return self
 
     def block(self, max_bytes: int) -> tuple[bytes, npt.NDArray[np.int64]]:
-        """The next whole rows, and where each ends; empty at the end of the file."""
+        """The next whole rows, and where each ends. Empty at the end of the file."""
         data, want = b"", max(1, max_bytes)
         while True:
             more = self._more(want - len(data))

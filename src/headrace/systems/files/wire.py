@@ -1,7 +1,7 @@
-"""The types that text parsers read surely, and the way from them to the declared ones.
+"""The types that text parsers read reliably, and the casts from them to the declared types.
 
-The parsers know few types (and Polars' JSON parser panics at some others), so narrow and rare types are read as
-a wide neighbour and cast, strictly: a number that doesn't fit makes its row a bad one.
+The parsers know few types (and Polars' JSON parser panics at some others), so narrow and rare types are read as a wide
+type and cast, strictly: a number that doesn't fit makes its row a bad one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _AS_TEXT = (pl.Int128, pl.Decimal, pl.Binary, pl.Enum, pl.Null, pl.Time)
 
 
 def wire_columns(columns: Columns) -> Columns:
-    """What to ask a parser for."""
+    """The columns as types to request from a parser."""
     return {name: _wire(dtype) for name, dtype in columns.items()}
 
 
@@ -41,7 +41,7 @@ def _wire(dtype: pl.DataType) -> pl.DataType:
 
 
 def from_wire(frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
-    """The frame with the declared types; raises a Polars error when a value doesn't fit."""
+    """The frame with the declared types; raises a Polars error if a value doesn't fit."""
     changes = []
     for name, dtype in columns.items():
         if frame.schema[name] == dtype:
@@ -55,5 +55,5 @@ def from_wire(frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
 
 
 def without_null_types(columns: Columns) -> Columns:
-    """Inferred columns, where one that held nothing but nulls becomes text."""
+    """Inferred columns, with text for a column of nothing but nulls."""
     return {name: pl.String() if dtype == pl.Null else dtype for name, dtype in columns.items()}

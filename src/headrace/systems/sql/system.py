@@ -9,20 +9,20 @@ import builtins
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import unquote
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DeclarationError, InfrastructureError, UsageError
-from headrace.core.ids import SSP, Offset
 from headrace.core.url import SecretUrl
 from headrace.serdes.ipc import concat_rows
-from headrace.systems.base import Admin, Consumer, Extent, Lookup, RowSystem, StreamInfo, Target
+from headrace.systems.base import Consumer, Lookup, RowSystem, StreamInfo, Target
 from headrace.systems.sql.client import SqlClient
 from headrace.systems.sql.sqlite_client import SqliteClient
 from headrace.systems.sql.values import from_database_values, to_database_values
+from headrace.systems.write_only import WriteOnlyAdmin
 
 _SQLITE = "sqlite:///"
 PARAMETERS_MAX = 30_000
@@ -127,7 +127,7 @@ class SqlLookup(Lookup):
         self._client.close()
 
 
-class SqlAdmin(Admin):
+class SqlAdmin(WriteOnlyAdmin):
     """The admin of one table. What needs offsets is refused."""
 
     def __init__(self, system: SqlSystem) -> None:
@@ -164,28 +164,6 @@ class SqlAdmin(Admin):
             client.close()
         return StreamInfo(stream, partitions, columns)
 
-    @override
-    def extents(self, stream: str) -> builtins.list[Extent]:
-        return self._refuse("has no offsets")
-
-    @override
-    def seal(self, stream: str) -> None:
-        """Refuse: other programs may write to a table."""
-        self._refuse("can't be sealed")
-
-    @override
-    def trim(self, ssp: SSP, before: Offset) -> None:
-        """Refuse: the rows belong to the user."""
-        self._refuse("isn't trimmed")
-
-    @override
-    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        self._refuse("isn't read as a stream")
-
-    @override
-    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
-        return {}
-
     def _require(self, wanted: Sequence[str], found: Sequence[str], what: str) -> None:
         for name in wanted:
             if name not in found:
@@ -201,8 +179,9 @@ class SqlAdmin(Admin):
         finally:
             client.close()
 
-    def _refuse(self, why: str) -> NoReturn:
-        raise _refused(f"{self._what} {why}")
+    @override
+    def refused(self, why: str) -> UsageError:
+        return _refused(f"{self._what} {why}")
 
 
 def _refused(what: str) -> UsageError:

@@ -64,7 +64,7 @@ def test_a_name_with_a_dot_is_written_with_its_system(cli: Cli) -> None:
 
 def test_list_of_nothing(cli: Cli, home: Path) -> None:
     empty = cli("stream", "list")
-    assert (empty.code, empty.out, empty.err) == (0, "", f"{home} holds no streams\n")
+    assert (empty.code, empty.out, empty.err) == (0, "", f"{home} has no streams\n")
     assert cli("stream", "list", "--json").json() == []
     assert not home.exists()
 
@@ -152,7 +152,7 @@ def test_trim_gives_up_what_lies_before(cli: Cli, tmp_path: Path) -> None:
     [
         ("1:32", "has no partition 1"),
         ("40", "no record begins there"),
-        ("99999", "lies outside"),
+        ("99999", "is outside"),
         ("x", "not a position"),
     ],
 )

@@ -187,7 +187,7 @@ def test_create_needs_a_partition_count_and_rows(cli: Cli, tmp_path: Path) -> No
     assert "add --partitions 4" in cli("stream", "write", "views", "empty.jsonl", "--create").err
     refused = cli("stream", "write", "views", "empty.jsonl", "--create", "--partitions", 1)
     assert refused.code == 2
-    assert "there are no rows to know the columns" in refused.err
+    assert "there are no rows to infer the columns" in refused.err
     assert "there is no stream" in cli("stream", "write", "views", "empty.jsonl").err
     made = cli("stream", "write", "views", "empty.jsonl", "--create", "--partitions", 1, "--schema", VIEWS, "--json")
     assert made.json()["created"] is True
@@ -199,5 +199,5 @@ def test_rows_that_leave_the_inferred_columns_point_to_the_schema(cli: Cli, tmp_
     failed = cli("stream", "write", "numbers", file, "--create", "--partitions", 1)
     assert failed.code == 1
     assert f"{file}:200001: Expected int, got float" in failed.err
-    assert "say them with --schema" in failed.err
+    assert "declare them with --schema" in failed.err
     assert "200,000 rows" in failed.err

@@ -143,7 +143,7 @@ def test_what_a_format_cannot_hold_is_reported(tmp_path: Path) -> None:
 
 def test_an_output_is_a_folder_and_is_not_trimmed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match="can't make the folder"):
+    with pytest.raises(StorageError, match="can't create the folder"):
         FilesSystem(str(tmp_path / "file")).admin().create("out", 1)
     admin = FilesSystem(str(tmp_path)).admin()
     with pytest.raises(UsageError, match="not trimmed"):

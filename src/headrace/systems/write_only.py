@@ -1,0 +1,39 @@
+"""The admin of a system that is only written: it has no offsets, and can't be sealed or trimmed."""
+
+from __future__ import annotations
+
+import builtins
+
+from typing_extensions import override
+
+from headrace.core.errors import UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import Admin, Extent
+
+
+class WriteOnlyAdmin(Admin):
+    """Refuses what only streams that are read can do."""
+
+    def refused(self, why: str) -> UsageError:
+        """The error to raise; ``why`` continues a sentence that begins with the name of the place."""
+        raise NotImplementedError
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        raise self.refused("has no offsets")
+
+    @override
+    def seal(self, stream: str) -> None:
+        raise self.refused("can't be sealed")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        raise self.refused("can't be trimmed")
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        raise self.refused("isn't read as a stream")
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        return {}
