@@ -1,6 +1,6 @@
-"""Tables of a running app read from Python, or by a command: found by the app's name, asked through its coordinator.
+"""Read the tables of a running app, from Python or a command, through the app's coordinator.
 
-Importing this is cheap, as everybody who imports ``headrace`` does: what it works with comes with the first reader.
+``import headrace`` imports this module, so it imports little; the first reader imports the rest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from headrace.runners.tables.routing import TableColumns, TableScan, TaskRows
 
 _SPARE_S = 5.0
-"""How much longer than the answer may take its asker waits for the coordinator itself."""
+"""How much longer than the timeout of a read the client waits for the coordinator."""
 
 
 def open_table(app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> TableReader:
-    """A table of an app that runs on this home, to be read beside it: what is committed, never what isn't yet.
+    """Open a table of a running app for reading. Reads see committed rows only.
 
-    ``home`` is ``HEADRACE_HOME``, else ``.headrace``, unless it is given; ``timeout`` is how many seconds a read may
-    take. Raises ``UsageError`` when the app has no such table and ``InfrastructureError`` when the app doesn't run.
+    ``home`` defaults to ``HEADRACE_HOME``, else ``.headrace``; ``timeout`` is how many seconds a read may take. Raises
+    ``UsageError`` if the app has no such table, and ``UnavailableError`` if the app doesn't run.
 
     >>> prices = hr.open_table("shop", "prices")
     >>> prices.get("lamp")
@@ -40,10 +40,10 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
 
 
 class TableReader:
-    """Reads a table of a running app. One thread at a time; close it, or use it in a ``with``.
+    """A reader of a table of a running app. Only one thread may use it at a time. Close it, or use it in a ``with``.
 
-    Each task's rows are of one commit, which ``versions`` tells; two tasks may have come to different ones. An
-    error that says so (``retry``) may have gone by the next call: the same reader finds an app that was started anew.
+    The rows of each task are of one commit, which ``versions`` names; two tasks may be at different ones. After an
+    error whose ``retry`` is true, the next call may succeed: the same reader finds an app that was restarted.
 
     >>> with hr.open_table("shop", "prices") as prices:
     ...     prices.scan(limit=1).rows()
@@ -54,7 +54,7 @@ class TableReader:
         """See ``open_table``."""
         most = LIMIT_MS_MAX // 1000
         if not isinstance(timeout, int | float) or not 0 < timeout <= most:
-            raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and {most} s at most")
+            raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and at most {most} s")
         self.app = app
         self.table = table
         self._home = home_of(home)
@@ -77,25 +77,25 @@ class TableReader:
 
     @property
     def partitions(self) -> int:
-        """How many tasks keep it."""
+        """The number of tasks that keep the table."""
         return len(self._facts.tasks)
 
     @property
     def versions(self) -> Mapping[str, int | None]:
-        """By task the checkpoint version that the last read was of; None: it had committed nothing yet."""
+        """The checkpoint version of each task in the last read; None: the task had committed nothing yet."""
         return self._versions
 
     @property
     def after(self) -> str | None:
-        """Where the last ``scan`` stopped at its limit; None: there were no more rows."""
+        """The place where the last ``scan`` stopped at its limit; None: there were no more rows."""
         return self._after
 
     def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
-        """The row of this key, one value for each of its columns; None when there is none.
+        """Return the row of a key, given as one value for each of the key's columns; None if there is none.
 
         ``at`` (ms, or a datetime; naive ones are UTC) asks a table of versions for the row as it was at that time.
 
-        Raises ``DataError`` when tasks have different rows of it: then the table isn't partitioned by its key.
+        Raises ``DataError`` if several tasks have a row of the key, because the table isn't partitioned by its key.
         """
         rows = self.get_rows([key], at=at)
         if rows.height > 1:
@@ -106,7 +106,7 @@ class TableReader:
         return rows.row(0, named=True) if rows.height else None
 
     def get_rows(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> pl.DataFrame:
-        """The rows of these keys, of those that are there; each key has one value for each column.
+        """Return the rows of those of the keys that exist; each key has one value for each column.
 
         ``at`` is as for ``get``.
 
@@ -128,11 +128,11 @@ class TableReader:
         after: str | None = None,
         at: int | datetime | None = None,
     ) -> pl.DataFrame:
-        """Rows task by task, in each in the order of keys; ``limit=None``: all, however many.
+        """Return rows, task by task and in the order of keys within each; ``limit=None``: all of them.
 
-        ``first`` are values that the first key columns have. Of the column behind them ``prefix`` is how it begins,
-        and ``start <= column < stop``. ``partition`` asks one task only. ``after`` goes on where an earlier scan
-        stopped: it is what ``after`` of this reader said. ``at`` is as for ``get``.
+        ``first`` are values of the first columns of the key. The column after them has to begin with ``prefix``, and
+        ``start <= column < stop``. ``partition`` reads from one task only. ``after`` continues where an earlier scan
+        stopped: give it the ``after`` of that reader. ``at`` is as for ``get``.
 
         >>> hr.open_table("shop", "prices").scan(prefix="l").rows()
         [('lamp', 20.0)]
@@ -148,7 +148,7 @@ class TableReader:
         return self._together(parts)
 
     def close(self) -> None:
-        """Hang up. Idempotent; a later read calls again."""
+        """Close the connection. Idempotent; a later read opens a new one."""
         self._client = None
         if self._hang_up is not None:
             self._hang_up()
@@ -165,15 +165,15 @@ class TableReader:
 
     @property
     def described(self) -> TableColumns:
-        """The columns, for whoever has values to be made keys of."""
+        """The columns with their types, which also encode keys."""
         return self._columns
 
     def parts_of(self, keys: Sequence[Sequence[Any]], *, at: int | datetime | None = None) -> list[TaskRows]:
-        """The rows of these keys by the tasks that were asked."""
+        """Return the rows of these keys, by the tasks that have them."""
         from headrace.runners.tables.routing import found, gets, time_ms
 
         if not 1 <= len(keys) <= KEYS_MAX:
-            raise UsageError(f"{len(keys)} keys are asked for", hint=f"ask for 1 to {KEYS_MAX} at once")
+            raise UsageError(f"a read of {len(keys)} keys", hint=f"give 1 to {KEYS_MAX} at once")
         client = self._connected()
         at_ms = time_ms(self._facts, at)
         asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms, at_ms=at_ms)
@@ -192,7 +192,7 @@ class TableReader:
         after: str | None = None,
         at: int | datetime | None = None,
     ) -> TableScan:
-        """One page of rows within bounds."""
+        """Return one page of the rows within bounds."""
         from headrace.runners.tables.routing import TableScan, time_ms
 
         client = self._connected()
@@ -218,14 +218,14 @@ class TableReader:
 
     @property
     def _filled(self) -> str:
-        return "what its task makes of messages" if self._facts.kind == "store" else "what fills it"
+        return "what its task writes" if self._facts.kind == "store" else "the stream that fills it"
 
     def _together(self, parts: Sequence[TaskRows]) -> pl.DataFrame:
         rows = [part.rows for part in parts if part.rows.height]
         return pl.concat(rows) if rows else pl.DataFrame(schema=self._columns.schema)
 
     def _connected(self) -> CoordinatorClient:
-        """A client of the run that keeps the table; another one than the last time, if that has ended."""
+        """Return a client of the run that keeps the table; a new one if the connection was closed."""
         if self._client is None:
             self._find()
         assert self._client is not None
@@ -241,4 +241,4 @@ class TableReader:
         self._client = CoordinatorClient(
             address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0
         )
-        self._hang_up = weakref.finalize(self, self._client.close)  # of a reader that nobody closed, too
+        self._hang_up = weakref.finalize(self, self._client.close)  # also of a reader that was not closed
