@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TextIO
@@ -23,6 +23,9 @@ from headrace.core.url import hide_passwords
 Level = Literal["debug", "info", "warning", "error", "off"]
 Format = Literal["text", "json"]
 Field = str | int | float | bool | None
+
+REPEAT_S = 60.0
+"""What repeats is logged again after this long, however often it has happened."""
 
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error", "off")
 FORMATS: tuple[Format, ...] = ("text", "json")
@@ -72,14 +75,19 @@ def logger(name: str) -> Logger:
 
 
 class Throttle:
-    """Counts what may happen for every message, and logs its 1st, 10th, 100th, ... time. Used from one thread."""
+    """Counts what may happen for every message, and logs only some of it. Used from one thread.
 
-    def __init__(self, log: Logger) -> None:
+    A message is logged when its count reaches 1 or passes a power of ten, and when it was last logged over a minute ago.
+    """
+
+    def __init__(self, log: Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
+        self._clock = clock
         self._times: dict[str, int] = {}
+        self._logged_s: dict[str, float] = {}
 
     def warning(self, message: str, *, by: int = 1, **fields: Field) -> bool:
-        """Count ``by`` more; log the message when its count reaches 1 or passes a power of ten. Whether it did."""
+        """Count ``by`` more, and log the message if it is time. Return whether it was logged."""
         due, times = self._count(message, by)
         if due:
             self._log.warning(message, **fields, times=times)
@@ -92,17 +100,16 @@ class Throttle:
             self._log.info(message, **fields, times=times)
         return due
 
-    def debug(self, message: str, *, by: int = 1, **fields: Field) -> bool:
-        """As ``warning``, at level debug."""
-        due, times = self._count(message, by)
-        if due:
-            self._log.debug(message, **fields, times=times)
-        return due
-
     def _count(self, message: str, by: int) -> tuple[bool, int | None]:
+        if by <= 0:
+            return False, None
         before = self._times.get(message, 0)
-        now = self._times[message] = before + by
-        return is_milestone(before, now), now if now > 1 else None
+        times = self._times[message] = before + by
+        now = self._clock()
+        due = is_milestone(before, times) or now - self._logged_s[message] >= REPEAT_S
+        if due:
+            self._logged_s[message] = now
+        return due, times if times > 1 else None
 
 
 def is_milestone(before: int, now: int) -> bool:
