@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,8 @@ CLEAR_LINE = "\r\x1b[K"
 _ROOT = "headrace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+,[]@%#~")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Without any handler, Python would print warnings to stderr. A library leaves that choice to the application.
 logging.getLogger(_ROOT).addHandler(logging.NullHandler())
@@ -66,7 +69,7 @@ class Logger:
     def _log(self, level: int, message: str, fields: Mapping[str, Field]) -> None:
         if self._logger.isEnabledFor(level):
             extra = {name: value for name, value in fields.items() if value is not None}
-            self._logger.log(level, "%s", message, extra=extra, stacklevel=3)
+            self._logger.log(level, message, extra=extra, stacklevel=3)
 
 
 def logger(name: str) -> Logger:
@@ -75,9 +78,9 @@ def logger(name: str) -> Logger:
 
 
 class Throttle:
-    """Counts what may happen for every message, and logs only some of it. Used from one thread.
+    """Counts what may happen for every message, and logs only some of it. Counts of several threads may be off by some.
 
-    A message is logged when its count reaches 1 or passes a power of ten, and when it was last logged over a minute ago.
+    A message is logged when its count reaches 1 or passes a power of ten, and if it was last logged over a minute ago.
     """
 
     def __init__(self, log: Logger, clock: Callable[[], float] = time.monotonic) -> None:
@@ -106,7 +109,7 @@ class Throttle:
         before = self._times.get(message, 0)
         times = self._times[message] = before + by
         now = self._clock()
-        due = is_milestone(before, times) or now - self._logged_s[message] >= REPEAT_S
+        due = is_milestone(before, times) or now - self._logged_s.get(message, now) >= REPEAT_S
         if due:
             self._logged_s[message] = now
         return due, times if times > 1 else None
@@ -213,7 +216,7 @@ class LineFormatter(logging.Formatter):
         return hide_passwords(line)
 
     def _text(self, record: logging.LogRecord, fields: Mapping[str, object], trace: str) -> str:
-        words = [_time(record), record.levelname, f"{record.name}:", record.getMessage().replace("\n", "\n  ")]
+        words = [_time(record), record.levelname, f"{record.name}:", _CONTROL.sub(_escaped, record.getMessage())]
         words += [f"{name}={_value(value)}" for name, value in fields.items()]
         return " ".join(words) + (f"\n{trace}" if trace else "")
 
@@ -232,6 +235,11 @@ class LineFormatter(logging.Formatter):
 
 def _time(record: logging.LogRecord) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z"
+
+
+def _escaped(control: re.Match[str]) -> str:
+    """Another line of a message is indented, so that it can't pass for a record; other control characters are shown."""
+    return "\n  " if control[0] == "\n" else f"\\x{ord(control[0]):02x}"
 
 
 def _value(value: object) -> str:

@@ -36,7 +36,7 @@ class RecentWarnings:
         """How many there were, repetitions included."""
 
     def add(self, log: Logger, message: str, **fields: Field) -> None:
-        """Count and keep a warning. Log it the 1st, 10th, 100th, ... time, and if it was last logged over a minute ago."""
+        """Count and keep a warning. Log it the 1st, 10th, 100th, ... time, or if that was over a minute ago."""
         with self._lock:
             before = self._kept.pop(message, None)
             times = before.times + 1 if before is not None else 1

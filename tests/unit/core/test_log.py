@@ -71,6 +71,12 @@ def test_a_message_of_several_lines_is_indented_so_that_no_line_looks_like_anoth
     assert lines.getvalue().splitlines()[1].startswith("  2026")
 
 
+def test_a_message_can_not_move_the_cursor_of_a_terminal(lines: io.StringIO) -> None:
+    with logging_to(LogSettings("info"), lines):
+        log.info("a\r\x1b[Kb", c="\x1b[2J")
+    assert lines.getvalue().endswith(': a\\x0d\\x1b[Kb c="\\u001b[2J"\n')
+
+
 def test_json_has_the_same_facts_with_their_types(lines: io.StringIO) -> None:
     with logging_to(LogSettings("debug", "json"), lines, {"container": 3}):
         log.debug("a\nb", task="views/0", version=7)
