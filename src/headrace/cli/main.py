@@ -61,7 +61,7 @@ def _headrace(
     traceback: Annotated[
         bool,
         typer.Option(
-            TRACEBACK, help="Print the traceback of an error (so does HEADRACE_TRACEBACK=1); may be anywhere."
+            TRACEBACK, help="Print the traceback of an error (so does HEADRACE_TRACEBACK=1); may be given anywhere."
         ),
     ] = False,
     log_level: Annotated[
@@ -69,13 +69,13 @@ def _headrace(
         typer.Option(
             LOG_LEVEL,
             metavar="|".join(LEVELS),
-            help="Which log lines to write to stderr, here and in containers; may be anywhere.",
+            help="Which log lines to write to stderr, here and in containers; may be given anywhere.",
         ),
     ] = "warning",
     log_format: Annotated[
         str,
         typer.Option(
-            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; may be anywhere."
+            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; may be given anywhere."
         ),
     ] = "text",
 ) -> None:
@@ -117,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = app(args=command, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _nobody_reads()
+        return _output_closed()
     except SystemExit as ending:
         # Typer turns a broken pipe into this.
         if isinstance(ending.__context__, BrokenPipeError):
-            return _nobody_reads()
+            return _output_closed()
         raise
     except TyperException as error:
         return _wrong_usage(error)
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or Exit.OK)
 
 
-def _nobody_reads() -> int:
+def _output_closed() -> int:
     """The reader of our output has closed it, which is fine. Discard what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return Exit.OK

@@ -50,6 +50,7 @@ def run(
     """Run an app until it ends.
 
     Ctrl-C drains it: it finishes what it has read and ends with exit code 0. A second Ctrl-C ends it at once.
+    Log lines go to stderr; --log-level and --log-format (see headrace --help) choose them.
     """
     from headrace.app import App
     from headrace.cli.loader import load_app
