@@ -1,4 +1,4 @@
-"""``headrace checkpoint list`` and ``show``: the last commit of each task, whether its app runs or not."""
+"""``headrace checkpoint list`` and ``show``: the last commit of each task, whether or not its app runs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which app.", show
 
 def list_checkpoints(
     app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="Which app; all of this home.", show_default=False)
+        str | None,
+        typer.Argument(metavar="APP", help="Which app; by default all on the home folder.", show_default=False),
     ] = None,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
     """List the last checkpoint of each task.
 
-    Its version and age, how long it took (if the app runs), and what is kept for it: the changelog, the local
-    state, snapshots.
+    Shows its version and age, how long it took (if the app runs), and what is kept for it: the changelog, the local
+    state and snapshots.
     """
     from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
 
@@ -46,15 +47,15 @@ def list_checkpoints(
 def show(
     app: AppOfHome,
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; all of them.", show_default=False)
+        str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; by default all.", show_default=False)
     ] = None,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
     """Show everything about the last checkpoint of an app's tasks.
 
-    Where each input is read on, how many frames each output partition got, which generations there were,
-    and the snapshots that a lost state folder would be rebuilt from.
+    Shows where reading continues in each input, how many frames each output partition has, the generations, and the
+    snapshots from which a lost state folder would be rebuilt.
     """
     from headrace.runners.checkpoints import read_checkpoints
 
@@ -73,7 +74,7 @@ Running = Mapping[tuple[str, str], "CheckpointStatus"]
 
 
 def _running(home: Path) -> Running:
-    """What the tasks that run now say of their last commit."""
+    """Return what the running tasks report about their last commits."""
     from headrace.cli.status import ask
 
     return {

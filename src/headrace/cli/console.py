@@ -1,7 +1,7 @@
-"""What the command line prints, and with which number it ends.
+"""Output of the command line, and its exit codes.
 
-Results go to stdout, everything else to stderr, so that a pipe gets results alone. Imports nothing heavy:
-every start of the command line passes through here.
+Results go to stdout and everything else to stderr, so that a pipe gets results only. Every command imports this module,
+so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RED, _DIM, _PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[0m"
 
 
 class Exit(IntEnum):
-    """How a command ended."""
+    """Exit codes."""
 
     OK = 0
     FAILED = 1
@@ -28,17 +28,17 @@ class Exit(IntEnum):
     USAGE = 2
     """The command, or the app as declared, can't work; running it again changes nothing."""
     INTERRUPTED = 130
-    """Ctrl-C came in the middle of something that is now half done."""
+    """Ctrl-C interrupted something that is now half done."""
 
 
 def exit_of(error: HeadraceError) -> Exit:
-    """Whose fault it was decides."""
+    """Return the exit code for an error: ``USAGE`` if the user's command or declaration is wrong, else ``FAILED``."""
     usage = error.fault == "user" and not isinstance(error, UserFunctionError)
     return Exit.USAGE if usage else Exit.FAILED
 
 
 def print_error(message: str, hint: str | None = None) -> None:
-    """``error: ...`` and its hint on stderr, coloured on a terminal."""
+    """Print ``error: ...`` and the hint to stderr, in colour on a terminal."""
     red, dim, plain = (_RED, _DIM, _PLAIN) if _coloured() else ("", "", "")
     _to_stderr(f"{red}error:{plain} {message}")
     if hint:
@@ -46,27 +46,27 @@ def print_error(message: str, hint: str | None = None) -> None:
 
 
 def print_note(text: str) -> None:
-    """A line on stderr for the one who waits; never part of the result."""
+    """Print a line to stderr that is not part of the result."""
     _to_stderr(text)
 
 
 def print_traceback(error: BaseException) -> None:
-    """The whole story of an error."""
+    """Print the traceback of an error to stderr."""
     _to_stderr("".join(traceback.format_exception(error)).rstrip("\n"))
 
 
 def print_line(text: str) -> None:
-    """A line of the result."""
+    """Print a line of the result."""
     sys.stdout.write(text + "\n")
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """The result as one JSON document; without ``indent`` on one line."""
+    """Print the result as a JSON document; without ``indent`` on one line."""
     print_line(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
 def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as they need to be; numbers stand right."""
+    """Print a table with columns as wide as needed and numbers aligned to the right."""
     cells = [[_cell(value) for value in row] for row in rows]
     lines = [list(titles), *cells]
     widths = [max(len(line[n]) for line in lines) for n in range(len(titles))]
@@ -80,12 +80,12 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def counted(number: int, noun: str) -> str:
-    """A number and its noun: ``1 row``, ``2,000 rows``."""
+    """Return a number with its noun: ``1 row``, ``2,000 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_bytes(size: int) -> str:
-    """A size as people read it: ``812 B``, ``4.2 MB``."""
+    """Return a size in a readable unit: ``812 B``, ``4.2 MB``."""
     value, unit = float(size), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if value < 1000:

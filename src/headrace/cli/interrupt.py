@@ -1,7 +1,7 @@
-"""Ctrl-C as something to look at, not as an exception in the middle of a write.
+"""Ctrl-C as a flag, instead of an exception in the middle of a write.
 
-An exception between a write and the note that it happened would make the next flush write it again. So
-commands that write or follow ask ``Interrupt`` at safe places instead. A second Ctrl-C raises as usual.
+An exception between a write and the record of it would make the next flush write it again. So commands that write or
+follow check ``Interrupt`` at safe places instead. A second Ctrl-C raises ``KeyboardInterrupt``, as usual.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.runners.interrupts import Interrupts
 
 
 class Interrupt(Interrupts):
-    """While entered, the first SIGINT or SIGTERM only sets a flag and makes ``fd`` readable. Main thread only."""
+    """While entered, the first SIGINT or SIGTERM sets a flag and makes ``fd`` readable. For the main thread only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Interrupt(Interrupts):
 
     @property
     def fd(self) -> int:
-        """Turns readable when the signal comes; for ``select``."""
+        """A descriptor for ``select`` that becomes readable when the signal comes."""
         return self._read
 
     @override

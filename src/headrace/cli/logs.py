@@ -1,4 +1,4 @@
-"""The options for log lines, which every command takes at any place: before the verb, after it, or at the end."""
+"""The options for log lines. Every command accepts them anywhere: before the verb, after it, or at the end."""
 
 from __future__ import annotations
 

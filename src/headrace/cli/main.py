@@ -1,7 +1,6 @@
-"""The tree of commands, and how each ends: what is printed on an error, and the exit code.
+"""The commands, and how they end: what an error prints, and the exit code.
 
-Imports here are light on purpose: ``headrace --help`` answers at once. A verb imports what it works with
-when it is called.
+Imports are few, so that ``headrace --help`` answers at once. A command imports what it needs when it is called.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    epilog="Exit codes: 0 well, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
+    epilog="Exit codes: 0 success, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
 )
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
-tables = typer.Typer(no_args_is_help=True, help="Look at what the tables of a running app hold.")
-streams = typer.Typer(no_args_is_help=True, help="Make, fill, read and end streams of the embedded log.")
+tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
+streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams of the embedded log.")
 
 
 def _print_version(wanted: bool) -> None:
@@ -62,7 +61,7 @@ def _headrace(
     traceback: Annotated[
         bool,
         typer.Option(
-            TRACEBACK, help="Print the traceback of an error (so does HEADRACE_TRACEBACK=1); any place will do."
+            TRACEBACK, help="Print the traceback of an error (so does HEADRACE_TRACEBACK=1); may be given anywhere."
         ),
     ] = False,
     log_level: Annotated[
@@ -70,13 +69,13 @@ def _headrace(
         typer.Option(
             LOG_LEVEL,
             metavar="|".join(LEVELS),
-            help="Which log lines are written to stderr, here and by containers; any place will do.",
+            help="Which log lines to write to stderr, here and in containers; may be given anywhere.",
         ),
     ] = "warning",
     log_format: Annotated[
         str,
         typer.Option(
-            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; any place will do."
+            LOG_FORMAT, metavar="|".join(FORMATS), help="Write log lines as text or as JSON; may be given anywhere."
         ),
     ] = "text",
 ) -> None:
@@ -108,7 +107,7 @@ app.add_typer(tables, name="table")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line; returns its exit code. Errors are printed, not raised."""
+    """Run a command line; return its exit code. Errors are printed, not raised."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     command = [word for word in given if word != TRACEBACK]
     verbose = len(command) < len(given) or os.environ.get("HEADRACE_TRACEBACK", "") not in ("", "0")
@@ -118,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = app(args=command, prog_name="headrace", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _nobody_reads()
+        return _output_closed()
     except SystemExit as ending:
-        # This is what typer makes of a broken pipe.
+        # Typer turns a broken pipe into this.
         if isinstance(ending.__context__, BrokenPipeError):
-            return _nobody_reads()
+            return _output_closed()
         raise
     except TyperException as error:
         return _wrong_usage(error)
@@ -136,14 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(code or Exit.OK)
 
 
-def _nobody_reads() -> int:
-    """Whoever read our output has had enough, which is well; what is still buffered for it has nowhere to go."""
+def _output_closed() -> int:
+    """The reader of our output has closed it, which is fine. Discard what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return Exit.OK
 
 
 def _wrong_usage(error: TyperException) -> int:
-    """What typer has to say about the arguments; for the bare name of a group that is its help."""
+    """Print what typer says about the arguments. For a group without a command that is its help."""
     text = error.format_message()
     context = getattr(error, "ctx", None)
     if text.startswith("Usage: "):

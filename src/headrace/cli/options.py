@@ -1,4 +1,4 @@
-"""Options that several verbs share, declared once."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Home = Annotated[
         "--home",
         envvar=HOME_VARIABLE,
         metavar="FOLDER",
-        help="Where Headrace keeps its data; the embedded log lies in FOLDER/streams.",
+        help="Where Headrace keeps its data; the embedded log is in FOLDER/streams.",
         show_default=True,
         file_okay=False,
     ),
@@ -48,7 +48,7 @@ Pipeline = Annotated[
 
 FileArguments = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ARGUMENTS", help="What the file finds in sys.argv, after --.", show_default=False),
+    typer.Argument(metavar="ARGUMENTS", help="Arguments for the file (its sys.argv), after --.", show_default=False),
 ]
 
 AppName = Annotated[

@@ -1,6 +1,6 @@
-"""From what stands on a command line (``--home``, a stream's name) to a system and a stream in it.
+"""Resolve ``--home`` and the name of a stream on the command line to a system and a stream in it.
 
-Only the embedded log can be named here; systems that need an address are declared by an app.
+Only streams of the embedded log can be named. Other systems need settings, which an app declares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SYSTEM = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A stream that the command line names, and the system it is in. It needn't exist."""
+    """A stream that the command line names, and its system. The stream need not exist."""
 
     stream: StreamId
     system: System
@@ -30,32 +30,32 @@ class Place:
         return self.system.admin()
 
     def ssp(self, partition: int) -> SSP:
-        """One partition."""
+        """Return the SSP of a partition."""
         return SSP(self.stream, partition)
 
     def find(self) -> StreamInfo | None:
-        """What is known of the stream; None when there is none."""
+        """Return the stream's info; None if it doesn't exist."""
         return self.admin().describe(self.stream.name)
 
     def require(self) -> StreamInfo:
-        """The same; raises ``StreamNotFoundError`` with the name that may have been meant."""
+        """Return the stream's info. Raises ``StreamNotFoundError``, which suggests a similar name."""
         return require_stream(self.system, self.stream, self.home)
 
     def require_partition(self, partition: int) -> StreamInfo:
-        """The stream's info; raises ``UsageError`` when it has no such partition."""
+        """Return the stream's info. Raises ``UsageError`` if it has no such partition."""
         info = self.require()
         if not 0 <= partition < info.partitions:
-            raise UsageError(f"{self.stream} has no partition {partition}: they go from 0 to {info.partitions - 1}")
+            raise UsageError(f"{self.stream} has no partition {partition}, only 0 to {info.partitions - 1}")
         return info
 
 
 def locate(text: str, home: Path) -> Place:
-    """The stream that ``NAME`` or ``SYSTEM.NAME`` means."""
+    """Return the stream that ``NAME`` or ``SYSTEM.NAME`` refers to."""
     system, dot, name = text.partition(".")
     if dot and system != LOG and _SYSTEM.fullmatch(system):
         raise UsageError(
-            f"there is no system {system!r} on the command line, only {LOG!r}",
-            hint=f"if the stream of the log is called {text!r}, write {LOG}.{text}",
+            f"commands know no system {system!r}, only {LOG!r}",
+            hint=f"if {text!r} is the name of a stream of the log, write {LOG}.{text}",
         )
     stream = StreamId(LOG, check_id("stream", name if dot and system == LOG else text))
     return Place(stream, open_log(home), home)

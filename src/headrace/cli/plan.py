@@ -16,17 +16,18 @@ def plan(
     arguments: FileArguments = None,
     app: AppName = None,
     containers: Annotated[
-        int, typer.Option("--containers", metavar="N", help="Plan for N containers (matters to grouping by container).")
+        int,
+        typer.Option("--containers", metavar="N", help="Plan for N containers (matters for grouping by container)."),
     ] = 1,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the plan as one self-contained page.", show_default=False),
+        typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.", show_default=False),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the stages, tasks and streams of an app.
 
-    Looks at the streams there are, checks that partition counts agree, and runs nothing.
+    Looks at existing streams, checks that partition counts agree, and runs nothing.
     """
     from headrace.cli.loader import load_app
     from headrace.plan.document import to_json

@@ -26,7 +26,9 @@ def run(
     containers: Annotated[
         int | None,
         typer.Option(
-            metavar="N", help="How many containers share the work; as many as there are slots.", show_default=False
+            metavar="N",
+            help="How many containers share the work; by default one for each free slot, but no more than tasks.",
+            show_default=False,
         ),
     ] = None,
     stage: Annotated[
@@ -40,14 +42,15 @@ def run(
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without Spark.")] = False,
     conf: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A setting of Spark; may be given several times.", show_default=False),
+        typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.", show_default=False),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
 ) -> None:
     """Run an app until it ends.
 
-    Ctrl-C lets it finish what it has read, and ends it well; a second one ends it at once.
+    Ctrl-C drains it: it finishes what it has read and ends with exit code 0. A second Ctrl-C ends it at once.
+    Log lines go to stderr; --log-level and --log-format (see headrace --help) choose them.
     """
     from headrace.app import App
     from headrace.cli.loader import load_app
@@ -55,10 +58,10 @@ def run(
 
     settings = parse_conf(conf or ())
     if local and (master or containers or settings):
-        raise UsageError("--local runs without Spark, so --master, --containers and --conf say nothing there")
+        raise UsageError("--local runs without Spark, so --master, --containers and --conf have no effect")
     application = load_app(pipeline, app, arguments or ())
     if not isinstance(application, App):
-        raise UsageError(f"{application!r} only declares an app and can't be run", hint="make it with hr.App(...)")
+        raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
     application.run(
         master=master,
         containers=containers,
@@ -72,7 +75,7 @@ def run(
 
 
 def parse_conf(pairs: Sequence[str]) -> dict[str, str]:
-    """``KEY=VALUE`` pairs as a dict; a key given twice is an error, since one of the two would be lost."""
+    """Return ``KEY=VALUE`` pairs as a dict. A key given twice is an error, since one value would be lost."""
     from headrace.core.errors import UsageError
 
     settings: dict[str, str] = {}

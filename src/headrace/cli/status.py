@@ -24,16 +24,21 @@ _TO_TOP = "\x1b[H\x1b[J"
 
 def status(
     app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="Which app; all that run there.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="APP", help="Which app; by default all that run on the home folder.", show_default=False
+        ),
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it anew every second, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show the status again every second, until Ctrl-C.")
+    ] = False,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Show how running apps are doing.
+    """Show the status of running apps.
 
-    Their stages with rates, watermarks and lag, what holds them up, and their containers. As JSON it is an
-    array with one entry a deployment; with --watch, one array a line.
+    Shows stages with rates, watermarks and lag, what holds them up, containers, and warnings. As JSON it is an array
+    with one entry for each deployment; with --watch, one array per line.
     """
     if watch:
         _watch(home, app, as_json)
@@ -48,7 +53,7 @@ def status(
 
 
 def ask(home: Path, app: str | None) -> list[AppStatus]:
-    """The status of each deployment that runs there; an app that is named and doesn't run is an error."""
+    """Return the status of each running deployment. Raises ``UnavailableError`` if ``app`` is given and doesn't run."""
     from headrace.core.errors import UnavailableError
     from headrace.runners.coordination.address import find_all
 
@@ -57,7 +62,7 @@ def ask(home: Path, app: str | None) -> list[AppStatus]:
         others = ", ".join(sorted({address.app for address in find_all(home)}))
         raise UnavailableError(
             f"app {app!r} isn't running on {home}; running there: {others or 'nothing'}",
-            hint="start it with headrace run, or name the home folder that it uses with --home",
+            hint="start it with headrace run, or give the home folder that it uses with --home",
         )
     found = []
     for address in addresses:
@@ -81,7 +86,7 @@ def _watch(home: Path, app: str | None, as_json: bool) -> None:
             except UnavailableError:
                 if not seen:
                     raise
-                print_note("it has ended")
+                print_note("the app has ended")
                 return
             seen = True
             _show(found, home, as_json)

@@ -1,4 +1,4 @@
-"""How an app is doing, as text: tables of stages, outputs and containers, what holds things up, and what is amiss."""
+"""The status of an app as text: tables of stages, outputs and containers, what holds tasks up, and warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATE_STYLES = {"running": "green", "lost": "red", "failed": "red", "draining":
 
 
 def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
-    """The whole status, ``width`` columns wide."""
+    """Return the whole status, ``width`` characters wide."""
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
     console.print(_headline(status, now_ms))
@@ -43,7 +43,7 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
 
 
 def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
-    """Each output of the app, its tasks taken together."""
+    """Return each output of the app, summed over its tasks."""
     found: dict[str, OutputStatus] = {}
     for task in tasks:
         for id_, output in task.outputs.items():
@@ -59,7 +59,7 @@ def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
 
 
 def held_up(status: AppStatus) -> Iterable[str]:
-    """Why tasks don't get on: a version that isn't completed, side inputs, a full stream, producers not heard."""
+    """Yield why tasks make no progress: incomplete versions, side inputs, full streams, missing watermarks."""
     for one in status.held_up:
         waiting = one.tasks[0] if len(one.tasks) == 1 else f"{one.tasks[0]} and {counted(len(one.tasks) - 1, 'other')}"
         yield f"{waiting} can't complete a version for {age(one.for_ms)}, waiting for {one.by}: {one.reason}"
@@ -76,13 +76,13 @@ def held_up(status: AppStatus) -> Iterable[str]:
 
 
 def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
-    """What an operator should know: errors, targets that are away, lost containers, rows left out, old checkpoints."""
+    """Yield what an operator should know: errors, unreachable targets, lost containers, rows without effect, ..."""
     if status.error is not None:
         yield f"the app failed: {status.error.message}"
     for container in status.containers:
         where = f"container {container.id} on {container.host or 'no host yet'}"
         if container.state == "lost":
-            yield f"{where} was last heard of {age(container.last_seen_ms)} ago"
+            yield f"{where} sent its last heartbeat {age(container.last_seen_ms)} ago"
         elif container.error is not None:
             hint = f" (hint: {container.error.hint})" if container.error.hint else ""
             yield f"{where} {container.state}: {container.error.message}{hint}"
@@ -104,7 +104,7 @@ def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
 
 
 def age(ms: int | None) -> str:
-    """A duration as people say it: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``."""
+    """Return a duration in a readable unit: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``."""
     if ms is None:
         return "?"
     seconds = abs(ms) / 1000
@@ -150,7 +150,7 @@ def _outputs(outputs: dict[str, OutputStatus]) -> Table:
 
 
 def _checkpoints(status: AppStatus) -> Table:
-    """The oldest checkpoint of each stage, the slowest one, and what the protocol had to do."""
+    """The oldest and the slowest checkpoint of each stage, and what the protocol had to do."""
     table = _table("checkpoints", "version>", "age>", "took>", "early>", "rollbacks>", "duplicates>")
     for stage in status.stages:
         tasks = [task for task in status.tasks if task.name.rpartition("/")[0] == stage.name]
@@ -171,7 +171,7 @@ _CALLS = {"calls", "calls_in_flight", "call_retries", "cache_hits"}
 
 
 def _calls(status: AppStatus) -> Table:
-    """What the steps of each stage asked others, how long that took, and what they needn't ask."""
+    """The calls of each stage's steps into other services: how many, how long, and how many the cache saved."""
     table = _table("calls", "in flight>", "done>", "took>", "repeated>", "too late>", "given up>", "from cache>")
     for stage in status.stages:
         tasks = [task for task in status.tasks if task.name.rpartition("/")[0] == stage.name]
@@ -194,7 +194,7 @@ def _calls(status: AppStatus) -> Table:
 
 
 def _about_watermark(stage: StageStatus, now_ms: int) -> str:
-    """How old it is, and how many tasks it doesn't wait for; one that nothing is to come for has no age."""
+    """Return the watermark's age and the number of idle tasks. A watermark of idle tasks only has no age."""
     if stage.idle == stage.tasks - stage.finished:
         return " (idle)"
     behind = [] if stage.watermark is None else [_behind(now_ms - stage.watermark)]
@@ -207,7 +207,7 @@ def _behind(ms: int) -> str:
 
 
 def _containers(status: AppStatus) -> Table:
-    table = _table("container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heard>")
+    table = _table("container>", "state", "host", "pid>", "attempt>", "tasks>", "memory>", "last heartbeat>")
     for one in status.containers:
         table.add_row(
             str(one.id),
@@ -223,7 +223,7 @@ def _containers(status: AppStatus) -> Table:
 
 
 def _table(*titles: str) -> Table:
-    """A table without lines; a title that ends with ``>`` stands right, and so does what is under it."""
+    """Return a table without lines. A column whose title ends with ``>`` is aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in titles:
         right = title.endswith(">")
@@ -232,7 +232,7 @@ def _table(*titles: str) -> Table:
 
 
 def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
-    """Rows by the reason why they had no effect, over all tasks."""
+    """Return the number of rows without effect, by reason."""
     total: Counter[str] = Counter()
     for task in tasks:
         total.update({name: count for name, count in task.counters.items() if name in _REASONS})
@@ -241,7 +241,7 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
 
 _REASONS = {
     "late": "came too late",
-    "skipped": "skipped, since they could not be read",
-    "failed_skipped": "skipped, since a function of the app raised",
+    "skipped": "skipped, because they can't be read",
+    "failed_skipped": "skipped, because a function of the app raised",
     "dead_lettered": "sent to a dead-letter stream",
 }

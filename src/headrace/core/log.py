@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TextIO
@@ -24,6 +25,9 @@ Level = Literal["debug", "info", "warning", "error", "off"]
 Format = Literal["text", "json"]
 Field = str | int | float | bool | None
 
+REPEAT_S = 60.0
+"""What repeats is logged again after this long, however often it has happened."""
+
 LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error", "off")
 FORMATS: tuple[Format, ...] = ("text", "json")
 
@@ -33,6 +37,8 @@ CLEAR_LINE = "\r\x1b[K"
 _ROOT = "headrace"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:+,[]@%#~")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Without any handler, Python would print warnings to stderr. A library leaves that choice to the application.
 logging.getLogger(_ROOT).addHandler(logging.NullHandler())
@@ -63,7 +69,7 @@ class Logger:
     def _log(self, level: int, message: str, fields: Mapping[str, Field]) -> None:
         if self._logger.isEnabledFor(level):
             extra = {name: value for name, value in fields.items() if value is not None}
-            self._logger.log(level, "%s", message, extra=extra, stacklevel=3)
+            self._logger.log(level, message, extra=extra, stacklevel=3)
 
 
 def logger(name: str) -> Logger:
@@ -72,14 +78,19 @@ def logger(name: str) -> Logger:
 
 
 class Throttle:
-    """Counts what may happen for every message, and logs its 1st, 10th, 100th, ... time. Used from one thread."""
+    """Counts what may happen for every message, and logs only some of it. Counts of several threads may be off by some.
 
-    def __init__(self, log: Logger) -> None:
+    A message is logged when its count reaches 1 or passes a power of ten, and if it was last logged over a minute ago.
+    """
+
+    def __init__(self, log: Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
+        self._clock = clock
         self._times: dict[str, int] = {}
+        self._logged_s: dict[str, float] = {}
 
     def warning(self, message: str, *, by: int = 1, **fields: Field) -> bool:
-        """Count ``by`` more; log the message when its count reaches 1 or passes a power of ten. Whether it did."""
+        """Count ``by`` more, and log the message if it is time. Return whether it was logged."""
         due, times = self._count(message, by)
         if due:
             self._log.warning(message, **fields, times=times)
@@ -92,17 +103,16 @@ class Throttle:
             self._log.info(message, **fields, times=times)
         return due
 
-    def debug(self, message: str, *, by: int = 1, **fields: Field) -> bool:
-        """As ``warning``, at level debug."""
-        due, times = self._count(message, by)
-        if due:
-            self._log.debug(message, **fields, times=times)
-        return due
-
     def _count(self, message: str, by: int) -> tuple[bool, int | None]:
+        if by <= 0:
+            return False, None
         before = self._times.get(message, 0)
-        now = self._times[message] = before + by
-        return is_milestone(before, now), now if now > 1 else None
+        times = self._times[message] = before + by
+        now = self._clock()
+        due = is_milestone(before, times) or now - self._logged_s.get(message, now) >= REPEAT_S
+        if due:
+            self._logged_s[message] = now
+        return due, times if times > 1 else None
 
 
 def is_milestone(before: int, now: int) -> bool:
@@ -206,7 +216,7 @@ class LineFormatter(logging.Formatter):
         return hide_passwords(line)
 
     def _text(self, record: logging.LogRecord, fields: Mapping[str, object], trace: str) -> str:
-        words = [_time(record), record.levelname, f"{record.name}:", record.getMessage().replace("\n", "\n  ")]
+        words = [_time(record), record.levelname, f"{record.name}:", _CONTROL.sub(_escaped, record.getMessage())]
         words += [f"{name}={_value(value)}" for name, value in fields.items()]
         return " ".join(words) + (f"\n{trace}" if trace else "")
 
@@ -225,6 +235,11 @@ class LineFormatter(logging.Formatter):
 
 def _time(record: logging.LogRecord) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03}Z"
+
+
+def _escaped(control: re.Match[str]) -> str:
+    """Another line of a message is indented, so that it can't pass for a record; other control characters are shown."""
+    return "\n  " if control[0] == "\n" else f"\\x{ord(control[0]):02x}"
 
 
 def _value(value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from headrace.core.clock import Clock
-from headrace.core.log import Field, Logger, is_milestone
+from headrace.core.log import REPEAT_S, Field, Logger, is_milestone
 
 KEPT = 5
 """How many different warnings are kept."""
@@ -31,19 +31,25 @@ class RecentWarnings:
         self._fields = fields
         self._lock = threading.Lock()
         self._kept: dict[str, RecentWarning] = {}
+        self._logged_ms: dict[str, int] = {}
         self.total = 0
         """How many there were, repetitions included."""
 
     def add(self, log: Logger, message: str, **fields: Field) -> None:
-        """Count and keep a warning. It is logged when it comes for the 1st, 10th, 100th, ... time."""
+        """Count and keep a warning. Log it the 1st, 10th, 100th, ... time, or if that was over a minute ago."""
         with self._lock:
             before = self._kept.pop(message, None)
             times = before.times + 1 if before is not None else 1
-            self._kept[message] = RecentWarning(message, self._clock.now_ms(), times)
+            now_ms = self._clock.now_ms()
+            self._kept[message] = RecentWarning(message, now_ms, times)
             self.total += 1
+            due = is_milestone(times - 1, times) or now_ms - self._logged_ms[message] >= REPEAT_S * 1000
+            if due:
+                self._logged_ms[message] = now_ms
             while len(self._kept) > KEPT:
-                del self._kept[next(iter(self._kept))]
-        if is_milestone(times - 1, times):
+                oldest = next(iter(self._kept))
+                del self._kept[oldest], self._logged_ms[oldest]
+        if due:
             log.warning(message, **self._fields, **fields, times=times if times > 1 else None)
 
     def latest(self) -> list[RecentWarning]:

@@ -112,4 +112,4 @@ def test_watching_ends_with_the_app(spawn: Spawn, running: CoordinatorClient, ho
     file.unlink()
     assert watch.wait(120) == 0
     assert watch.stderr is not None
-    assert watch.stderr.read() == b"it has ended\n"
+    assert watch.stderr.read() == b"the app has ended\n"

@@ -142,7 +142,7 @@ def test_pages(table: Cli) -> None:
         words = ["--after", lines[1]["@after"]] if len(lines) == 2 else []
     assert (sorted(seen), words) == ([("attic", 1), ("cellar", -2), ("cellar", 1), ("cellar", 30)], [])
     first = table("scan", "stock", "--limit", "3")
-    assert "there are more: --after " in first.err
+    assert "there are more rows: --after " in first.err
     rest = table("scan", "stock", "--after", first.err.split()[-1])
     assert rest.err.startswith("1 row of ")
 
@@ -185,16 +185,16 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
         (
             ["get", "stock", "cellar", "one"],
             2,
-            ["'one' is no value of column 'shelf' of table 'stock', which is Int64"],
+            ["'one' is not a value of column 'shelf' of table 'stock', which is Int64"],
         ),
-        (["get", "stock", "cellar", "1.5"], 2, ["'1.5' is no value of column 'shelf'"]),
+        (["get", "stock", "cellar", "1.5"], 2, ["'1.5' is not a value of column 'shelf'"]),
         (["scan", "stock", "a", "1", "--from", "2"], 2, ["3 values were given"]),
-        (["scan", "stock", "cellar", "--prefix", "1"], 2, ["only text begins with something", "use from and to"]),
+        (["scan", "stock", "cellar", "--prefix", "1"], 2, ["only text and binary have prefixes", "use from and to"]),
         (["scan", "stock", "--limit", "0"], 2, ["a limit of 0 rows", "1 to 10000 rows"]),
         (["scan", "stock", "--limit", "10001"], 2, ["1 to 10000 rows"]),
-        (["scan", "stock", "--partition", "7"], 2, ["no partition 7: they go from 0 to 1"]),
+        (["scan", "stock", "--partition", "7"], 2, ["no partition 7, only 0 to 1"]),
         (["scan", "stock", "--after", "here"], 2, ["'here' is not where a page"]),
-        (["scan", "stock", "--timeout", "31"], 2, ["a timeout of 31.0 s", "30 s at most"]),
+        (["scan", "stock", "--timeout", "31"], 2, ["a timeout of 31.0 s", "at most 30 s"]),
         (["get", "prices"], 2, ["Missing argument 'KEY'"]),
     ],
 )

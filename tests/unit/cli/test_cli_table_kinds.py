@@ -107,7 +107,7 @@ def test_rows_as_they_were_at_a_time(table: Cli, shop: Kinds, name: str) -> None
         assert reader.get("CHF", at=datetime(1970, 1, 1, 0, 0, 2)) == reader.get("CHF")
         assert reader.scan(at=datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), limit=None)["rate"].to_list() == [1.0]
         assert reader.get_rows([("CHF",), ("USD",)], at=1_200)["currency"].to_list() == ["CHF"]
-        with pytest.raises(hr.errors.UsageError, match="'soon' is no time"):
+        with pytest.raises(hr.errors.UsageError, match="'soon' is not a time"):
             reader.get("CHF", at="soon")  # type: ignore[arg-type]
 
 
@@ -118,7 +118,7 @@ def test_records_of_a_task_are_in_whichever_task_put_them(table: Cli, shop: Kind
         assert reader.get("CHF") == {"currency": "CHF", "n": 2, "partition": 0}
         with pytest.raises(hr.errors.DataError, match=r"'counted.seen' has 2 rows of one key") as caught:
             reader.get("USD")
-        assert "what its task makes of messages isn't partitioned by the key" in (caught.value.hint or "")
+        assert "what its task writes isn't partitioned by the key" in (caught.value.hint or "")
 
 
 def test_the_list_tells_kinds_and_sizes(table: Cli, shop: Kinds) -> None:
@@ -148,14 +148,14 @@ def test_the_list_tells_kinds_and_sizes(table: Cli, shop: Kinds) -> None:
     ("words", "told"),
     [
         (["get", "away", "CHF"], ["table 'away' of app 'shop' is remote: the app doesn't keep its rows"]),
-        (["get", "per-second", "CHF"], ["'per-second' of app 'shop' is a window, and no table", "to a table"]),
-        (["scan", "counted"], ["'counted' of app 'shop' is a low-level task", "ask for its stores: counted.seen"]),
+        (["get", "per-second", "CHF"], ["'per-second' of app 'shop' is a window, not a table", "to a table"]),
+        (["scan", "counted"], ["'counted' of app 'shop' is a low-level task", "query its stores: counted.seen"]),
         (["get", "seen", "CHF"], ["has no table 'seen'", "did you mean 'counted.seen'?"]),
         (["get", "fats", "CHF"], ["its tables: away, counted.seen, fast, fast-past, past", "did you mean 'fast'?"]),
-        (["get", "fast", "CHF", "--at", "5"], ["table 'fast' has no versions", "versions="]),
-        (["get", "counted.seen", "CHF", "--at", "5"], ["table 'counted.seen' has no versions"]),
-        (["scan", "past", "--at", "soon"], ["--at 'soon' is no time", "2026-01-31T12:00:00+00:00"]),
-        (["scan", "past", "--at", "9" * 20], ["is no time"]),
+        (["get", "fast", "CHF", "--at", "5"], ["table 'fast' keeps no versions", "versions="]),
+        (["get", "counted.seen", "CHF", "--at", "5"], ["table 'counted.seen' keeps no versions"]),
+        (["scan", "past", "--at", "soon"], ["--at 'soon' is not a time", "2026-01-31T12:00:00+00:00"]),
+        (["scan", "past", "--at", "9" * 20], ["is not a time"]),
         (["get", "counted.seen", "CHF", "2"], ["the key of table 'counted.seen' is currency (String)"]),
     ],
 )
@@ -169,4 +169,4 @@ def test_what_cant_be_asked_says_why(table: Cli, words: list[str], told: list[st
 def test_an_app_of_nearly_that_name(cli: Cli, shop: Kinds) -> None:
     wrong = cli("table", "list", "shpo", "--home", shop.home)
     assert wrong.code == 1
-    assert "did you mean 'shop'? Else check its name" in wrong.err
+    assert "did you mean 'shop'? Otherwise check its name" in wrong.err

@@ -55,7 +55,7 @@ def test_several_apps_ask_which(file: Path) -> None:
     file.write_text("import headrace as hr\na = hr.App('one')\nb = hr.App('two')\n")
     with pytest.raises(UsageError, match="has 2 apps: one, two") as raised:
         load_app(file)
-    assert raised.value.hint == "say which with --app one"
+    assert raised.value.hint == "select one: --app one"
     assert load_app(file, "two").name == "two"
     with pytest.raises(UsageError, match="has no app 'three'"):
         load_app(file, "three")
@@ -63,7 +63,7 @@ def test_several_apps_ask_which(file: Path) -> None:
 
 def test_two_apps_of_one_name(file: Path) -> None:
     file.write_text("import headrace as hr\na = hr.App('one')\nb = hr.App('one')\n")
-    with pytest.raises(UsageError, match="two apps of the name 'one'"):
+    with pytest.raises(UsageError, match="two apps named 'one'"):
         load_app(file)
 
 
@@ -94,7 +94,7 @@ def test_a_syntax_error_points_at_its_line(file: Path) -> None:
 
 def test_a_file_that_exits(file: Path) -> None:
     file.write_text("import sys\nsys.exit(3)\n")
-    with pytest.raises(UserFunctionError, match=r"left with sys.exit\(3\)"):
+    with pytest.raises(UserFunctionError, match=r"called sys.exit\(3\)"):
         load_app(file)
 
 

@@ -144,7 +144,7 @@ def test_warnings_name_losses_and_rows_without_effect() -> None:
     )
     assert list(warnings(status, 62_000)) == [
         "the app failed: column 'ts' is missing",
-        "container 0 on worker-a was last heard of 5 min ago",
+        "container 0 on worker-a sent its last heartbeat 5 min ago",
         "container 1 on no host yet failed: column 'ts' is missing",
         "container 2 on no host yet failed: no room (hint: make some)",
         "came too late: 3 rows",

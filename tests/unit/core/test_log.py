@@ -71,6 +71,12 @@ def test_a_message_of_several_lines_is_indented_so_that_no_line_looks_like_anoth
     assert lines.getvalue().splitlines()[1].startswith("  2026")
 
 
+def test_a_message_can_not_move_the_cursor_of_a_terminal(lines: io.StringIO) -> None:
+    with logging_to(LogSettings("info"), lines):
+        log.info("a\r\x1b[Kb", c="\x1b[2J")
+    assert lines.getvalue().endswith(': a\\x0d\\x1b[Kb c="\\u001b[2J"\n')
+
+
 def test_json_has_the_same_facts_with_their_types(lines: io.StringIO) -> None:
     with logging_to(LogSettings("debug", "json"), lines, {"container": 3}):
         log.debug("a\nb", task="views/0", version=7)
@@ -201,12 +207,22 @@ def test_what_repeats_is_logged_at_powers_of_ten(lines: io.StringIO) -> None:
         assert written == [1, 10, 100, 1000]
         assert throttle.info("many at once", by=250)
         assert not throttle.info("many at once", by=250)
-        assert throttle.debug("many at once", by=500)
+        assert throttle.info("many at once", by=500)
         assert not throttle.warning("none", by=0)
     ends = [line.split(": ", 1)[1] for line in lines.getvalue().splitlines()]
     assert ends[0] == "again"
     assert ends[1:4] == ["again times=10", "again times=100", "again times=1000"]
     assert ends[4:] == ["many at once times=250", "many at once times=1000"]
+
+
+def test_what_goes_on_for_long_is_logged_every_minute(lines: io.StringIO) -> None:
+    now = 0.0
+    throttle = Throttle(log, lambda: now)
+    with logging_to(LogSettings("info"), lines):
+        for second in range(1, 200):
+            now = float(second)
+            throttle.warning("again")
+    assert [line.rpartition("times=")[2] for line in lines.getvalue().splitlines()[1:]] == ["10", "70", "100", "160"]
 
 
 # -- the house ------------------------------------------------------------------------------------------

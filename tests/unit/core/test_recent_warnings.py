@@ -38,6 +38,14 @@ def test_the_same_again_counts_and_moves_to_the_end(clock: ManualClock, caplog: 
     assert [(r.getMessage(), vars(r).get("times")) for r in caplog.records] == [("a", None), ("b", None), ("a", 10)]
 
 
+def test_what_comes_again_after_a_minute_is_logged_again(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+    warnings = RecentWarnings(clock)
+    for _ in range(3):
+        warnings.add(log, "the target is away")
+        clock.advance(60_000)
+    assert [vars(record).get("times") for record in caplog.records] == [None, 2, 3]
+
+
 def test_only_the_latest_are_kept(clock: ManualClock) -> None:
     warnings = RecentWarnings(clock)
     for n in range(KEPT + 3):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from headrace.core.errors import DataError, InfrastructureError, StorageError, UnavailableError
+from headrace.metadata import sqlite
 from headrace.metadata.sqlite import SqliteMetadata
 
 
@@ -177,3 +178,15 @@ os._exit(0)
 def test_a_forked_process_is_told_to_open_its_own(path):
     run = subprocess.run([sys.executable, "-c", FORK, str(path)], timeout=120, check=True, capture_output=True)
     assert run.stdout == b"refused\n"
+
+
+def test_a_long_wait_for_the_lock_is_logged(path, monkeypatch, caplog):
+    store = SqliteMetadata(path)
+    monkeypatch.setattr(sqlite, "_SLOW_S", float("inf"))
+    store.put_if("ns", "k", b"1", None)
+    assert caplog.records == []
+    monkeypatch.setattr(sqlite, "_SLOW_S", -1.0)
+    store.put_if("ns", "l", b"1", None)
+    store.close()
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "waited for the metadata store's lock")

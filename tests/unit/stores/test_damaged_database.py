@@ -18,6 +18,7 @@ from headrace.stores.database import (
     StateCorruptError,
     StateLockedError,
     discard_abandoned,
+    discard_drafts,
     restore_snapshot,
     stand_in_for,
 )
@@ -97,6 +98,22 @@ def test_a_stand_in_is_discarded_when_nobody_has_it_open(tmp_path: Path) -> None
     Database(tmp_path / "state-1").close()
     discard_abandoned(folder)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state-1"]
+
+
+def test_what_a_dead_process_left_is_deleted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="headrace.stores.database")
+    folder = tmp_path / "state"
+    stand_in = Database(stand_in_for(folder))
+    stand_in.close()
+    snapshots = tmp_path / "snapshots"
+    (snapshots / ".1-1-1.draft").mkdir(parents=True)
+    discard_abandoned(folder)
+    discard_drafts(snapshots)
+    assert [(r.levelname, r.getMessage(), vars(r)["folder"]) for r in caplog.records] == [
+        ("INFO", "deleting the state folder of a process that is gone", str(stand_in.folder)),
+        ("INFO", "deleting a snapshot that a killed process left unfinished", str(snapshots / ".1-1-1.draft")),
+    ]
+    assert list(snapshots.iterdir()) == []
 
 
 def test_what_stands_in_for_a_folder_is_no_other_tasks(tmp_path: Path) -> None:

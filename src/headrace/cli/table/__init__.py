@@ -1,1 +1,1 @@
-"""``headrace table``: what the tables of a running app hold."""
+"""``headrace table``: read the tables of a running app."""

@@ -1,4 +1,4 @@
-"""What ``get`` and ``scan`` are given: an app, a table, and values of its key as text."""
+"""The arguments of ``get`` and ``scan``: an app, a table, and values of its key as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Which of its ta
 
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", metavar="SECONDS", help="How long the answer may take; 30 at most.", show_default=True),
+    typer.Option("--timeout", metavar="SECONDS", help="How long the answer may take; at most 30.", show_default=True),
 ]
 TIMEOUT = 5.0
 
@@ -28,14 +28,14 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="TIME",
-        help="Rows of a table of versions as they were at this event time: ISO 8601 (UTC unless it says), or ms.",
+        help="Show a table of versions as of this event time: ISO 8601 (UTC by default), or ms since the epoch.",
         show_default=False,
     ),
 ]
 
 
 def time_of(text: str | None) -> int | datetime | None:
-    """The time that a text means; None for no text."""
+    """Parse a time; None for no text."""
     from headrace.core.errors import UsageError
 
     if text is None:
@@ -44,15 +44,15 @@ def time_of(text: str | None) -> int | datetime | None:
         return int(text) if text.removeprefix("-").isdecimal() else datetime.fromisoformat(text)
     except ValueError as error:
         raise UsageError(
-            f"--at {text!r} is no time", hint="write it as 2026-01-31T12:00:00+00:00, or in ms since the epoch"
+            f"--at {text!r} is not a time", hint="write 2026-01-31T12:00:00+00:00, or milliseconds since the epoch"
         ) from error
 
 
 def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: str) -> list[Any]:
-    """The values that these texts mean, one for each of the first columns of the key.
+    """Parse one text for each of the first columns of the key.
 
-    Numbers, true and false are written as they are in JSON, everything else without quotes: times as ISO 8601,
-    binary as base64. Raises ``UsageError`` for a text that isn't of its column's type.
+    Numbers, true and false are written as in JSON, everything else without quotes: times as ISO 8601, binary as base64.
+    Raises ``UsageError`` for a text that isn't of its column's type.
     """
     from headrace.core.errors import UsageError
 
@@ -60,13 +60,13 @@ def key_values(columns: Mapping[str, pl.DataType], texts: Sequence[str], table: 
         shown = ", ".join(f"{name} ({dtype})" for name, dtype in columns.items())
         raise UsageError(
             f"{len(texts)} values were given, the key of table {table!r} is {shown}",
-            hint="give a value for each column of the key; one that has blanks in quotes",
+            hint="give one value for each column of the key, in quotes if it contains spaces",
         )
     return [_value(name, dtype, text, table) for (name, dtype), text in zip(columns.items(), texts, strict=False)]
 
 
 def next_value(columns: Mapping[str, pl.DataType], first: Sequence[str], text: str | None, table: str) -> Any:
-    """The value that a text means for the column behind the first ones; None for no text."""
+    """Parse a text for the column after the first ones; None for no text."""
     return None if text is None else key_values(columns, [*first, text], table)[-1]
 
 
@@ -80,12 +80,12 @@ def _value(name: str, dtype: pl.DataType, text: str, table: str) -> Any:
         return JsonRows({name: dtype}).parse(f"{{{json.dumps(name)}: {token}}}".encode()).to_series()[0]
     except RowsUnreadable as error:
         raise UsageError(
-            f"{text!r} is no value of column {name!r} of table {table!r}, which is {dtype}", hint=_hint(dtype)
+            f"{text!r} is not a value of column {name!r} of table {table!r}, which is {dtype}", hint=_hint(dtype)
         ) from error
 
 
 def _is_bare(dtype: pl.DataType, text: str) -> bool:
-    """Whether it stands without quotes in JSON: a number or bool that JSON knows, where one is wanted."""
+    """Whether JSON has the text without quotes: it is a number or a bool, and the column's type is one."""
     if not (dtype.is_integer() or dtype.is_float() or dtype.is_(_boolean())):
         return False
     try:

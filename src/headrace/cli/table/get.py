@@ -19,7 +19,7 @@ def get(
         list[str],
         typer.Argument(
             metavar="KEY",
-            help="A value for each column of the key; behind -- if one begins with a minus.",
+            help="A value for each column of the key; after -- if one begins with a minus.",
             show_default=False,
         ),
     ],
@@ -28,10 +28,10 @@ def get(
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Show the row of a key, as it was committed last.
+    """Show the last committed row of a key.
 
-    Where the key isn't there the exit code is 1. As JSON it is a line with the row's columns, the task that has it
-    (@task) and the checkpoint version that it is of (@version).
+    If there is no such row, the exit code is 1. As JSON it is a line with the row's columns, the task that has it
+    (@task) and its checkpoint version (@version).
     """
     from headrace.runners.tables.reader import open_table
 

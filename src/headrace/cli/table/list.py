@@ -12,8 +12,8 @@ from headrace.cli.table.arguments import AppOfHome
 def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> None:
     """List the tables of a running app, and the stores of its low-level tasks.
 
-    Their kind, keys and columns, the stage that keeps them, how many partitions they are in and how many rows they
-    have, roughly.
+    Shows their kind, keys and columns, the stage that keeps them, and how many partitions and roughly how many rows
+    they have.
     """
     from headrace.cli.status import ask
     from headrace.runners.tables.finding import READABLE

@@ -1,4 +1,4 @@
-"""Rows of a table on the command line: a table to look at, or JSON lines, each with its task and version."""
+"""Print rows of a table: aligned in columns, or as JSON lines with their task and version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNBOUNDED = 100_000
 
 
 def print_json_lines(parts: Sequence[TaskRows]) -> None:
-    """A line a row, as ``headrace stream read`` prints them, with the task that has it and the version it is of."""
+    """Print one line per row, as ``headrace stream read`` does, with the row's task and version."""
     import polars as pl
 
     from headrace.serdes.json_lines import encode_lines
@@ -30,7 +30,7 @@ def print_json_lines(parts: Sequence[TaskRows]) -> None:
 
 
 def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
-    """The rows below the names of their columns; on a terminal as wide as it is."""
+    """Print the rows below the names of their columns; on a terminal no wider than it is."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -60,7 +60,7 @@ def print_rows(columns: TableColumns, parts: Sequence[TaskRows]) -> None:
 
 
 def print_versions(parts: Sequence[TaskRows]) -> None:
-    """How many rows there are, and which commit each task's are of; a note, no part of the result."""
+    """Print a note with the number of rows and the version of each task; not part of the result."""
     rows = sum(part.rows.height for part in parts)
     by_version: dict[int | None, list[str]] = {}
     for part in parts:

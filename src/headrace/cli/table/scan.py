@@ -21,7 +21,7 @@ def scan(
     ] = None,
     prefix: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="Only rows whose next column begins so.", show_default=False),
+        typer.Option(metavar="TEXT", help="Only rows whose next column begins with this.", show_default=False),
     ] = None,
     from_: Annotated[
         str | None,
@@ -35,25 +35,25 @@ def scan(
             "--to", metavar="VALUE", help="Only rows whose next column is less than this.", show_default=False
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="This many rows at most; 10,000 is the most.")] = 100,
+    limit: Annotated[int, typer.Option(metavar="N", help="At most this many rows, up to 10,000.")] = 100,
     partition: Annotated[
         int | None, typer.Option(metavar="P", help="Only the rows of this task.", show_default=False)
     ] = None,
     after: Annotated[
         str | None,
-        typer.Option(metavar="PLACE", help="Go on where an earlier page said that it ended.", show_default=False),
+        typer.Option(metavar="PLACE", help="Continue at the place that an earlier page gave.", show_default=False),
     ] = None,
     at: At = None,
     timeout: Timeout = TIMEOUT,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Show rows of a table, as they were committed last.
+    """Show the last committed rows of a table.
 
-    They come task by task, in each in the order of keys. The next column is the column of the key behind the
-    values of KEY: the first one, where there are none. As JSON each line has a row's columns, the task that has
-    it (@task) and the checkpoint version that it is of (@version). Where there are more rows, the last line says
-    after which place they are (@after), which is what --after takes.
+    They come task by task, and in the order of keys within each. The next column is the column of the key after the
+    values of KEY, or the first one without KEY. As JSON each line has a row's columns, the task that has it (@task)
+    and its checkpoint version (@version). If there are more rows, the last line has the place where they begin
+    (@after); give it to --after.
     """
     from headrace.runners.tables.reader import open_table
 
@@ -74,4 +74,4 @@ def scan(
         print_rows(reader.described, page.parts)
         print_versions(page.parts)
         if page.after is not None:
-            print_note(f"there are more: --after {page.after}")
+            print_note(f"there are more rows: --after {page.after}")

@@ -1,6 +1,6 @@
-"""Tables of a running app, asked about from outside.
+"""Queries of a running app's tables from other processes.
 
-``catalogue`` says what there is, ``answering`` answers in a container, ``routing`` decides which tasks to ask,
-``finding`` finds the app, and ``reader`` asks. What goes over the wire is in ``coordination.query_messages``. Nothing
-here knows Spark.
+``catalogue`` lists the tables, ``answering`` answers in a container, ``routing`` decides which tasks to ask,
+``finding`` finds the app, and ``reader`` sends the queries. Their messages are in
+``coordination.query_messages``. Nothing here depends on Spark.
 """

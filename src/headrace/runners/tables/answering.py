@@ -1,8 +1,8 @@
-"""A container's part: a thread that waits for questions about its tables and answers them from committed state.
+"""The container's side of queries: a thread that waits for questions and answers them from committed state.
 
-It waits in a request that the coordinator holds, so it costs nothing while nobody asks. What it reads is bounded by
-the question, and the run loop waits for it only to close a database. When the coordinator can't be reached it tries
-again: whether the container ends by that, its heartbeats decide.
+It waits in a request that the coordinator holds, so it costs nothing while there are no questions. The question bounds
+what it reads. The run loop waits for it only when it closes a database. If the coordinator can't be reached, the thread
+tries again; whether the container ends is up to its heartbeats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.serdes.ipc import encode_rows
 from headrace.stores.versions import VersionedTable
 
 TASK_ANSWER_BYTES_MAX = 5 << 19
-"""What one task's rows may take as Arrow: more than stored where strings are short."""
+"""The limit of one task's rows as Arrow, which takes more room than the stored form if strings are short."""
 
 _PAUSE_S = 1.0
 
@@ -47,11 +47,11 @@ class TableAnswers:
         }
 
     def answer(self, question: Question) -> Answer:
-        """What each of the tasks has; where that fails, why. Never raises."""
+        """Return what each task has, or why it can't be read. Never raises."""
         answers: list[TaskAnswer] = []
         size = 0
         for task in question.tasks:
-            # A request takes only so much: the asker goes on with the first task that had no room.
+            # A request is bounded: the client continues with the first task that had no room.
             answers.append(TaskAnswer(task=task, more=True) if size >= ANSWER_BYTES_MAX else self._of(task, question))
             size += len(answers[-1].rows)
         return Answer(number=question.number, answers=answers)
@@ -65,7 +65,7 @@ class TableAnswers:
                 if len(rows) <= TASK_ANSWER_BYTES_MAX or page.rows.height <= 1:
                     return TaskAnswer(task=task, version=page.version, rows=rows, more=page.more, last=page.last)
                 bytes_max //= 2
-        except Exception as error:  # noqa: BLE001 - whatever it is, the asker has to hear of it, and the container goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it and the container continues
             report = ErrorReport.of(error, with_traceback=not isinstance(error, HeadraceError))
             return TaskAnswer(
                 task=task, error=msgspec.structs.replace(report, message=f"task {task}: {report.message}")
@@ -80,7 +80,7 @@ class TableAnswers:
 
 
 def _bounds(host: TaskHost) -> Callable[[str], int]:
-    """How far back the versions of a table go. It may begin anew at any time: the task is asked for each time."""
+    """Return how far back a table's versions go. A rollback replaces the table, so each call asks the task for it."""
 
     def bound_of(table: str) -> int:
         kept = host.task.chain.tables[table]
@@ -90,7 +90,7 @@ def _bounds(host: TaskHost) -> Callable[[str], int]:
 
 
 class AnswerThread:
-    """Waits for questions and answers them, from ``start`` to ``close``."""
+    """The thread that waits for questions and answers them, from ``start`` to ``close``."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class AnswerThread:
         incarnation: str,
         answers: TableAnswers,
     ) -> None:
-        """``listen`` blocks, and has to return or raise soon after ``hang_up``."""
+        """``listen`` may block; after ``hang_up`` it has to return or raise soon."""
         self._listen = listen
         self._hang_up = hang_up
         self._container = container
@@ -110,16 +110,16 @@ class AnswerThread:
         self._thread = threading.Thread(target=self._run, name="headrace-tables", daemon=True)
         self._throttle = Throttle(_log)
         self.failures = 0
-        """How often the coordinator couldn't be reached."""
+        """How many times the coordinator couldn't be reached."""
 
     @classmethod
     def over(cls, client: CoordinatorClient, container: int, incarnation: str, answers: TableAnswers) -> AnswerThread:
-        """One that asks a coordinator over the wire."""
+        """Return a thread that gets its questions over HTTP."""
         own = client.sibling(timeout_s=HOLD_MS / 1000 + 5)
         return cls(own.listen, own.close, container, incarnation, answers)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class AnswerThread:
                 message = Listening(container=self._container, incarnation=self._incarnation, answer=answer)
                 question = self._listen(message).question
             except FencedError:
-                return  # another one has its place; the heartbeat ends the container
+                return  # the container has been replaced; its heartbeats report that and end it
             except HeadraceError as error:
                 # The coordinator asks again for the answer, if there was one.
                 answer = None

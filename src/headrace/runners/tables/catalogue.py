@@ -1,4 +1,4 @@
-"""Which tables an app has, out of its plan: pure."""
+"""List an app's tables from its plan: pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from headrace.serdes.dtypes import columns_to_json
 
 
 def catalogue(plan: Plan) -> TableList:
-    """All tables and stores of low-level tasks, by name; of a table that several stages keep one entry each.
+    """Return all tables and all stores of low-level tasks, sorted by name; one entry for each stage that keeps a table.
 
-    Remote ones are among them: they can't be asked for, and whoever tries is to be told why.
+    Remote tables are included. They can't be queried, and a client that tries should learn why.
     """
     facts = []
     for stage in plan.stages:
         for held in queryable_in(plan, stage).values():
-            # What a task makes keys of is its own affair, so nobody knows which one has a key of a store.
+            # A task chooses the keys of its store freely, so which task has a key isn't known.
             owners = None if held.kind == "store" else owned_by(plan, stage, held.id)
             facts.append(
                 TableFacts(

@@ -1,6 +1,6 @@
-"""Tables of a running app read from Python, or by a command: found by the app's name, asked through its coordinator.
+"""Read the tables of a running app, from Python or a command, through the app's coordinator.
 
-Importing this module is cheap, since ``headrace`` imports it: what it needs is imported by the first reader.
+``import headrace`` imports this module, so it imports little; the first reader imports the rest.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
     ------
     UsageError
         If the app has no such table.
-    InfrastructureError
+    UnavailableError
         If the app doesn't run.
 
     Examples
@@ -87,7 +87,7 @@ class TableReader:
     def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> None:
         most = LIMIT_MS_MAX // 1000
         if not isinstance(timeout, int | float) or not 0 < timeout <= most:
-            raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and {most} s at most")
+            raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and at most {most} s")
         self.app = app
         self.table = table
         self._home = home_of(home)
@@ -120,7 +120,7 @@ class TableReader:
 
     @property
     def after(self) -> str | None:
-        """Where the last ``scan`` stopped at its limit; None: there were no more rows."""
+        """The place where the last ``scan`` stopped at its limit; None: there were no more rows."""
         return self._after
 
     def get(self, *key: Any, at: int | datetime | None = None) -> dict[str, Any] | None:
@@ -262,7 +262,7 @@ class TableReader:
         from headrace.runners.tables.routing import found, gets, time_ms
 
         if not 1 <= len(keys) <= KEYS_MAX:
-            raise UsageError(f"{len(keys)} keys are asked for", hint=f"ask for 1 to {KEYS_MAX} at once")
+            raise UsageError(f"a read of {len(keys)} keys", hint=f"give 1 to {KEYS_MAX} at once")
         client = self._connected()
         at_ms = time_ms(self._facts, at)
         asks = gets(self._facts, self._columns, self._columns.keys(keys), self._limit_ms, at_ms=at_ms)
@@ -325,7 +325,7 @@ class TableReader:
 
     @property
     def _filled(self) -> str:
-        return "what its task makes of messages" if self._facts.kind == "store" else "what fills it"
+        return "what its task writes" if self._facts.kind == "store" else "the stream that fills it"
 
     def _together(self, parts: Sequence[TaskRows]) -> pl.DataFrame:
         rows = [part.rows for part in parts if part.rows.height]

@@ -1,8 +1,9 @@
-"""Which tasks to ask for what, and what their answers amount to: pure.
+"""Decide which tasks to ask, and combine their answers: pure.
 
-A key that is known to have one owner is asked of that task alone; of a global table any task will do, so keys are
-dealt among them; else all tasks are asked. A scan goes through the tasks in order, and asks one, then two, then four at
-a time: so an app of many tasks needs few rounds, and a page that the first task fills disturbs nobody else.
+If a key is known to have one owner, only that task is asked. Every task has all rows of a global table, so keys are
+distributed among the tasks. Otherwise all tasks are asked. A scan goes through the tasks in order and asks one of them,
+then two, then four at a time: so many tasks need few rounds, and a page that the first task fills costs the others
+nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """Rows that one task has, of the commit of this version (None: it has none yet)."""
+    """Rows of one task, as of the commit of this version (None: it has no commit yet)."""
 
     task: str
     version: int | None
@@ -38,7 +39,7 @@ class TaskRows:
 
 
 class TableColumns:
-    """The columns of a table with their types, and keys as bytes."""
+    """The columns of a table with their types; encodes keys as bytes."""
 
     def __init__(self, facts: TableFacts) -> None:
         self.id = facts.id
@@ -51,7 +52,7 @@ class TableColumns:
         return {**self.key, **self.values}
 
     def keys(self, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
-        """Keys as a table of the key's types; raises ``UsageError`` for one that doesn't fit."""
+        """Return keys as a DataFrame of the key's types. Raises ``UsageError`` for a key that doesn't fit."""
         wanted = f"the key of table {self.id!r} is {_shown(self.key)}"
         for row in rows:
             if len(row) != len(self.key):
@@ -61,20 +62,20 @@ class TableColumns:
         return self._typed([[row[place] for row in rows] for place in range(len(self.key))])
 
     def encode(self, keys: pl.DataFrame) -> list[bytes]:
-        """Keys as the store has them."""
+        """Return keys as the store encodes them."""
         return KeyEncoding(self.key).encode(keys)
 
     def range(
         self, first: Sequence[Any], *, prefix: str | bytes | None = None, start: Any = None, stop: Any = None
     ) -> tuple[bytes, bytes]:
-        """The bounds of rows whose first columns are ``first``; ``prefix``, ``start``, ``stop`` are of the next one."""
+        """Return the bounds of rows whose first columns are ``first``; the other arguments concern the next column."""
         names = list(self.key)
         bounded = prefix is not None or start is not None or stop is not None
         if len(first) + bounded > len(names):
-            what = "a bound behind " if bounded else ""
+            what = "a bound after " if bounded else ""
             raise UsageError(
                 f"the key of table {self.id!r} is {_shown(self.key)}; {what}{len(first)} values were given",
-                hint="give values of its first columns; prefix, from and to are of the column behind them",
+                hint="give values of its first columns; prefix, from and to concern the column after them",
             )
         low = self._bound(first) if first else b""
         high = low + ROWS_END
@@ -82,10 +83,10 @@ class TableColumns:
             dtype = self.key[names[len(first)]]
             if dtype not in (pl.String, pl.Binary):
                 raise UsageError(
-                    f"column {names[len(first)]!r} of table {self.id!r} is {dtype}: only text begins with something",
+                    f"column {names[len(first)]!r} of table {self.id!r} is {dtype}: only text and binary have prefixes",
                     hint="use from and to",
                 )
-            begin = self._bound([*first, prefix])[:-1]  # without the 0 that ends a string
+            begin = self._bound([*first, prefix])[:-1]  # without the 0 that terminates a string
             low, high = max(low, begin), min(high, after_prefix(begin) or high)
         if start is not None:
             low = max(low, self._bound([*first, start]))
@@ -107,21 +108,22 @@ class TableColumns:
 
     def _series(self, name: str, dtype: pl.DataType, values: Sequence[Any]) -> pl.Series:
         try:
-            # Polars would take True for 1, and a number for a decimal, a date or a time.
+            # Polars would accept True as 1, and a number as a decimal, a date or a time.
             if dtype != pl.Boolean and any(isinstance(value, bool) for value in values):
                 raise TypeError("a bool")
             series = pl.Series(name, values, dtype=dtype, strict=not dtype.is_float())
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
             raise UsageError(
-                f"{', '.join(map(repr, values[:3]))} can't be of column {name!r} of table {self.id!r}, which is {dtype}"
+                f"{', '.join(map(repr, values[:3]))} can't be a value of column {name!r} of table {self.id!r},"
+                f" which is {dtype}"
             ) from error
         if series.null_count():
-            raise UsageError(f"column {name!r} of table {self.id!r} is part of the key, which is never null")
+            raise UsageError(f"column {name!r} of table {self.id!r} is part of the key, so it can't be null")
         return series
 
 
 def owners(facts: TableFacts, columns: TableColumns, keys: pl.DataFrame) -> tuple[str, ...]:
-    """The tasks that have to be asked for these keys."""
+    """Return the tasks to ask for these keys."""
     tasks = facts.tasks
     if facts.kind != "global" and facts.owned_by is None:
         return tuple(tasks)
@@ -130,26 +132,26 @@ def owners(facts: TableFacts, columns: TableColumns, keys: pl.DataFrame) -> tupl
 
 
 def time_ms(facts: TableFacts, at: int | datetime | None) -> int | None:
-    """The event time (ms) that a table is asked as of; naive datetimes are UTC. Only a table of versions can be."""
+    """Return ``at`` in ms; naive datetimes are UTC. Raises ``UsageError`` if the table keeps no versions."""
     if at is None:
         return None
     if facts.versions_ms is None:
         raise UsageError(
-            f"table {facts.id!r} has no versions: its rows are as they are now",
-            hint="ask without a time; a table that keeps its rows as they were is declared with versions=",
+            f"table {facts.id!r} keeps no versions, only its present rows",
+            hint="leave the time out; a table keeps earlier rows if it is declared with versions=",
         )
     if isinstance(at, datetime):
         whole = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return (whole - _EPOCH) // timedelta(milliseconds=1)
     if isinstance(at, bool) or not isinstance(at, int) or not -(2**63) <= at < 2**63:
-        raise UsageError(f"{at!r} is no time", hint="give a datetime, or milliseconds since the epoch")
+        raise UsageError(f"{at!r} is not a time", hint="give a datetime, or milliseconds since the epoch")
     return at
 
 
 def gets(
     facts: TableFacts, columns: TableColumns, keys: pl.DataFrame, limit_ms: int, *, at_ms: int | None = None
 ) -> list[Ask]:
-    """What to ask for the rows of these keys."""
+    """Return the queries for the rows of these keys."""
     tasks = owners(facts, columns, keys)
     encoded = tuple(columns.encode(keys))
     return [
@@ -159,17 +161,17 @@ def gets(
 
 
 def found(columns: TableColumns, answers: Answers) -> list[TaskRows]:
-    """What was found, a part for each task that was asked."""
+    """Return the rows of the answers, a part for each task that was asked."""
     if any(one.more for one in answers.answers):
         raise UsageError(
-            f"the rows of table {columns.id!r} that were asked for are too large for one answer",
-            hint="ask for fewer keys at once",
+            f"the rows of these keys of table {columns.id!r} are too large for one answer",
+            hint="read fewer keys at once",
         )
     return [TaskRows(one.task, one.version, rows_of(columns, one)) for one in answers.answers]
 
 
 def rows_of(columns: TableColumns, answer: TaskAnswer) -> pl.DataFrame:
-    """The rows of an answer; raises what the task couldn't do."""
+    """Return the rows of an answer. Raises the task's error, if there was one."""
     if answer.error is not None:
         raise answer.error.as_error()
     return decode_rows(answer.rows) if answer.rows else pl.DataFrame(schema=columns.schema)
@@ -177,7 +179,7 @@ def rows_of(columns: TableColumns, answer: TaskAnswer) -> pl.DataFrame:
 
 @dataclass(slots=True)
 class TableScan:
-    """One page of a table, task by task. ``ask`` and ``take`` in turns, until ``ask`` has nothing more."""
+    """One page of a table, task by task. Call ``ask`` and ``take`` in turns until ``ask`` returns None."""
 
     facts: TableFacts
     columns: TableColumns
@@ -188,7 +190,7 @@ class TableScan:
     at_ms: int | None = None
     parts: list[TaskRows] = field(default_factory=list)
     after: str | None = None
-    """Where the next page begins; None when this is the last one."""
+    """Where the next page begins; None if this is the last one."""
     _left: list[str] = field(default_factory=list)
     _wave: int = 1
     _from: bytes | None = None
@@ -206,7 +208,7 @@ class TableScan:
         after: str | None = None,
         at_ms: int | None = None,
     ) -> TableScan:
-        """``partition``: only this task; ``after``: what an earlier page said."""
+        """``partition`` limits the scan to one task. ``after`` is the ``after`` of an earlier page."""
         if not 1 <= limit <= LIMIT_MAX:
             raise UsageError(f"a limit of {limit} rows", hint=f"a page has 1 to {LIMIT_MAX} rows")
         scan = cls(facts, columns, *bounds, limit, limit_ms, at_ms)
@@ -215,18 +217,19 @@ class TableScan:
             task, scan._from = _parsed(after)
             if task not in scan._left:
                 raise UsageError(
-                    f"{after!r} is not where a page of table {facts.id!r} ended", hint="use what the page before said"
+                    f"{after!r} is not where a page of table {facts.id!r} ended",
+                    hint="use the place that the previous page gave",
                 )
             scan._left = scan._left[scan._left.index(task) :]
         return scan
 
     @property
     def rows(self) -> int:
-        """How many there are so far."""
+        """The number of rows so far."""
         return sum(part.rows.height for part in self.parts)
 
     def ask(self) -> Ask | None:
-        """What to ask next; None when the page is whole."""
+        """Return the next query; None if the page is complete."""
         if not self._left or self.after is not None:
             return None
         tasks, self._left = self._left[: self._wave], self._left[self._wave :]
@@ -244,7 +247,7 @@ class TableScan:
         )
 
     def take(self, answers: Answers) -> None:
-        """The answers to what was asked."""
+        """Take the answers to the last query."""
         for answer in answers.answers:
             rows = rows_of(self.columns, answer)
             room = self.limit - self.rows
@@ -262,7 +265,7 @@ class TableScan:
 def _tasks(facts: TableFacts, partition: int | None) -> list[str]:
     if partition is not None and not 0 <= partition < len(facts.tasks):
         raise UsageError(
-            f"table {facts.id!r} has no partition {partition}: they go from 0 to {len(facts.tasks) - 1}",
+            f"table {facts.id!r} has no partition {partition}, only 0 to {len(facts.tasks) - 1}",
         )
     if partition is not None:
         return [facts.tasks[partition]]
@@ -270,7 +273,7 @@ def _tasks(facts: TableFacts, partition: int | None) -> list[str]:
 
 
 def _place(task: str, key: bytes) -> str:
-    """Behind that key; without one, where the task begins."""
+    """Return the place after that key; without a key, the beginning of the task."""
     return f"{task}@{base64.urlsafe_b64encode(key).decode()}"
 
 
@@ -279,7 +282,7 @@ def _parsed(after: str) -> tuple[str, bytes | None]:
     try:
         key = base64.b64decode(text.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise UsageError(f"{after!r} is not where a page ended", hint="use what the page before said") from error
+        raise UsageError(f"{after!r} is not where a page ended", hint="use what the last page gave") from error
     return task if at else after, key or None
 
 

@@ -72,13 +72,13 @@ def test_keys_go_out_as_the_store_has_them_to_so_many_tasks_at_once() -> None:
     ("types", "row", "text"),
     [
         ({}, ("AT",), "the key of table 'towns' is land .String., town .String.; 1 values were given"),
-        ({}, ("AT", 7), "7 can't be of column 'town' of table 'towns', which is String"),
-        ({}, ("AT", None), "column 'town' of table 'towns' is part of the key, which is never null"),
-        ({"n": "Int64"}, ("7",), "'7' can't be of column 'n'"),
-        ({"n": "Int64"}, (1.5,), "1.5 can't be of column 'n'"),
-        ({"n": "Int64"}, (True,), "True can't be of column 'n'"),
-        ({"n": "Int8"}, (300,), "300 can't be of column 'n'"),
-        ({"n": "Date"}, ("today",), "'today' can't be of column 'n'"),
+        ({}, ("AT", 7), "7 can't be a value of column 'town' of table 'towns', which is String"),
+        ({}, ("AT", None), "column 'town' of table 'towns' is part of the key, so it can't be null"),
+        ({"n": "Int64"}, ("7",), "'7' can't be a value of column 'n'"),
+        ({"n": "Int64"}, (1.5,), "1.5 can't be a value of column 'n'"),
+        ({"n": "Int64"}, (True,), "True can't be a value of column 'n'"),
+        ({"n": "Int8"}, (300,), "300 can't be a value of column 'n'"),
+        ({"n": "Date"}, ("today",), "'today' can't be a value of column 'n'"),
     ],
 )
 def test_keys_that_dont_fit(types: dict[str, str], row: tuple[Any, ...], text: str) -> None:
@@ -139,9 +139,9 @@ def test_bounds() -> None:
 def test_bounds_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="2 values were given"):
         TableColumns(facts()).range(("AT", "Graz"), prefix="x")
-    with pytest.raises(UsageError, match="'n' of table 'towns' is Int64: only text begins"):
+    with pytest.raises(UsageError, match="'n' of table 'towns' is Int64: only text and binary have prefixes"):
         TableColumns(facts(n="Int64")).range((), prefix="1")
-    with pytest.raises(UsageError, match="can't be of column 'n'"):
+    with pytest.raises(UsageError, match="can't be a value of column 'n'"):
         TableColumns(facts(n="Int64")).range((), start=Decimal("1.5"))
 
 
@@ -227,7 +227,7 @@ def test_a_task_that_had_no_room_is_asked_again() -> None:
 def test_one_partition_alone() -> None:
     tasks = Tasks(["a"], ["b"], ["c"])
     assert [part.task for part in tasks.page(9, partition=1).parts] == ["by-town/1"]
-    with pytest.raises(UsageError, match="no partition 3: they go from 0 to 2"):
+    with pytest.raises(UsageError, match="no partition 3, only 0 to 2"):
         tasks.page(9, partition=3)
 
 
