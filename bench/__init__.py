@@ -1,1 +1,1 @@
-"""Benchmarks: ratios in one run, against named peers on the same data. Never absolute claims."""
+"""Benchmarks: ratios within one run, against named peers on the same data. They claim no absolute speeds."""

@@ -1,22 +1,22 @@
-"""``python -m bench``: Headrace against Structured Streaming on this machine, and the costs of its own parts.
+"""``python -m bench``: Headrace against Structured Streaming on this machine, and the costs of Headrace's own parts.
 
 Parts, for ``--only``:
-  a            filter and projection, throughput
-  b            windowed count behind a shuffle (10,000 keys, 10 s tumbling, event time), throughput
+  a            throughput of a filter and a projection
+  b            throughput of a windowed count after a shuffle (10,000 keys, 10 s tumbling windows of event time)
   c            end-to-end latency at 1,000 and at 50,000 messages a second
   control      cost of control messages for 4, 16 and 64 partitions
-  keys         cost of a message as the keys grow from 1,000 to 1,000,000
-  guarantee    (b) exactly-once against at-least-once
-  checkpoint   cost of a checkpoint against tasks, and against the size of the state
-  nexmark      ten queries of Nexmark, throughput
-  restart      time and memory of a task's start against the size of its state
-  memory       memory at most of a task that takes in a message each of many keys, and ends
+  keys         cost of a message for 1,000 to 1,000,000 keys
+  guarantee    (b) with exactly-once against at-least-once
+  checkpoint   cost of a checkpoint by number of tasks, and by size of the state
+  nexmark      throughput of ten Nexmark queries
+  restart      time and memory of a task's start by size of its state
+  memory       peak memory of a task that reads one message for each of many keys, and ends
 
-What the times of (a) and (b) hold: both contestants run in one Spark session that is open and warm. For Structured
-Streaming it is from building the query until it has ended, results committed. For Headrace it is the whole of
-``App.run``: planning, creating streams, starting the coordinator, launching and registering containers, the work,
-the last checkpoint, the end of the Spark job. Both read the same Parquet files. Contestants take turns; medians count.
-Before any time counts, the results are compared with those that Polars computes from the same files.
+The times of (a) and (b): both contestants run in the same open and warm Spark session. For Structured Streaming the
+time is from building the query until it has ended and its results are committed. For Headrace it is the whole of
+``App.run``: planning, creating streams, starting the coordinator, launching and registering containers, the work, the
+last checkpoint, and the end of the Spark job. Both read the same Parquet files. Contestants take turns, and medians
+count. Every result is compared with what Polars computes from the same files, and a wrong result ends the run.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ class Bench:
         self._views: Path | None = None
 
     def views(self) -> Path:
-        """The data of (a) and (b): a file for each core."""
+        """Return the data of (a) and (b), one file for each core; generate it at the first call."""
         if self._views is None:
             self.report.head(f"{self.messages:,} page views of {KEYS:,} members in {CORES} Parquet files")
             self._views = page_views(self.base / "views", self.messages, KEYS, CORES)
         return self._views
 
     def a(self) -> None:
-        """Filter and projection."""
+        """Measure a filter and a projection."""
         views = self.views()
         self.report.head("(a) filter + projection")
         found = throughput.filter_and_project(
@@ -75,7 +75,7 @@ class Bench:
         self._throughput("a", "(a) filter + projection", found)
 
     def b(self) -> None:
-        """The windowed count."""
+        """Measure the windowed count."""
         views = self.views()
         self.report.head("(b) windowed count in two stages")
         found = throughput.windowed_count(self.session, views, self.messages, self.repeats, self.base, self.report.say)
@@ -83,7 +83,7 @@ class Bench:
         self.ratio = found["headrace"].messages_per_s / found["structured-streaming"].messages_per_s
 
     def guarantee(self) -> None:
-        """What exactly-once costs."""
+        """Measure what exactly-once costs."""
         views = self.views()
         self.report.head("(b) exactly-once and at-least-once")
         found = throughput.guarantees(views, self.messages, self.repeats, self.base, self.report.say)
@@ -96,7 +96,7 @@ class Bench:
         )
 
     def c(self) -> None:
-        """End-to-end latency."""
+        """Measure end-to-end latency."""
         seconds = 5.0 if self.quick else 15.0
         rows, kept = [], {}
         for rate in RATES:
@@ -121,18 +121,18 @@ class Bench:
         self.report.table("(c) end-to-end latency (expected at 1,000/s: p99 below 25 ms)", columns, rows)
 
     def control(self) -> None:
-        """Control messages."""
+        """Measure the cost of control messages."""
         self.report.head("control messages")
         costs = [control.control_cost(self.base, partitions) for partitions in (4, 16, 64)]
         self.report.keep("control", costs)
         self.report.table(
-            "a round of watermarks from n tasks to n partitions (at most one each 10 ms)",
+            "a round of watermarks from n tasks to n partitions (at most one every 10 ms)",
             ["n", "frames", "write µs/frame", "read µs/frame", "reconcile µs/frame", "round ms of one core"],
             [[str(c.partitions), c.frames, c.write_us, c.read_us, c.reconcile_us, c.round_ms] for c in costs],
         )
 
     def keys(self) -> None:
-        """Cost of a message by number of keys."""
+        """Measure the cost of a message by number of keys."""
         messages = self.messages // 2
         self.report.head("cost of a message by number of keys")
         rows, kept = [], {}
@@ -155,7 +155,7 @@ class Bench:
         )
 
     def checkpoint(self) -> None:
-        """Checkpoints."""
+        """Measure the cost of checkpoints."""
         self.report.head("checkpoints")
         sizes = (10_000, 100_000) if self.quick else (10_000, 100_000, 1_000_000)
         costs = [checkpoints.checkpoint_cost(self.base, tasks, 10_000) for tasks in (1, 4, 16)]
@@ -168,7 +168,7 @@ class Bench:
         )
 
     def restart(self) -> None:
-        """Starts on a state that is there, or has to be restored."""
+        """Measure starts with local state, and with state that has to be restored."""
         self.report.head("starts of a task")
         sizes = (10_000, 100_000) if self.quick else (100_000, 1_000_000, 10_000_000)
         shapes: tuple[Shape, ...] = ("table", "tumbling", "session")
@@ -181,12 +181,12 @@ class Bench:
         self.report.keep("restart", costs)
         self.report.table(
             "a start of one task (expected after a kill or a stop: the same for any number of keys)",
-            ["state", "keys", "the life before, or what is read", "running s", "slowest s", "first batch s", "RSS MB"],
+            ["state", "keys", "after, or restored from", "running s", "slowest s", "first batch s", "RSS MB"],
             [[c.shape, c.keys, c.case, c.seconds, max(c.runs_s), c.first_s, c.rss_mb] for c in costs],
         )
 
     def memory(self) -> None:
-        """Memory by kind and size of state."""
+        """Measure memory by kind and size of state."""
         self.report.head("memory of a task")
         sizes = (10_000, 100_000) if self.quick else (100_000, 1_000_000, 10_000_000)
         costs = [
@@ -194,13 +194,13 @@ class Bench:
         ]
         self.report.keep("memory", costs)
         self.report.table(
-            "one task with a message of each key, until its input ends",
-            ["state", "keys", "RSS MB with all", "most MB until then", "most MB until the end", "seconds"],
+            "one task that reads one message for each key, until its input ends",
+            ["state", "keys", "RSS MB with all keys", "peak MB until then", "peak MB until the end", "seconds"],
             [[c.shape, c.keys, c.full_mb, c.taking_mb, c.peak_mb, c.seconds] for c in costs],
         )
 
     def nexmark(self) -> None:
-        """Nexmark's queries."""
+        """Measure Nexmark's queries."""
         self.report.head(f"{self.messages:,} events of Nexmark in {CORES} Parquet files of each kind")
         files = nexmark.data(self.base / "nexmark", self.messages)
         rows, kept = [], {}
@@ -230,7 +230,7 @@ class Bench:
 
 
 def main() -> int:
-    """Run the chosen parts; 0 when all results were right."""
+    """Run the chosen parts. Return 0 if all results were right."""
     options = _options()
     report = Report(Console(width=120))
     session = open_bench_session()
@@ -258,12 +258,22 @@ def _options() -> argparse.Namespace:
         prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     today = datetime.datetime.now(tz=datetime.UTC).strftime("%Y-%m-%d-%H%M")
-    parser.add_argument("--quick", action="store_true", help="few messages, one repeat: to see that it works")
-    parser.add_argument("--only", type=_some_of(PARTS), default=PARTS, metavar="PART,...", help="some parts only")
+    parser.add_argument("--quick", action="store_true", help="few messages and one repeat, to see that it works")
+    parser.add_argument("--only", type=_some_of(PARTS), default=PARTS, metavar="PART,...", help="run only these parts")
     parser.add_argument(
-        "--queries", type=_some_of(nexmark.READS), default=tuple(nexmark.READS), metavar="q0,...", help="of nexmark"
+        "--queries",
+        type=_some_of(nexmark.READS),
+        default=tuple(nexmark.READS),
+        metavar="q0,...",
+        help="run only these queries of nexmark",
     )
-    parser.add_argument("--json", type=Path, default=Path("bench/results") / f"{today}.json", metavar="FILE")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=Path("bench/results") / f"{today}.json",
+        metavar="FILE",
+        help="where to write the figures",
+    )
     parser.add_argument("--messages", type=int, help="messages of (a) and (b) (default 10 million)")
     parser.add_argument("--repeats", type=int, help="counted runs of each contestant (default 5)")
     return parser.parse_args()

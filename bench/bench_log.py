@@ -1,6 +1,6 @@
-"""The embedded log by itself: append and read speed by record size, and the wake-up time between two processes.
+"""The embedded log alone: append and read speed by record size, and the wake-up time between two processes.
 
-``python bench/bench_log.py [--json FILE]``. The figures are this machine's; the page cache takes part in them.
+``python bench/bench_log.py [--json FILE]``. The figures hold for this machine, and include its page cache.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ while count < int(sys.argv[2]):
 
 
 def throughput(root: Path, size: int, total: int) -> dict[str, float]:
-    """Append ``total`` bytes in records of ``size`` in one process, then read them."""
+    """Append ``total`` bytes in records of ``size`` bytes in one process, then read them."""
     name = f"records-{size}"
     system = LogSystem(root)
     system.admin().create(name, 1)
@@ -67,7 +67,7 @@ def throughput(root: Path, size: int, total: int) -> dict[str, float]:
 
 
 def wake_up(root: Path, rounds: int, pause_s: float) -> dict[str, float]:
-    """Send a record to another process, which sends it back: half of that time is one append and wake-up."""
+    """Send records to another process, which sends them back. Half of each round trip is one append and wake-up."""
     system = LogSystem(root)
     system.admin().create("wake", 2)
     echo = subprocess.Popen([sys.executable, "-c", ECHO, str(root), str(rounds)], stdout=subprocess.PIPE)
@@ -96,7 +96,7 @@ def wake_up(root: Path, rounds: int, pause_s: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print a table, write JSON if asked to."""
+    """Measure, print a table, and write JSON if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

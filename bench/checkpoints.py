@@ -1,8 +1,8 @@
-"""What a checkpoint costs: against the number of tasks, and against the size of the state while changes stay few.
+"""The cost of a checkpoint by number of tasks, and by size of the state with a constant number of changes.
 
-The apps run in this process (``run_local``), so that nothing but the engine is measured. A window of a day keeps
-all keys in state. First the state is built; then, several times a second, a thousand messages come in, and the
-durations that tasks report for their checkpoints from there on are what counts.
+The apps run in this process (``run_local``), so only the engine is measured. A window of a day keeps all keys in the
+state. First the state is built. Then a thousand messages arrive several times a second, and the durations count that
+tasks report for their checkpoints from then on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCHEMA = {"member": pl.Int64, "ts": pl.Int64}
 TRICKLE = 1000
 SAMPLES = 6
 LOOKS_MAX = 240
-"""At four looks a second, a minute: then there are no more checkpoints to wait for."""
+"""The limit of status reports: a minute, at four a second. After that the measurement ends with what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CheckpointCost:
 
 @dataclass(slots=True)
 class _Trickle:
-    """Called with the app's status a few times a second: feeds it, gathers durations, and ends it."""
+    """A callback for the app's status, a few times a second. It feeds the app, collects durations, and ends it."""
 
     writer: hr.streams.StreamWriter
     keys: int
@@ -67,7 +67,7 @@ class _Trickle:
 
 
 def checkpoint_cost(base: Path, tasks: int, keys: int) -> CheckpointCost:
-    """Build a state of ``keys`` in ``tasks`` tasks, and measure checkpoints of a trickle of changes."""
+    """Build a state of ``keys`` keys in ``tasks`` tasks, and measure checkpoints while few keys change."""
     with folder(base) as home:
         hr.streams.create_stream("changes", partitions=1, schema=SCHEMA, home=home)
         with hr.streams.StreamWriter("changes", home=home) as writer:

@@ -1,7 +1,7 @@
-"""What control messages cost: one round of watermarks from n tasks to n partitions and back out of them.
+"""The cost of control messages: one round of watermarks from n tasks to n partitions, written and read.
 
-A task writes a watermark at most every 10 ms, so a round costs at most a hundred times a second. The round goes
-through the real code: encoded, appended to the embedded log, polled, decoded, reconciled; no app around it.
+A task writes a watermark at most every 10 ms, so there are at most a hundred rounds a second. A round uses the real
+code, but no app: watermarks are encoded, appended to the embedded log, polled, decoded and reconciled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STREAM = StreamId("log", "between")
 
 @dataclass(frozen=True, slots=True)
 class ControlCost:
-    """Medians over rounds of n x n frames; reading is split into taking frames in and reconciling them."""
+    """Medians over rounds of n x n frames. Decoding frames and reconciling watermarks are measured separately."""
 
     partitions: int
     frames: int
@@ -39,7 +39,7 @@ class ControlCost:
 
 
 def control_cost(base: Path, partitions: int) -> ControlCost:
-    """Measure rounds of watermarks among so many tasks and partitions."""
+    """Measure rounds of watermarks from ``partitions`` tasks to as many partitions."""
     with folder(base) as root:
         system = LogSystem(root)
         system.admin().create(STREAM.name, partitions)

@@ -1,4 +1,4 @@
-"""The data that all contestants read, generated from a seed, and what the right answers are (computed by Polars)."""
+"""The data that all contestants read, generated from a seed, and the right answers, computed by Polars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import headrace as hr
 URLS = np.array(["/", "/search", "/cart", "/item", "/health"])
 HEALTH = "/health"
 PER_MS = 100
-"""Messages a millisecond of event time: ten million are 100 s."""
+"""Messages in a millisecond of event time: ten million messages take 100 s."""
 START_MS = 1_700_000_000_000
 DISORDER_MS = 500
 WINDOW_MS = 10_000
@@ -21,10 +21,10 @@ SCHEMA = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
 
 
 def page_views(folder: Path, messages: int, keys: int, files: int) -> Path:
-    """Write ``messages`` page views of ``keys`` members into ``files`` Parquet files, which share event time evenly.
+    """Write ``messages`` page views of ``keys`` members to ``files`` Parquet files, and return their folder.
 
-    Event time runs through each file in the same way, with up to 500 ms of disorder, so a reader that takes the
-    files one by one sees time go back: contestants read them side by side, as partitions.
+    Every file covers the whole range of event time, with up to 500 ms of disorder. A reader that read them one after
+    the other would see time go back, so contestants read them side by side, as partitions.
     """
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(11)
@@ -43,19 +43,19 @@ def page_views(folder: Path, messages: int, keys: int, files: int) -> Path:
 
 
 def fill_log(views: Path, stream: str, home: Path) -> None:
-    """Write the same files into a stream of the embedded log, a partition each, frames of 8192 rows; then seal it."""
+    """Write the same files to a stream of the embedded log, one partition a file, in frames of 8192 rows; seal it."""
     files = sorted(views.glob("*.parquet"))
     hr.streams.create_stream(stream, partitions=len(files), schema=SCHEMA, home=home)
     tables = [pl.read_parquet(file) for file in files]
     with hr.streams.StreamWriter(stream, home=home) as writer:
         for start in range(0, max(table.height for table in tables), 8192):
-            for table in tables:  # the writer deals batches round robin: file i goes to partition i
+            for table in tables:  # the writer assigns batches round robin, so file i goes to partition i
                 writer.write(table.slice(start, 8192))
         writer.seal()
 
 
 def kept_views(views: Path) -> pl.DataFrame:
-    """The right answer of (a): how many messages are left, and a sum over each column that is."""
+    """Return the right answer of (a): the number of remaining messages, and a sum over each remaining column."""
     return (
         pl.scan_parquet(views / "*.parquet")
         .filter(pl.col("url") != HEALTH)
@@ -65,7 +65,7 @@ def kept_views(views: Path) -> pl.DataFrame:
 
 
 def windowed_counts(views: Path) -> pl.DataFrame:
-    """The right answer of (b): views by window start and member, in that order."""
+    """Return the right answer of (b): views by window start and member, in that order."""
     return (
         pl.scan_parquet(views / "*.parquet")
         .filter(pl.col("url") != HEALTH)
@@ -77,6 +77,6 @@ def windowed_counts(views: Path) -> pl.DataFrame:
 
 
 def last_time(views: Path) -> int:
-    """The latest event time there is."""
+    """Return the latest event time."""
     latest = pl.scan_parquet(views / "*.parquet").filter(pl.col("url") != HEALTH).select(pl.col("ts").max()).collect()
     return int(latest.item())

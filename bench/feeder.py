@@ -1,7 +1,7 @@
-"""A producer process for the latency measurement: stamps messages with the time and sends them, every millisecond.
+"""A producer process for the latency measurement: it stamps messages with the time, and sends them every millisecond.
 
 ``python -m bench.feeder log HOME STREAM RATE SECONDS`` appends to a stream of the embedded log, and seals it.
-``python -m bench.feeder socket PORT_FILE RATE SECONDS`` listens, writes its port into the file, and sends lines.
+``python -m bench.feeder socket PORT_FILE RATE SECONDS`` listens, writes its port to the file, and sends lines.
 ``python -m bench.feeder files FOLDER RATE SECONDS`` moves a Parquet file into the folder every 20 ms.
 """
 
@@ -23,7 +23,7 @@ MEMBERS = 10_000
 
 
 def feed(send: Callable[[int, int], object], rate: int, seconds: float, tick_s: float = TICK_S) -> None:
-    """Call ``send(first number, count)`` so that ``rate`` messages a second leave."""
+    """Call ``send(first number, count)`` so that ``rate`` messages a second are sent."""
     begin, sent = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - begin) < seconds:
         due = int(elapsed * rate) - sent
@@ -34,7 +34,7 @@ def feed(send: Callable[[int, int], object], rate: int, seconds: float, tick_s: 
 
 
 def messages(first: int, count: int) -> pl.DataFrame:
-    """Messages stamped with the time now (µs); each fifth is a health check."""
+    """Return messages stamped with the current time (µs). Every fifth is a health check."""
     number = pl.int_range(first, first + count, eager=True)
     return pl.DataFrame(
         {
@@ -46,14 +46,14 @@ def messages(first: int, count: int) -> pl.DataFrame:
 
 
 def into_log(home: str, stream: str, rate: int, seconds: float) -> None:
-    """One frame a tick, partitions in turn."""
+    """Append one frame at each tick, to the partitions in turn."""
     with hr.streams.StreamWriter(stream, home=home) as writer:
         feed(lambda first, count: writer.write(messages(first, count)), rate, seconds)
         writer.seal()
 
 
 def into_socket(port_file: Path, rate: int, seconds: float) -> None:
-    """Lines of ``sent,url,member`` to the one reader that connects."""
+    """Send lines of ``sent,url,member`` to the one reader that connects."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         partial = port_file.with_suffix(".new")
         partial.write_text(str(server.getsockname()[1]))
@@ -67,11 +67,11 @@ def into_socket(port_file: Path, rate: int, seconds: float) -> None:
         try:
             feed(send, rate, seconds)
         except (BrokenPipeError, ConnectionResetError):
-            return  # the reader has seen enough
+            return  # the reader has closed the connection
 
 
 def into_files(target: Path, rate: int, seconds: float) -> None:
-    """A file a tick, moved into place when it is whole."""
+    """Write one file at each tick, and move it into place when it is complete."""
     staging = target.with_name(target.name + ".staging")
     staging.mkdir()
 
@@ -84,7 +84,7 @@ def into_files(target: Path, rate: int, seconds: float) -> None:
 
 
 def main() -> None:
-    """See the module's head."""
+    """Run the command that the module head describes."""
     match sys.argv[1:]:
         case ["log", home, stream, rate, seconds]:
             into_log(home, stream, int(rate), float(seconds))

@@ -1,16 +1,16 @@
-"""(c): how old a message is when its result can be read, at a steady rate.
+"""(c): the age of a message when its result can be read, at a steady rate.
 
-Headrace: a producer process appends to a stream of the log; an app in containers filters, projects and writes to
-another stream (the second variant with a shuffle by member between them); a reader process tails that. Frames are
-read before their commit, as the next stage of an app would.
+Headrace: a producer process appends to a stream of the log. An app in containers filters, projects and writes to
+another stream, in a second variant with a shuffle by member in between. A reader process tails that stream. It reads
+frames before their commit, as the next stage of an app would.
 
 Structured Streaming: open source PySpark without further jars has three triggers for low latency. Real-time mode
-refuses every source that is there without Kafka's jar; continuous processing shows results at the end of an epoch
-of a second or more; so it is micro-batches back to back (``processingTime="0 seconds"``), the checkpoint on a memory
-file system, and ``foreachBatch`` that takes the rows and looks at the clock, which stores nothing and so is in its
-favour. The source is a socket (rows are there the moment they are sent; not durable, so again in its favour) or a
-folder of Parquet files; both are measured and the better one counts. The rate source is no choice: it hands out rows
-once a second.
+refuses every source that is available without Kafka's jar. Continuous processing shows results only at the end of an
+epoch of a second or more. So it runs micro-batches back to back (``processingTime="0 seconds"``), with its checkpoint
+on a memory file system. ``foreachBatch`` takes the rows and reads the clock; it stores nothing, which is in Spark's
+favour. The source is a socket, where rows are available as soon as they are sent (it isn't durable, again in Spark's
+favour), or a folder of Parquet files. Both are measured, and the better one counts. The rate source doesn't qualify,
+since it emits rows once a second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GRACE_S = 30.0
 
 
 def headrace_latency(base: Path, rate: int, seconds: float, *, shuffle: bool) -> dict[str, float]:
-    """Percentiles for Headrace."""
+    """Return percentiles for Headrace."""
     with folder(base) as home:
         app = _app(home, shuffle=shuffle)
         hr.streams.create_stream("requests", partitions=CORES, schema=SCHEMA, home=home)
@@ -53,8 +53,8 @@ def headrace_latency(base: Path, rate: int, seconds: float, *, shuffle: bool) ->
             reader.stdout.readline()
             feeder = _start("bench.feeder", "log", home, "requests", rate, seconds + WARM_UP_S)
             app.run(containers=CORES, progress=False)
-            told, _ = reader.communicate("stop\n", timeout=_GRACE_S)
-            figures: dict[str, float] = json.loads(told.splitlines()[-1])
+            output, _ = reader.communicate("stop\n", timeout=_GRACE_S)
+            figures: dict[str, float] = json.loads(output.splitlines()[-1])
             return figures
         finally:
             _end(reader, feeder)
@@ -70,7 +70,7 @@ def _app(home: Path, *, shuffle: bool) -> hr.App:
 
 
 def structured_latency(session: SparkSession, base: Path, rate: int, seconds: float, source: str) -> dict[str, float]:
-    """Percentiles for Structured Streaming from ``socket`` or ``files``."""
+    """Return percentiles for Structured Streaming, reading from ``socket`` or ``files``."""
     with folder(base) as place, folder(_MEMORY if _MEMORY.is_dir() else base) as checkpoint:
         target = place / source
         if source == "files":
@@ -85,9 +85,9 @@ def structured_latency(session: SparkSession, base: Path, rate: int, seconds: fl
 
 def _from_socket(session: SparkSession, port_file: Path) -> DataFrame:
     deadline = time.monotonic() + _GRACE_S
-    while not port_file.exists():  # another process makes it; there is nothing to wait on
+    while not port_file.exists():  # another process creates it, so there is no event to wait for
         if time.monotonic() > deadline:
-            raise TimeoutError("the feeder didn't start")
+            raise TimeoutError(f"the feeder didn't start within {_GRACE_S:g} s")
         time.sleep(0.01)
     lines = session.readStream.format("socket").option("host", "127.0.0.1").option("port", port_file.read_text()).load()
     part = F.split("value", ",")
@@ -102,14 +102,14 @@ def _age_of(rows: DataFrame, checkpoint: Path, seconds: float) -> dict[str, floa
     ages: list[np.ndarray] = []
     warm_from: list[int] = []
 
-    def look(batch: DataFrame, _: int) -> None:
+    def note_ages(batch: DataFrame, _: int) -> None:
         sent = batch.select("sent", "member").toArrow()["sent"].to_numpy()
         now = time.time_ns() // 1000
         if len(sent):
             warm_from.append(now + int(WARM_UP_S * 1e6))
             ages.append((now - sent)[sent >= warm_from[0]])
 
-    writer = rows.where(F.col("url") != "/health").writeStream.foreachBatch(look)
+    writer = rows.where(F.col("url") != "/health").writeStream.foreachBatch(note_ages)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(processingTime="0 seconds").start()
     try:
         query.awaitTermination(int(seconds + WARM_UP_S))
@@ -131,5 +131,5 @@ def _end(*processes: subprocess.Popen[str] | None) -> None:
 
 
 def better(measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The one with the lower 99th percentile; one that saw no message after the warm-up is none."""
+    """Return the result with the lower 99th percentile, among those with messages after the warm-up."""
     return min((one for one in measured if one.get("messages")), key=lambda one: one["p99_ms"], default={"messages": 0})

@@ -1,9 +1,9 @@
-"""One life of one task in a process of its own, for ``restarts`` and ``memory``: ``python -m bench.life``.
+"""Runs one task in a process of its own, for ``restarts`` and ``memory``: ``python -m bench.life``.
 
-It tells on its standard output, a JSON object a line, when the task was running, when it had processed its first
-batch, when all that it was to read was committed, and its end: the seconds since the start of the task, and what
-the process had in memory then and at most. It ends when its input does, at SIGTERM (cleanly), by being killed, or
-at once when the process that measures it has ended, however that did.
+It prints one JSON object a line for each event: the task runs; it has processed its first batch; everything that it
+should read is committed; it has ended. Each has the seconds since the start of the task, and the current and the peak
+memory of the process. The process ends when its input ends, cleanly at SIGTERM, when it is killed, or at once when the
+process that measures it ends for any reason.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import get_args
 
+from typing_extensions import override
+
 import headrace as hr
 from bench.state_apps import Shape, state_app
 from headrace.core.clock import WallClock
@@ -25,56 +27,57 @@ from headrace.metadata.sqlite import SqliteMetadata
 from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
-from headrace.runtime import state
 from headrace.runtime.container import Container
+from headrace.runtime.state import task_state
 
 NEVER_BYTES = 1 << 62
-"""So much changelog that no snapshot is ever taken."""
+"""A limit on the changelog that is never reached, so that no snapshot is taken."""
 _PR_SET_PDEATHSIG = 1
 
 
 class _Observed(Container):
-    """A container that notes what comes to pass between its turns."""
+    """A container that reports events between its turns."""
 
     rows = 0
-    """So many messages are to be committed."""
+    """The number of messages to be committed."""
     began = 0.0
-    _told: frozenset[str] = frozenset()
+    _reported: frozenset[str] = frozenset()
     _read_ms: float | None = None
 
+    @override
     def turn(self) -> float:
-        """See ``Container``; the first one begins when every task is running."""
-        self._tell("running")
+        """Run one turn. The first one starts when every task is running."""
+        self._report_once("running")
         pause = super().turn()
         read = sum(host.metrics.rows_in for host in self.hosts)
         if read:
-            self._tell("first")
+            self._report_once("first")
         if read >= self.rows:
             now = WallClock().monotonic_ms()
             self._read_ms = now if self._read_ms is None else self._read_ms
             if all(host.committed_ms is not None and host.committed_ms > self._read_ms for host in self.hosts):
-                self._tell("committed")
+                self._report_once("committed")
         return pause
 
-    def _tell(self, event: str) -> None:
-        if event not in self._told:
-            self._told |= {event}
-            tell(event, self.began)
+    def _report_once(self, event: str) -> None:
+        if event not in self._reported:
+            self._reported |= {event}
+            report(event, self.began)
 
 
-def tell(event: str, began: float) -> None:
-    """Say what has come to pass."""
-    told = {
+def report(event: str, began: float) -> None:
+    """Print an event."""
+    line = {
         "event": event,
         "seconds": time.perf_counter() - began,
         "rss_mb": _memory("VmRSS"),
         "peak_mb": _memory("VmHWM"),
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(line), flush=True)
 
 
-def live(app: hr.App, home: Path, rows: int) -> None:
-    """Run the app's tasks until they end or are told to."""
+def run_tasks(app: hr.App, home: Path, rows: int) -> None:
+    """Run the app's tasks until they end, or until SIGTERM."""
     graph = app.graph()
     planned = plan(graph, gather_facts(graph))
     prepare_streams(planned)
@@ -90,15 +93,15 @@ def live(app: hr.App, home: Path, rows: int) -> None:
     finally:
         container.close()
         metadata.close()
-    tell("ended", began)
+    report("ended", began)
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent has ended: one that is killed has no time to."""
+    """Have the kernel kill this process when its parent ends, because a killed parent can't do it."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
         raise OSError(ctypes.get_errno(), "prctl")
-    if os.getppid() != parent:  # it had ended before
-        raise SystemExit(f"process {parent}, which was to measure this one, has ended")
+    if os.getppid() != parent:  # it ended before the call
+        raise SystemExit(f"process {parent}, which should measure this one, has ended")
 
 
 def _memory(field: str) -> float:
@@ -108,17 +111,17 @@ def _memory(field: str) -> float:
 
 
 def main() -> None:
-    """See the module."""
+    """Run the task that the arguments describe."""
     parser = argparse.ArgumentParser(prog="python -m bench.life", description=__doc__)
     parser.add_argument("shape", choices=get_args(Shape))
     parser.add_argument("home", type=Path)
-    parser.add_argument("rows", type=int, help="how many messages are to be committed")
-    parser.add_argument("--parent", type=int, required=True, metavar="PID", help="what it is not to outlive")
+    parser.add_argument("rows", type=int, help="how many messages must be committed")
+    parser.add_argument("--parent", type=int, required=True, metavar="PID", help="end when this process ends")
     parser.add_argument("--snapshot-after", type=int, default=NEVER_BYTES, metavar="BYTES")
     options = parser.parse_args()
     end_with(options.parent)
-    state.SNAPSHOT_AFTER_BYTES = options.snapshot_after
-    live(state_app(options.shape, options.home), options.home, options.rows)
+    task_state.SNAPSHOT_AFTER_BYTES = options.snapshot_after
+    run_tasks(state_app(options.shape, options.home), options.home, options.rows)
 
 
 if __name__ == "__main__":

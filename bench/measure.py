@@ -1,4 +1,4 @@
-"""Wall time and processor time of one piece of work, and the errors of a benchmark that went wrong."""
+"""Measures wall time and processor time of a piece of work; and the error for wrong results."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class WrongResultError(AssertionError):
-    """A contestant's results are not those that the data gives: its time means nothing."""
+    """A contestant's results are wrong, so its time means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a run took. Processor time is that of this process and all its descendants (the JVM, the containers)."""
+    """The times of a run. Processor time is that of this process and its descendants: the JVM, the containers."""
 
     wall_s: float
     cpu_s: float
 
 
 def timed(work: Callable[[], object]) -> Taken:
-    """Run it once."""
+    """Run the work once, and return its times."""
     cpu, start = tree_cpu_s(), time.perf_counter()
     work()
     return Taken(time.perf_counter() - start, tree_cpu_s() - cpu)
 
 
 def tree_cpu_s() -> float:
-    """Processor time so far of this process and its descendants; 0 where there is no /proc.
+    """Return the processor time so far of this process and its descendants; 0 if there is no /proc.
 
-    On a machine with other guests the wall time of a run says what the neighbours did, too; this says less of it.
+    On a machine with other load, processor time depends less on that load than wall time does.
     """
     spent: dict[int, float] = {}
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = entry.read_text().rsplit(")", 1)[1].split()
-        except OSError:  # it ended meanwhile; its parent's figures hold its own
+        except OSError:  # it ended meanwhile, and its parent's figures include its own
             continue
         pid = int(entry.parent.name)
         spent[pid] = sum(map(int, fields[11:15])) / _TICKS
@@ -55,11 +55,11 @@ def tree_cpu_s() -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """The median; benchmarks on a shared machine have outliers on one side."""
+    """Return the median, because times on a shared machine have outliers to one side."""
     return statistics.median(values)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of the values lies."""
+    """Return the value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

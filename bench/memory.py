@@ -1,7 +1,7 @@
-"""What a task has in memory at most, by kind and size of its state: taking in a message of each key, and ending.
+"""The peak memory of a task by kind and size of its state, while it reads one message for each key, and while it ends.
 
-The task lives in a process of its own (``bench.life``) and gets all messages as fast as it takes them. Its input then
-ends: windows speak, all of them at once.
+The task runs in a process of its own (``bench.life``), and reads all messages as fast as it can. Then its input ends,
+and all windows emit their results at once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.restarts import life
+from bench.restarts import task_process
 from bench.state_apps import Shape, create_inputs, inputs_of, seal, write
 from bench.throughput import folder
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCost:
-    """Memory with all keys in the state, at most until then and at most until the end; and the seconds of it all."""
+    """Memory with all keys in the state, its peak until then, and its peak until the end; and the total seconds."""
 
     shape: Shape
     keys: int
@@ -28,15 +28,15 @@ class MemoryCost:
 
 
 def memory_cost(base: Path, shape: Shape, keys: int, say: Callable[[str], None]) -> MemoryCost:
-    """One life."""
+    """Run one task until its input ends."""
     with folder(base) as home:
         create_inputs(shape, home)
         for stream in inputs_of(shape):
             write(stream, home, 0, keys)
-        with life(shape, home, keys * len(inputs_of(shape))) as told:
-            full = told("committed")
+        with task_process(shape, home, keys * len(inputs_of(shape))) as wait_for:
+            full = wait_for("committed")
             seal(shape, home)
-            ended = told("ended")
+            ended = wait_for("ended")
     cost = MemoryCost(shape, keys, full["rss_mb"], full["peak_mb"], ended["peak_mb"], ended["seconds"])
     say(f"{shape}, {keys:,} keys: {cost.peak_mb:,.0f} MB at most")
     return cost

@@ -1,10 +1,11 @@
-"""Nexmark: the queries of examples/nexmark against the same ones by Structured Streaming, where it can say them.
+"""Nexmark: the queries of examples/nexmark against the same queries in Structured Streaming, where it can express them.
 
-Both read the same Parquet files. What each finds is compared with what Polars does. A query of Structured Streaming has
-no end of stream: what its last watermark doesn't reach never comes out of it, and isn't asked for.
+Both read the same Parquet files. The results of each are compared with Polars'. A query of Structured Streaming has no
+end of stream: results that its last watermark doesn't reach are never emitted, and aren't expected.
 
-It can't say query 4, whose second aggregate is of everything so far, nor query 6, whose windows count rows; those are
-measured alone. Of equally hot auctions (query 5) it names the oldest only: that is less work for it.
+It can't express query 4, whose second aggregate covers everything so far, nor query 6, whose windows count rows. For
+those only Headrace is measured. Of equally hot auctions (query 5) it returns only the oldest, which is less work for
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LATENESS = "1 second"
 LATENESS_MS = 1000
 
 BIDS, AUCTIONS, PERSONS = 46, 3, 1
-"""Of 50 events."""
+"""How many of 50 events are of each kind."""
 READS = {
     "q0": BIDS,
     "q1": BIDS,
@@ -48,7 +49,7 @@ READS = {
     "q8": PERSONS + AUCTIONS,
     "q11": BIDS,
 }
-"""The queries, and how many of 50 events each one reads."""
+"""The queries, and how many of 50 events each of them reads."""
 
 SCHEMAS = {
     "persons": "id long, name string, email string, credit_card string, city string, state string, ts long, "
@@ -60,7 +61,7 @@ SCHEMAS = {
 
 
 def data(folder: Path, events: int) -> Path:
-    """A file of each kind for each core."""
+    """Generate one file of each kind for each core, and return their folder."""
     generator = example("generator")
     generator.write(generator.Settings(events, 7, RATE, DISORDER_MS), folder, files=CORES)
     return folder
@@ -69,7 +70,7 @@ def data(folder: Path, events: int) -> Path:
 def measure(
     session: SparkSession, files: Path, query: str, events: int, repeats: int, base: Path, say: throughput.Say
 ) -> dict[str, throughput.Throughput]:
-    """One query by Structured Streaming, where it can, and by Headrace."""
+    """Measure one query in Headrace, and in Structured Streaming if it can express it."""
     right: pl.DataFrame = example("answers").answer(query, files)
     contestants = [
         throughput.Contestant("headrace", partial(_by_headrace, query, files), partial(_check_headrace, query, right))
@@ -87,12 +88,12 @@ def measure(
 
 
 def example(name: str) -> Any:
-    """A file of examples/nexmark as a new module."""
+    """Import a file of examples/nexmark as a new module."""
     spec = importlib.util.spec_from_file_location(f"nexmark_{name}", EXAMPLES / f"{name}.py")
     if spec is None or spec.loader is None:
         raise FileNotFoundError(f"{EXAMPLES / name}.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
@@ -118,7 +119,7 @@ def _check(what: str, found: pl.DataFrame, right: pl.DataFrame) -> None:
 
 
 def _digest(rows: pl.DataFrame) -> tuple[pl.Schema, int, int]:
-    """The same for the same rows in any order: to sort millions of them takes longer than to find them."""
+    """Return a digest that doesn't depend on the order of rows: sorting millions takes longer than the query."""
     return rows.schema, rows.height, int(rows.hash_rows().sum())
 
 
@@ -126,7 +127,7 @@ def _digest(rows: pl.DataFrame) -> tuple[pl.Schema, int, int]:
 
 
 class _Streams:
-    """The three streams, as Structured Streaming reads them."""
+    """The three streams for Structured Streaming."""
 
     def __init__(self, session: SparkSession, files: Path) -> None:
         self._session = session
@@ -160,7 +161,7 @@ def _q7(streams: _Streams) -> DataFrame:
 
 
 def _q8(streams: _Streams) -> DataFrame:
-    # Both kinds in one aggregate took two thirds of the processor time of a join of two.
+    # One aggregate over both kinds took two thirds of the processor time of a join of two aggregates.
     persons = streams.timed("persons").select("id", "name", "time", F.lit(0).alias("one"))
     sellers = streams.timed("auctions").select(
         F.col("seller").alias("id"), F.lit(None).cast("string").alias("name"), "time", F.lit(1).alias("one")
@@ -197,7 +198,7 @@ def _ms(column: str, name: str) -> Column:
 
 
 def _last_time(query: str, files: Path) -> int:
-    """How far the event time of all inputs has come at the end."""
+    """Return the event time that all inputs have reached at the end."""
     kinds = ("persons", "auctions") if query in {"q3", "q8"} else ("bids",)
     latest = [
         pl.scan_parquet(files / f"{kind}-*.parquet").select(pl.col("ts").max()).collect().item() for kind in kinds

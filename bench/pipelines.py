@@ -1,4 +1,4 @@
-"""What Headrace does with the data: the apps that are measured, and the check of their results."""
+"""Headrace's contestants: the apps that are measured, and the checks of their results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LATENESS = "1s"
 
 
 def filter_and_project(home: Path, source: Any, *, physical: str | None = None) -> hr.App:
-    """(a): to a stream of the log. ``source`` is ``hr.io.files(...)``, or None: the stream ``physical`` of the log."""
+    """Declare (a), into a stream of the log. ``source`` is ``hr.io.files(...)``, or None for log stream ``physical``."""
     app = hr.App("bench-filter", home=str(home))
     views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
     (
@@ -37,7 +37,7 @@ def windowed_count(
     partitions: int = CORES,
     **settings: Any,
 ) -> hr.App:
-    """(b): filter, shuffle by member, count by 10 s of event time."""
+    """Declare (b): filter, shuffle by member, count in windows of 10 s of event time."""
     app = hr.App("bench-count", home=str(home), guarantee=guarantee, **settings)
     views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
     (
@@ -51,12 +51,12 @@ def windowed_count(
 
 
 def run(app: hr.App) -> None:
-    """In containers, as many as there are cores, in the session that is open."""
+    """Run the app in the open Spark session, in one container for each core."""
     app.run(containers=CORES, progress=False)
 
 
 def check_kept(home: Path, expected: pl.DataFrame) -> None:
-    """Raise ``WrongResultError`` unless (a) gave what it should."""
+    """Raise ``WrongResultError`` if the results of (a) are wrong."""
     found = hr.streams.read_stream("kept", home=home).select(
         pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), pl.col("s").sum()
     )
@@ -65,7 +65,7 @@ def check_kept(home: Path, expected: pl.DataFrame) -> None:
 
 
 def check_counts(home: Path, expected: pl.DataFrame) -> None:
-    """Raise ``WrongResultError`` unless (b) gave the right count for every window and member."""
+    """Raise ``WrongResultError`` if (b) has a wrong count for any window and member."""
     found = (
         hr.streams.read_stream("counts", home=home)
         .select(pl.col("window_start").cast(pl.Int64).alias("start"), "member", pl.col("views").cast(pl.Int64))

@@ -1,4 +1,4 @@
-"""The figures of a run: gathered as they come, written as JSON, shown as tables."""
+"""The figures of a run: collected, written as JSON, and shown as tables."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class Report:
     figures: dict[str, Any] = field(default_factory=dict)
 
     def say(self, line: str) -> None:
-        """Tell how it goes."""
+        """Print a line of progress."""
         self.console.print(f"  {line}", style="dim", highlight=False)
 
     def head(self, line: str) -> None:
-        """Begin a part."""
+        """Print the heading of a part."""
         self.console.print(line, highlight=False)
 
     def keep(self, part: str, figures: Any) -> None:
-        """Take a part's figures into the JSON."""
+        """Add a part's figures to the JSON."""
         self.figures[part] = _plain(figures)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Show some of them."""
+        """Print a table of figures."""
         table = Table(title=title, title_justify="left")
         for number, column in enumerate(columns):
             table.add_column(column, justify="right" if number else "left")
@@ -44,13 +44,13 @@ class Report:
         self.console.print(table)
 
     def write(self, path: Path) -> None:
-        """Write everything kept."""
+        """Write all figures, and what machine they are from."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"machine": machine(), **self.figures}, indent=1) + "\n")
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on and with."""
+    """Describe the machine and the versions that the figures were measured with."""
     packages = ("headrace", "pyspark", "polars", "pyarrow")
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -69,7 +69,7 @@ def _version(name: str) -> str | None:
 
 
 def shown(value: object) -> str:
-    """A figure as a cell: as many digits as mean something."""
+    """Format a figure for a table, with its significant digits."""
     if value is None:
         return "-"
     if not isinstance(value, float):

@@ -1,10 +1,11 @@
-"""How long a task takes from its start until it runs again, against the size of its state.
+"""How long a task takes from its start until it runs, by size of its state.
 
-Each life of the task is a process of its own (``bench.life``), with the real log, RocksDB and metadata. The state is
-built from messages, one a key. Then the process is killed (SIGKILL) or ended (SIGTERM), and a new one is started on the
-same folders; or on folders without the local state, which is then restored from the whole changelog, or from a snapshot
-and the changelog since. What counts is from the making of the container until every task is running; the start of
-Python and its imports, which don't depend on the state, aren't in it. The operating system's cache is warm.
+Each incarnation of the task is a process of its own (``bench.life``), with the real log, RocksDB and metadata. The
+state is built from messages, one for each key. Then the process is killed (SIGKILL) or stopped (SIGTERM), and a new
+one starts on the same folders. In other cases the local state is deleted before the start, and is restored from the
+whole changelog, or from a snapshot and the changelog after it. The time is measured from the construction of the
+container until every task runs. The start of Python and its imports, which don't depend on the state, aren't included.
+The operating system's cache is warm.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from bench.state_apps import Shape, create_inputs, write
 from bench.throughput import folder
 
 TRICKLE = 1000
-"""So many messages come after each start: the task is seen to work."""
+"""The number of messages after each start, which show that the task works."""
 REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class RestartCost:
-    """Medians of some starts: seconds until running and until the first batch was processed; memory when running."""
+    """Medians over starts: seconds until the task runs, and until its first batch is processed; memory when running."""
 
     shape: Shape
     keys: int
@@ -51,7 +52,7 @@ class _Start:
 
 
 class _Task:
-    """The lives of one task, one after the other."""
+    """One task, and its incarnations one after the other."""
 
     def __init__(self, shape: Shape, keys: int, home: Path) -> None:
         self._shape: Shape = shape
@@ -61,29 +62,29 @@ class _Task:
         create_inputs(shape, home)
 
     def build(self) -> None:
-        """The first life: the whole state, committed; then it is killed."""
+        """Build and commit the whole state in the first incarnation, then kill it."""
         self._write(self._keys)
-        with life(self._shape, self._home, self._keys) as told:
-            told("committed")
+        with task_process(self._shape, self._home, self._keys) as wait_for:
+            wait_for("committed")
 
     def start(self, *, rows: int = TRICKLE, clean: bool = False, snapshot_after: int = NEVER_BYTES) -> _Start:
-        """Another life, that reads ``rows`` messages more; killed, or ended cleanly, when they are committed."""
+        """Start another incarnation, and kill or cleanly stop it when ``rows`` more messages are committed."""
         self._write(rows)
-        with life(self._shape, self._home, rows, snapshot_after, clean=clean) as told:
-            running = told("running")
-            first = told("first")
-            told("committed")
+        with task_process(self._shape, self._home, rows, snapshot_after, clean=clean) as wait_for:
+            running = wait_for("running")
+            first = wait_for("first")
+            wait_for("committed")
         return _Start(running["seconds"], first["seconds"], running["rss_mb"])
 
     def snapshot(self) -> None:
-        """Lives in which snapshots are taken, until there is one; and after it a tenth of the state as changes."""
+        """Take a snapshot, and change a tenth of the state after it."""
         self.start(snapshot_after=1, clean=True)
         if not any((self._home / "snapshots").rglob("*.sst")):
             raise AssertionError("no snapshot was taken")
         self.start(rows=self._keys // 10)
 
     def wipe(self) -> None:
-        """Lose the local state."""
+        """Delete the local state."""
         shutil.rmtree(self._home / "state")
 
     def _write(self, rows: int) -> None:
@@ -92,7 +93,7 @@ class _Task:
 
 
 def restart_costs(base: Path, shape: Shape, keys: int, say: Callable[[str], None]) -> list[RestartCost]:
-    """Build a state of ``keys``, and start on it in every case."""
+    """Build a state of ``keys`` keys, and measure a start in every case."""
     costs = []
 
     def take(case: str, starts: list[_Start]) -> None:
@@ -116,15 +117,15 @@ def restart_costs(base: Path, shape: Shape, keys: int, say: Callable[[str], None
 
 
 @contextmanager
-def life(
+def task_process(
     shape: Shape, home: Path, rows: int, snapshot_after: int = NEVER_BYTES, *, clean: bool = False
 ) -> Iterator[Callable[[str], dict[str, Any]]]:
-    """A process that runs the task: yields what waits for an event. At the end it is killed, or ended cleanly."""
+    """Run the task in a process, and yield a function that waits for an event. At the end, kill or stop the process."""
     command = [sys.executable, "-m", "bench.life", shape, str(home), str(rows)]
     command += ["--parent", str(os.getpid()), "--snapshot-after", str(snapshot_after)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
-    def told(event: str) -> dict[str, Any]:
+    def wait_for(event: str) -> dict[str, Any]:
         for line in process.stdout or ():
             found: dict[str, Any] = json.loads(line)
             if found["event"] == event:
@@ -132,10 +133,10 @@ def life(
         raise AssertionError(f"the task of shape {shape!r} ended with {process.wait()} before it was {event}")
 
     try:
-        yield told
+        yield wait_for
         if clean:
             process.terminate()
-            told("ended")
+            wait_for("ended")
     finally:
         process.kill()
         process.wait()

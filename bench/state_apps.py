@@ -1,4 +1,4 @@
-"""Apps of one task whose state grows with the number of keys, and the messages that make it grow."""
+"""Apps of one task whose state grows with the number of keys, and the messages for them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Shape = Literal["table", "tumbling", "session", "counted", "deduplicate", "join"
 
 SCHEMA = {"key": pl.Int64, "value": pl.Float64, "ts": pl.Int64}
 START_MS = 1_700_006_400_000
-"""The beginning of a day, so that all messages of a few hours lie in one window of a day."""
+"""The beginning of a day, so that all messages of a few hours are in one window of a day."""
 _FRAME_ROWS = 1 << 16
 
 
 def state_app(shape: Shape, home: Path) -> hr.App:
-    """An app that reads the stream ``changes``. What it knows of a key is a number or two."""
+    """Declare an app that reads the stream ``changes``. Its state has one or two numbers for each key."""
     app = hr.App(f"bench-{shape}", home=str(home))
     changes = app.input("changes", SCHEMA, event_time="ts", lateness="1s")
     agg = {"n": hr.count(), "total": hr.sum("value")}
@@ -40,28 +40,28 @@ def state_app(shape: Shape, home: Path) -> hr.App:
 
 
 def inputs_of(shape: Shape) -> tuple[str, ...]:
-    """The names of the streams that the app reads."""
+    """Return the names of the streams that the app reads."""
     return ("changes", "others") if shape == "join" else ("changes",)
 
 
 def create_inputs(shape: Shape, home: Path) -> None:
-    """The streams that the app reads."""
+    """Create the streams that the app reads."""
     for name in inputs_of(shape):
         hr.streams.create_stream(name, partitions=1, schema=SCHEMA, home=home)
 
 
 def write(stream: str, home: Path, first: int, number: int) -> None:
-    """A message each for the keys from ``first`` on, a microsecond of event time apart, in no order of keys."""
+    """Write one message for each key from ``first`` on, a microsecond of event time apart, with the keys scattered."""
     with hr.streams.StreamWriter(stream, home=home) as writer:
         for start in range(first, first + number, _FRAME_ROWS):
             index = pl.int_range(start, min(start + _FRAME_ROWS, first + number), eager=True)
-            # An odd factor permutes the numbers below a power of two: scattered keys, each of them once.
+            # Multiplication by an odd factor permutes the numbers below a power of two, so each key occurs once.
             key = (index * 0x9E3779B1) % (1 << 32)
             writer.write(pl.DataFrame({"key": key, "value": index.cast(pl.Float64), "ts": START_MS + index // 1000}))
 
 
 def seal(shape: Shape, home: Path) -> None:
-    """Nothing more will come."""
+    """End the inputs."""
     for name in inputs_of(shape):
         with hr.streams.StreamWriter(name, home=home) as writer:
             writer.seal()

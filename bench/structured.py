@@ -1,9 +1,9 @@
-"""What Structured Streaming does with the data, in the best setting found for each task.
+"""Structured Streaming's contestants, in the best setting found for each task.
 
-Throughput: ``Trigger.AvailableNow`` over the Parquet files without a limit per trigger, so everything is one
-micro-batch (and one without data, in which the watermark closes windows): each further batch costs its commits.
-The Parquet sink in append mode is the cheapest that stores results: ``foreachBatch`` with a Parquet write and the
-memory sink took longer in every comparison.
+``Trigger.AvailableNow`` reads the Parquet files without a limit per trigger. So there is a single micro-batch with
+data, and one without, in which the watermark closes windows; each further batch would cost its commits. The Parquet
+sink in append mode is the cheapest one that stores results: ``foreachBatch`` with a Parquet write, and the memory
+sink, took longer in every comparison.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LATENESS_MS = 1000
 
 
 def filter_and_project(session: SparkSession, views: Path, out: Path) -> None:
-    """(a)."""
+    """Run (a)."""
     rows = _read(session, views).select("member", F.floor(F.col("ts") / 1000).cast("long").alias("s"))
     append(rows, out)
 
 
 def windowed_count(session: SparkSession, views: Path, out: Path) -> None:
-    """(b): Spark counts within each input task before the shuffle, by itself."""
+    """Run (b). Spark pre-aggregates in each input task before the shuffle by itself."""
     counts = (
         _read(session, views)
         .withColumn("time", F.timestamp_millis("ts"))
@@ -46,14 +46,14 @@ def _read(session: SparkSession, views: Path) -> DataFrame:
 
 
 def append(rows: DataFrame, out: Path) -> None:
-    """Run a query until it has read all there is, and store its results in the folder."""
+    """Run a query until it has read everything, and store its results in the folder."""
     writer = rows.writeStream.trigger(availableNow=True).outputMode("append").format("parquet")
     query = writer.option("checkpointLocation", str(out / "checkpoint")).start(str(out / "rows"))
     query.awaitTermination()
 
 
 def check_kept(out: Path, expected: pl.DataFrame) -> None:
-    """Raise ``WrongResultError`` unless (a) gave what it should."""
+    """Raise ``WrongResultError`` if the results of (a) are wrong."""
     found = (
         pl.scan_parquet(written(out))
         .select(pl.len().alias("rows"), pl.col("member").str.len_bytes().sum(), pl.col("s").sum())
@@ -64,9 +64,10 @@ def check_kept(out: Path, expected: pl.DataFrame) -> None:
 
 
 def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
-    """Raise ``WrongResultError`` unless (b) gave the right counts of all windows that the watermark closed.
+    """Raise ``WrongResultError`` if (b) has a wrong count in a window that the watermark closed.
 
-    A query has no end of stream: what its last watermark doesn't reach stays in its state, and never comes out.
+    A query has no end of stream: windows that its last watermark doesn't reach stay in its state, and are never
+    emitted.
     """
     closed = expected.filter(pl.col("start") + 10_000 <= last_time(views) - LATENESS_MS)
     found = pl.read_parquet(written(out)).select(closed.columns).sort("start", "member")
@@ -78,5 +79,5 @@ def check_counts(out: Path, expected: pl.DataFrame, views: Path) -> None:
 
 
 def written(out: Path) -> list[Path]:
-    """The files that ``append`` has stored."""
+    """Return the files that ``append`` has written."""
     return sorted((out / "rows").glob("*.parquet"))

@@ -1,7 +1,7 @@
-"""``python -m bench.tables``: what look-ups cost in tables on disk, in memory, and of versions.
+"""``python -m bench.tables``: the cost of lookups in tables on disk, in memory, and with versions.
 
-Each number is rows a second, of batches of 10,000 rows with random keys; medians of 30 batches. Both tables of one size
-hold the same rows, and answers are compared before times count.
+Each figure is in rows a second: the median of 30 batches of 10,000 rows with random keys. Both tables of one size hold
+the same rows, and their results are compared before they are measured.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ STEP_MS = 10_000
 
 
 def rows_of(ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pl.DataFrame:
-    """Rows of these members."""
+    """Return rows of these members."""
     of = pl.DataFrame({"a": ids})
     return of.select(k=pl.format("member-{}", "a"), a="a", b=pl.format("c-{}", pl.col("a") % 200), c=pl.col("a") * 0.5)
 
 
 def rate(what: Callable[[], object]) -> float:
-    """Rows a second."""
+    """Return how many rows a second the function handles."""
     took = []
     for _ in range(BATCHES):
         began = time.perf_counter()
@@ -48,7 +48,7 @@ def rate(what: Callable[[], object]) -> float:
 
 
 def commit(database: Database, *stores: StateStore) -> None:
-    """As a task does."""
+    """Commit the stores as a task does."""
     batch = Batch()
     for store in stores:
         store.take_changes(1)
@@ -57,7 +57,7 @@ def commit(database: Database, *stores: StateStore) -> None:
 
 
 def tables(columns: dict[str, pl.DataType], database: Database) -> list[RowTable]:
-    """One on disk and one in memory."""
+    """Return one table on disk and one in memory."""
     both: list[RowTable] = [TableStore(KeyValueStore("disk"), columns, ["k"]), MemoryTable("memory", columns, ["k"])]
     for table in both:
         table.store.attach(KeySpace(database, table.store.id))
@@ -65,7 +65,7 @@ def tables(columns: dict[str, pl.DataType], database: Database) -> list[RowTable
 
 
 def measure_look_ups(size: int, database: Database) -> None:
-    """Present rows, of as many keys."""
+    """Measure lookups and puts in tables of ``size`` rows."""
     random = np.random.default_rng(1)
     both = tables(COLUMNS, database)
     for table in both:
@@ -83,7 +83,7 @@ def measure_look_ups(size: int, database: Database) -> None:
 
 
 def measure_versions(size: int, database: Database) -> None:
-    """A hundred batches of versions, all kept; asked for the present, and for any time."""
+    """Measure puts of a hundred batches of versions, all kept, and lookups as of now and as of any time."""
     columns = {"k": pl.String(), "v": pl.Float64(), **VERSION_COLUMNS}
     for newest in tables(columns, database):
         random = np.random.default_rng(1)
@@ -113,7 +113,7 @@ def measure_versions(size: int, database: Database) -> None:
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, nargs="*", default=[10_000, 1_000_000])
     parser.add_argument("--of-versions", type=int, default=20_000)

@@ -1,8 +1,8 @@
-"""A reader process for the latency measurement: tails a stream of the log, and says how old its messages are.
+"""A reader process for the latency measurement: it tails a stream of the log, and measures the age of its messages.
 
-``python -m bench.tail HOME STREAM WARM_UP_S``. It reads user frames as they come, committed or not, until a line
-(or the end) comes on its standard input. It prints percentiles of the age of all messages sent later than
-``WARM_UP_S`` seconds after the first one that it saw, as JSON.
+``python -m bench.tail HOME STREAM WARM_UP_S``. It reads user frames as they arrive, committed or not, until its
+standard input has a line or ends. It prints as JSON the percentiles of the ages of all messages that were sent more
+than ``WARM_UP_S`` seconds after the first one arrived.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.systems.log import LogSystem
 
 
 def main() -> None:
-    """See the module's head."""
+    """Tail the stream that the arguments name."""
     home, stream, warm_up_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
     system = LogSystem(Path(home) / "streams")
     info = system.admin().describe(stream)
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def summary(ages: list[np.ndarray]) -> dict[str, float]:
-    """Percentiles in ms of ages in µs."""
+    """Return percentiles in ms of ages in µs."""
     all_ms = np.concatenate(ages) / 1000 if ages else np.empty(0)
     if not len(all_ms):
         return {"messages": 0}

@@ -1,7 +1,8 @@
-"""What a low-level task costs a message, beside ``map`` with a function that does nothing: ``python -m bench.tasks``.
+"""The cost of a message in a low-level task, compared with ``map`` and a function that does nothing.
 
-Rows go through the operators of one task, without streams, changelogs and checkpoints: what is measured is the user's
-call and what is around it. Seconds are those of the processor, so that others on the machine matter less.
+``python -m bench.tasks``. Rows pass through the operators of one task, without streams, changelogs and checkpoints, so
+only the call of the user's function and its overhead are measured. Seconds are processor time, so that other load on
+the machine matters less.
 """
 
 from __future__ import annotations
@@ -62,10 +63,10 @@ class InBatches(hr.tasks.Task):
 
 
 class Port:
-    """Takes what leaves the task."""
+    """Takes the output of the task."""
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
-        """Forget it."""
+        """Drop the rows."""
 
 
 def with_task(task: hr.tasks.Task) -> Callable[[hr.App, hr.Stream], None]:
@@ -80,7 +81,7 @@ def with_map(app: hr.App, source: hr.Stream) -> None:
 
 
 def seconds(declare: Callable[[hr.App, hr.Stream], None], rows: pl.DataFrame) -> float:
-    """How long the rows take."""
+    """Return the processor time that the rows take."""
     app = hr.App("bench")
     declare(app, app.input("in", COLUMNS, event_time="ts"))
     planned = plan(app.graph(), {"in": StreamInfo("in", 1)})
@@ -95,7 +96,7 @@ def seconds(declare: Callable[[hr.App, hr.Stream], None], rows: pl.DataFrame) ->
 
 
 def main() -> None:
-    """Print the best of some runs of each."""
+    """Print the best of several runs of each task."""
     members = np.random.default_rng(1).integers(0, KEYS, ROWS)
     rows = pl.DataFrame({"member": [f"m{n}" for n in members], "ts": np.arange(ROWS) // 10})
     tasks = {

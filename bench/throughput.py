@@ -1,4 +1,4 @@
-"""(a), (b) and the two guarantees: contestants take turns on the same data; medians; every result is checked."""
+"""(a), (b) and the two guarantees: contestants take turns on the same data, medians count, every result is checked."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from bench.measure import Taken, median, timed
 Say = Callable[[str], None]
 
 WARM_UPS = 2
-"""The JVM compiles what runs often: the first run of a query takes five times the third."""
+"""The JVM compiles code that runs often: the first run of a query takes five times as long as the third."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``work`` is what is timed, in a new folder each time; ``check`` raises when its results are wrong."""
+    """``work`` is timed, in a new folder each time; ``check`` raises if its results are wrong."""
 
     name: str
     work: Callable[[Path], object]
@@ -48,7 +48,7 @@ class Throughput:
 def alternate(
     contestants: list[Contestant], messages: int, repeats: int, base: Path, say: Say
 ) -> dict[str, Throughput]:
-    """Each a few times to warm up, then all of them ``repeats`` times in turn."""
+    """Run each contestant ``WARM_UPS`` times to warm up, then all of them ``repeats`` times in turn."""
     taken: dict[str, list[Taken]] = {contestant.name: [] for contestant in contestants}
     for turn in range(-WARM_UPS, repeats):
         for contestant in contestants:
@@ -74,7 +74,7 @@ def _summary(runs: list[Taken], messages: int) -> Throughput:
 
 @contextmanager
 def folder(base: Path) -> Iterator[Path]:
-    """A new folder that goes away afterwards."""
+    """Create a folder, and delete it afterwards."""
     path = Path(mkdtemp(dir=base))
     try:
         yield path
@@ -85,7 +85,7 @@ def folder(base: Path) -> Iterator[Path]:
 def filter_and_project(
     session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
 ) -> dict[str, Throughput]:
-    """(a). Headrace stores its results as frames in a stream of its log, Structured Streaming as Parquet files."""
+    """Measure (a). Headrace writes its results to a stream of its log, Structured Streaming to Parquet files."""
     expected = kept_views(views)
     return alternate(
         [
@@ -110,7 +110,7 @@ def filter_and_project(
 def windowed_count(
     session: SparkSession, views: Path, messages: int, repeats: int, base: Path, say: Say
 ) -> dict[str, Throughput]:
-    """(b), and the same from Headrace's own log instead of files."""
+    """Measure (b), also with Headrace's own log as the source instead of files."""
     expected = windowed_counts(views)
     contestants = [
         Contestant(
@@ -128,7 +128,7 @@ def windowed_count(
 
 
 def guarantees(views: Path, messages: int, repeats: int, base: Path, say: Say) -> dict[str, Throughput]:
-    """(b) with exactly-once and with at-least-once."""
+    """Measure (b) with exactly-once and with at-least-once."""
     expected = windowed_counts(views)
     return alternate(
         [
@@ -143,14 +143,14 @@ def guarantees(views: Path, messages: int, repeats: int, base: Path, say: Say) -
 
 
 def files_of(views: Path) -> object:
-    """The files as a source."""
+    """Return the files as a source."""
     return hr.io.files(views / "*.parquet")
 
 
 def counting(
     expected: pl.DataFrame, source: object, **settings: Any
 ) -> tuple[Callable[[Path], object], Callable[[Path], None]]:
-    """The work and the check of Headrace on (b)."""
+    """Return the work and the check of Headrace's contestant for (b)."""
 
     def work(home: Path) -> None:
         pipelines.run(pipelines.windowed_count(home, source, **settings))

@@ -1,4 +1,4 @@
-"""``python -m chaos``: see the package."""
+"""``python -m chaos``: run an app under load and faults, and check that its output is exactly-once."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from chaos.run import ChaosPlan, run
 
 
 def say(line: str) -> None:
-    """Tell whoever watches, at once."""
+    """Print a line immediately, even if the output is redirected."""
     print(line, flush=True)
 
 
 def main() -> int:
-    """Run it once; 0 when nothing was lost and nothing doubled, 1 with the differences."""
+    """Run once. Return 0 if no row is missing or duplicated, else print the differences and return 1."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long things go wrong (default 60)")
-    parser.add_argument("--seed", type=int, help="of messages and faults; drawn and printed by default")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long to inject faults (default 60)")
+    parser.add_argument("--seed", type=int, help="seed of messages and faults (default: random, and printed)")
     parser.add_argument("--master", default=ChaosPlan.master, help=f"Spark master (default {ChaosPlan.master})")
     parser.add_argument("--rate", type=int, default=ChaosPlan.rate, help=f"orders a second (default {ChaosPlan.rate})")
     parser.add_argument(
-        "--fault", action="append", choices=KINDS, default=[], help="do just this, in the order given; may be repeated"
+        "--fault", action="append", choices=KINDS, default=[], help="inject only this fault; repeat for a sequence"
     )
-    parser.add_argument("--keep", action="store_true", help="keep streams, state and logs when it fails")
-    given = parser.parse_args()
-    seed = random.SystemRandom().randrange(1 << 32) if given.seed is None else given.seed
+    parser.add_argument("--keep", action="store_true", help="keep streams, state and logs if the run fails")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     plan = ChaosPlan(
         seed=seed,
-        seconds=given.seconds,
-        master=given.master,
-        rate=given.rate,
-        kinds=tuple(given.fault),
-        keep=given.keep,
+        seconds=options.seconds,
+        master=options.master,
+        rate=options.rate,
+        kinds=tuple(options.fault),
+        keep=options.keep,
     )
     say(f"chaos on {plan.master} for {plan.seconds:g} s, seed {seed}")
-    good = run(plan, say)
-    say(f"{'nothing lost, nothing doubled' if good else 'FAILED'}, seed {seed}")
-    return 0 if good else 1
+    passed = run(plan, say)
+    say(f"{'nothing lost, nothing doubled' if passed else 'FAILED'}, seed {seed}")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an app has committed to one of its output streams, read as anyone outside has to."""
+"""Reads what an app has committed to an output stream, as a reader outside the app must."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from headrace.systems.log.system import LogSystem
 
 
 def committed_rows(home: Path, stream: str) -> tuple[pl.DataFrame, int]:
-    """All committed rows of a stream of the embedded log, and how many of its frames are not (yet) committed."""
+    """Return all committed rows of a stream of the embedded log, and the number of its uncommitted frames."""
     system = LogSystem(home / "streams")
     info = system.admin().describe(stream)
     if info is None:
-        raise StreamNotFoundError(f"there is no stream {stream!r} in {home}")
+        raise StreamNotFoundError(f"there is no stream {stream!r} in {home}", hint="the app never created this output")
     bodies: list[pl.DataFrame] = []
     held = 0
     for partition, extent in enumerate(system.admin().extents(stream)):
@@ -42,7 +42,7 @@ def _committed_frames(system: LogSystem, ssp: SSP, end: int) -> tuple[list[pl.Da
         while consumer.position(ssp) < end:
             found = consumer.poll([ssp], 8 << 20)
             if not found:
-                break  # what is left is the unfinished end of an append
+                break  # only an incomplete append is left
             for records in found:
                 if isinstance(records, Records):
                     frames += _released(reader, records)
@@ -53,8 +53,8 @@ def _committed_frames(system: LogSystem, ssp: SSP, end: int) -> tuple[list[pl.Da
 
 def _released(reader: ReadCommitted[bytes], records: Records) -> list[pl.DataFrame]:
     rows: list[pl.DataFrame] = []
-    behind = [*records.offsets[1:], records.next]
-    for offset, after, payload in zip(records.offsets, behind, records.payloads, strict=True):
+    following = [*records.offsets[1:], records.next]
+    for offset, after, payload in zip(records.offsets, following, records.payloads, strict=True):
         header = decode_header(payload)
         control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
         for released in reader.receive(offset, after, header, control, payload):

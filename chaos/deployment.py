@@ -1,8 +1,8 @@
-"""A running app as one sees it from outside: its driver's process, its coordinator, its containers and executors.
+"""A running app as seen from outside: its driver process, coordinator, containers and executors.
 
-The driver leads a session of its own, so that everything that comes from it can be found and, at the end, be taken
-away, also when it was orphaned. What Spark leaves on the disk goes to a folder of the caller's. Everything here is
-called from one thread and blocks for the time it is given at most.
+The driver leads a session of its own. So all its descendants can be found, and killed at the end, even orphans. The
+files that Spark leaves behind go to a folder of the caller. Everything here is called from one thread, and blocks at
+most as long as the caller allows.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ END_S = 60.0
 
 
 def until(condition: Callable[[], bool], what: str, seconds_max: float) -> float:
-    """Wait for something that has no event for other processes; returns how long it took."""
+    """Poll until the condition holds, since other processes send no event; return how many seconds it took."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds_max:
-            raise UnavailableError(f"not so within {seconds_max:g} s: {what}")
+            raise UnavailableError(f"this didn't happen within {seconds_max:g} s: {what}")
         time.sleep(LOOK_S)
     return time.monotonic() - began
 
 
 class Deployment:
-    """One driver and all that comes from it, from the constructor to ``close``."""
+    """One driver and all its descendants. The constructor starts it, ``close`` kills what is left."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Deployment:
         scratch: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``home`` is where the app publishes its address; the driver's output and Spark's files go to ``scratch``."""
+        """Run ``command``. The app publishes its address in ``home``; output and Spark's files go to ``scratch``."""
         scratch.mkdir(parents=True, exist_ok=True)
         self.home = home
         self.app = app
@@ -70,48 +70,48 @@ class Deployment:
 
     @property
     def pid(self) -> int:
-        """The driver's process, which is also the session of everything else."""
+        """The driver's process id, which is also the session id of all its descendants."""
         return self._driver.pid
 
     def output(self) -> str:
-        """What it has printed so far."""
+        """Return what it has printed so far."""
         return self._stdout.read_text(errors="replace")
 
     def errors(self) -> str:
-        """What it has printed to standard error so far."""
+        """Return what it has printed to standard error so far."""
         return self._stderr.read_text(errors="replace")
 
     def exit_code(self) -> int | None:
-        """How the driver ended; None while it runs."""
+        """Return the driver's exit code; None while it runs."""
         return self._driver.poll()
 
     def interrupt(self) -> None:
-        """Ctrl-C, as a terminal sends it: to every process of the driver's group."""
+        """Send Ctrl-C as a terminal does, to every process of the driver's group."""
         os.killpg(self.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill -9 of the driver alone."""
+        """Kill only the driver, with SIGKILL."""
         self._driver.kill()
         self._driver.wait(END_S)
 
     def wait(self, seconds_max: float) -> int:
-        """Wait for the driver's end; its exit code."""
+        """Wait for the driver to end, and return its exit code."""
         try:
             return self._driver.wait(seconds_max)
         except subprocess.TimeoutExpired as error:
             raise UnavailableError(
                 f"the driver of {self.app!r} (pid {self.pid}) didn't end within {seconds_max:g} s",
-                hint=self._story(),
+                hint=self._last_lines(),
             ) from error
 
     # -- what it runs ------------------------------------------------------------------------------
 
     def address(self) -> Address | None:
-        """Where its coordinator is; None before it has published that and after it has ended."""
+        """Return the coordinator's address; None before it was published, and after the coordinator has ended."""
         return next((found for found in find_all(self.home, self.app) if found.pid == self.pid), None)
 
     def status(self) -> AppStatus | None:
-        """What the coordinator knows; None when there is none now."""
+        """Return the coordinator's status; None if there is no coordinator now."""
         try:
             address = self.address()
             if address is None:
@@ -122,39 +122,41 @@ class Deployment:
             finally:
                 client.close()
         except UnavailableError:
-            return None  # it ended between two looks
+            return None  # the coordinator ended after its address was read
 
     def wait_for(self, what: str, condition: Callable[[AppStatus], bool], seconds_max: float = START_S) -> AppStatus:
-        """Wait until the app's status is as wanted; raises when its driver ends before."""
+        """Wait until the app's status meets the condition, and return it. Raises if the driver ends before that."""
         found: list[AppStatus] = []
 
-        def is_so() -> bool:
+        def is_met() -> bool:
             if self.exit_code() is not None:
-                raise UnavailableError(f"the driver ended with {self.exit_code()} before: {what}", hint=self._story())
+                raise UnavailableError(
+                    f"the driver ended with {self.exit_code()} before this happened: {what}", hint=self._last_lines()
+                )
             status = self.status()
             if status is not None and condition(status):
                 found.append(status)
             return bool(found)
 
         try:
-            until(is_so, what, seconds_max)
+            until(is_met, what, seconds_max)
         except UnavailableError as error:
-            error.hint = error.hint or self._story()
+            error.hint = error.hint or self._last_lines()
             raise
         return found[0]
 
     def wait_running(self, seconds_max: float = START_S) -> AppStatus:
-        """Wait until every task runs."""
+        """Wait until every task runs, and return the status."""
         return self.wait_for("every task runs", is_running, seconds_max)
 
     def containers(self) -> list[ContainerStatus]:
-        """The containers whose processes are known and there."""
+        """Return the running containers whose processes are known and alive."""
         status = self.status()
         found = [] if status is None else [c for c in status.containers if c.pid is not None and c.state == "running"]
         return [container for container in found if self._is_mine(container.pid)]
 
     def processes(self) -> list[Process]:
-        """All that came from the driver and is alive, it included."""
+        """Return all living processes of the driver's session, including the driver."""
         found = in_session(self.pid)
         for process in found:
             if process.is_executor:
@@ -162,13 +164,13 @@ class Deployment:
         return found
 
     def executors(self) -> list[Process]:
-        """The JVMs of executors that are processes of their own."""
+        """Return the executor JVMs that are separate processes."""
         return [process for process in self.processes() if process.is_executor]
 
     # -- the end -----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Kill what is left and take away what Spark leaves in its own folder. Idempotent."""
+        """Kill all remaining processes, and delete what Spark left in its own folder. Idempotent."""
         left = self.processes()
         send(signal.SIGKILL, [process.pid for process in left])
         self._driver.wait(END_S)
@@ -191,29 +193,29 @@ class Deployment:
         return process is not None and process.alive and process.session == self.pid
 
     def _note_work_folder(self, executor: int) -> None:
-        """``local-cluster`` runs each executor in a folder below Spark's own, and only an orderly end removes it."""
+        """Note the folder in which ``local-cluster`` runs an executor. Spark deletes it only after a clean end."""
         try:
             folder = (Path("/proc") / str(executor) / "cwd").resolve(strict=True).parent
         except OSError:
-            return  # it has just ended
+            return  # the executor has just ended
         if folder.parent.name == "work":
             self._work.add(folder)
 
-    def _story(self) -> str:
+    def _last_lines(self) -> str:
         return "its last lines: " + "\n".join(self.errors().splitlines()[-30:])
 
 
 def is_running(status: AppStatus) -> bool:
-    """Every container is there, and every task has got past its start."""
-    there = all(container.state in ("running", "finished") for container in status.containers)
-    return there and all(task.state not in ("starting", "restoring") for task in status.tasks)
+    """Whether every container has started, and every task has finished its start."""
+    started = all(container.state in ("running", "finished") for container in status.containers)
+    return started and all(task.state not in ("starting", "restoring") for task in status.tasks)
 
 
 def _environment(scratch: Path) -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "PYSPARK_PYTHON": sys.executable,
-        # What a killed JVM leaves behind lies where the caller clears up.
+        # A killed JVM leaves its files here, where the caller deletes them.
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={scratch}",
     }

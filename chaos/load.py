@@ -1,4 +1,4 @@
-"""The messages that the app under chaos gets, written at a steady rate."""
+"""The load of the app under chaos: messages written at a steady rate."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """All messages of a run; of orders that came twice, both."""
+    """All messages of a run, including both copies of duplicated orders."""
 
     orders: pl.DataFrame
     payments: pl.DataFrame
 
 
 class Messages:
-    """Makes orders and payments from a seed; their times follow the clock, a little shuffled, never too late."""
+    """Generates orders and payments from a seed. Their event times follow the clock, out of order but never late."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
         self._next = 0
 
     def batch(self, rows: int = BATCH) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """The next orders, some of them twice, and payments for most of them."""
+        """Return the next orders, some of them twice, and payments for most of them."""
         numbers = np.arange(self._next, self._next + rows, dtype=np.int64)
         self._next += rows
         now = time.time_ns() // 1_000_000
@@ -55,10 +55,10 @@ class Messages:
 
 
 class Load(threading.Thread):
-    """Writes at a steady rate until it is told to end; remembers everything for the oracle."""
+    """Writes at a steady rate until ``finish``, and keeps everything for the oracle."""
 
     def __init__(self, home: Path, seed: int, rate: int) -> None:
-        """``rate``: orders a second."""
+        """Write ``rate`` orders a second."""
         super().__init__(name="chaos-load", daemon=True)
         self._writers = StreamWriter("orders", home=home), StreamWriter("payments", home=home)
         self._messages = Messages(seed)
@@ -77,11 +77,11 @@ class Load(threading.Thread):
                     writer.write(rows)
                 self._written.append(batch)
                 due += self._interval_s
-        except BaseException as error:  # noqa: BLE001 - raised again where the run is judged
+        except BaseException as error:  # noqa: BLE001 - ``finish`` raises it again
             self.error = error
 
     def finish(self) -> Written:
-        """End the streams; all that was written."""
+        """Stop writing, seal the streams, and return everything that was written."""
         self._over.set()
         self.join()
         if self.error is not None:

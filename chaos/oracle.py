@@ -1,4 +1,4 @@
-"""What each output of the app under chaos must hold in the end, by Polars alone, over all messages at once."""
+"""What each output of the app under chaos must contain at the end, computed by Polars from all messages at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chaos.workload import GAP_MS, LONG_MS, PAID_WITHIN_MS, REGIONS, SHORT_MS
 
 
 def expected(written: Written) -> dict[str, pl.DataFrame]:
-    """The rows of each output stream."""
+    """Return the expected rows of each output stream."""
     once = written.orders.filter(pl.col("amount") > 0).unique("order", keep="any")
     seconds = _member_seconds(once)
     return {

@@ -1,4 +1,4 @@
-"""The processes of this machine, read from ``/proc``: which belong together, what they are, and how to signal them."""
+"""The processes of this machine, from ``/proc``: their sessions and kinds, and signals to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXECUTOR = "CoarseGrainedExecutorBackend"
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process as it was when it was looked at."""
+    """One process at the moment when ``/proc`` was read."""
 
     pid: int
     parent: int
@@ -25,25 +25,25 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """It can still do something; one that only waits to be reaped can't."""
+        """Whether it can still run; a dead process that waits to be reaped can't."""
         return self.state not in ("Z", "X")
 
     @property
     def is_python_side(self) -> bool:
-        """It is a Spark executor's Python daemon, or a container forked from one."""
+        """Whether it is a Spark executor's Python daemon, or a container forked from one."""
         return _DAEMON in self.command
 
     @property
     def is_executor(self) -> bool:
-        """It is the JVM of an executor that is a process of its own."""
+        """Whether it is an executor JVM that is a separate process."""
         return _EXECUTOR in self.command
 
 
 def look(pid: int) -> Process | None:
-    """The process; None when there is none."""
+    """Return the process; None if there is none."""
     folder = Path("/proc") / str(pid)
     try:
-        # The name, in brackets, may hold anything; behind it are numbers.
+        # The name, in parentheses, may contain anything. State and numbers follow it.
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
         command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -52,19 +52,19 @@ def look(pid: int) -> Process | None:
 
 
 def in_session(session: int) -> list[Process]:
-    """The living processes that came from one session leader, whatever became of their parents."""
+    """Return the living processes of a session, including those whose parents have died."""
     found = (look(int(folder.name)) for folder in Path("/proc").glob("[0-9]*"))
     return [process for process in found if process is not None and process.session == session and process.alive]
 
 
 def cpu_seconds(pid: int) -> float:
-    """How much CPU time the process has used so far."""
+    """Return the CPU time that the process has used so far."""
     fields = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def send(number: signal.Signals, pids: Iterable[int]) -> None:
-    """Signal each of them; one that has ended meanwhile is as good."""
+    """Send a signal to each process that still exists."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

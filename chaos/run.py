@@ -1,4 +1,4 @@
-"""One run of chaos: load, faults, the end, the verdict. Reports as it goes."""
+"""One run of chaos: load, faults, end of input, verdict. Reports its progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINISH_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosPlan:
-    """What a run is like. ``kinds`` fixes the faults, one after the other, instead of drawing them for ``seconds``."""
+    """The settings of a run. ``kinds`` is a fixed sequence of faults, instead of random ones for ``seconds``."""
 
     seed: int
     seconds: float
@@ -37,17 +37,17 @@ class ChaosPlan:
 
 
 def run(plan: ChaosPlan, report: Callable[[str], None]) -> bool:
-    """Whether the app's committed output was exactly what it should be."""
+    """Run it, and return whether the app's committed output is exactly what was expected."""
     folder = Path(tempfile.mkdtemp(prefix="headrace-chaos-"))
-    good = False
+    passed = False
     try:
-        good = _run(plan, folder, report)
+        passed = _run(plan, folder, report)
     finally:
-        if good or not plan.keep:
+        if passed or not plan.keep:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             report(f"everything is kept in {folder}")
-    return good
+    return passed
 
 
 def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
@@ -62,24 +62,25 @@ def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
         return Deployment(command, home, workload.APP, folder / f"driver-{drivers}")
 
     load = Load(home, plan.seed, plan.rate)
-    dice = random.Random(plan.seed)
-    chaos = Chaos(start, dice, has_executors=not is_local(plan.master), deployment=start())
+    rng = random.Random(plan.seed)
+    chaos = Chaos(start, rng, has_executors=not is_local(plan.master), deployment=start())
     try:
         chaos.deployment.wait_running()
         report(f"every task runs after {time.monotonic() - chaos.began:.1f} s")
         chaos.began = time.monotonic()
         load.start()
-        _strike(plan, chaos, dice, report)
+        _inject_faults(plan, chaos, rng, report)
         written = load.finish()
         began = time.monotonic()
         code = chaos.deployment.wait(FINISH_S)
         report(
-            f"sealed after {written.orders.height:,} orders; ended with {code} after {time.monotonic() - began:.1f} s"
+            f"sealed after {written.orders.height:,} orders; the driver ended with {code} after "
+            f"{time.monotonic() - began:.1f} s"
         )
         report(summary(chaos.faults))
-        due = expected(written)
-        comparisons = judge(home, due)
-        comparisons.append(judge_database(home / workload.DATABASE, "report", due["region-totals"]))
+        outputs = expected(written)
+        comparisons = judge(home, outputs)
+        comparisons.append(judge_database(home / workload.DATABASE, "report", outputs["region-totals"]))
         for comparison in comparisons:
             report(comparison.describe())
         if code:
@@ -92,20 +93,20 @@ def _run(plan: ChaosPlan, folder: Path, report: Callable[[str], None]) -> bool:
         chaos.close()
 
 
-def _strike(plan: ChaosPlan, chaos: Chaos, dice: random.Random, report: Callable[[str], None]) -> None:
+def _inject_faults(plan: ChaosPlan, chaos: Chaos, rng: random.Random, report: Callable[[str], None]) -> None:
     deadline = time.monotonic() + plan.seconds
     kinds = list(plan.kinds)
     while kinds if plan.kinds else time.monotonic() < deadline:
-        time.sleep(dice.uniform(*PAUSE_S))
-        fault = chaos.do(kinds.pop(0)) if plan.kinds else chaos.strike()
-        report(f"{fault.at_s:6.1f} s  {fault.kind:<16}  {fault.detail}, all well after {fault.back_s:.1f} s")
+        time.sleep(rng.uniform(*PAUSE_S))
+        fault = chaos.inject(kinds.pop(0)) if plan.kinds else chaos.strike()
+        report(f"{fault.at_s:6.1f} s  {fault.kind:<16}  {fault.detail}; recovered after {fault.recovery_s:.1f} s")
 
 
 def summary(faults: list[Fault]) -> str:
-    """How often each thing happened, and how long it took to recover."""
+    """Return how often each fault happened, and how long recovery took."""
     lines = [f"{len(faults)} faults:"]
     for kind in sorted({fault.kind for fault in faults}):
-        times = sorted(fault.back_s for fault in faults if fault.kind == kind)
-        middle, worst = times[len(times) // 2], times[-1]
-        lines.append(f"  {len(times):3} x {kind:<16} median {middle:.1f} s, at most {worst:.1f} s")
+        times = sorted(fault.recovery_s for fault in faults if fault.kind == kind)
+        median, longest = times[len(times) // 2], times[-1]
+        lines.append(f"  {len(times):3} x {kind:<16} recovery: median {median:.1f} s, at most {longest:.1f} s")
     return "\n".join(lines)

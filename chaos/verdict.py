@@ -1,4 +1,4 @@
-"""Compares what an app has committed with what it should have: nothing lost, nothing doubled, nothing else."""
+"""Compares what an app has committed with what was expected: nothing lost, nothing duplicated, nothing else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One output against its oracle. ``missing`` and ``surplus`` carry how often (``times``)."""
+    """One output compared with its expected rows. Column ``times`` of ``missing`` and ``surplus`` says how often."""
 
     stream: str
     rows: int
@@ -27,16 +27,16 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Every row as often as it should be, and nothing waits for a commit that won't come."""
+        """Whether every row occurs as often as expected, and no frame is uncommitted."""
         return not (self.missing.height or self.surplus.height or self.held)
 
     def describe(self) -> str:
-        """One line when equal, else the rows that differ."""
+        """Return one line if equal, else also the rows that differ."""
         if self.equal:
             return f"{self.stream}: {self.rows:,} rows, as expected"
         lines = [
-            f"{self.stream}: {self.rows:,} rows; {self.missing.height:,} differ by missing, {self.surplus.height:,} by "
-            f"being there too often; {self.held:,} frames were never committed"
+            f"{self.stream}: {self.rows:,} rows; {self.missing.height:,} are missing, {self.surplus.height:,} occur "
+            f"too often; {self.held:,} frames were never committed"
         ]
         for name, table in (("missing", self.missing), ("surplus", self.surplus)):
             lines += [f"  {name}: {row}" for row in table.head(_SHOWN).iter_rows(named=True)]
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare(stream: str, got: pl.DataFrame, expected: pl.DataFrame, held: int = 0) -> Comparison:
-    """Compare as multisets of rows."""
+    """Compare the rows as multisets. ``held`` is the number of uncommitted frames."""
     columns = expected.columns
     counted = (
         got.select(columns)

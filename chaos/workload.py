@@ -1,10 +1,11 @@
-"""The app that chaos is done to.
+"""The app under chaos.
 
-Orders, some of which come twice, are dealt by number, let through once and joined with their payments. Then they are
-dealt by member, gathered in sessions with early results, and summed up per member and second. The sums are dealt by
-region, summed up per region and five seconds, and named by a table that a side input keeps; they go into a stream and
-into a database. ``seen`` lists every order as the third stage met it, so that one lost or doubled is known by its
-number. As a program (``python -m chaos.workload HOME MASTER``) this is the driver.
+Orders, some of which are duplicated, are partitioned by number, deduplicated, and joined with their payments. Then
+they are partitioned by member, grouped into sessions with early results, and summed per member and second. The sums
+are partitioned by region, summed per region and five seconds, joined with region names from a table that a side input
+fills, and sent to a stream and to a database. The output ``seen`` lists every order as the third stage received it, so
+that a lost or duplicated order is known by its number. As a program (``python -m chaos.workload HOME MASTER``) this is
+the driver.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ DATABASE = "results.db"
 
 
 def prepare(home: Path) -> None:
-    """Create the inputs; the names of the regions are there from the start."""
+    """Create the inputs, and write the names of the regions."""
     create_stream("orders", PARTITIONS, ORDERS, home=home)
     create_stream("payments", PARTITIONS, PAYMENTS, home=home)
     create_stream("region-names", 1, NAMES, home=home)
@@ -48,7 +49,7 @@ def prepare(home: Path) -> None:
 
 
 def build(home: str) -> App:
-    """The app."""
+    """Declare the app."""
     app = App(APP, home=home, intermediate_partitions=PARTITIONS, checkpoint_interval="500ms")
     orders = app.input("orders", ORDERS, event_time="ts", lateness=ORDERS_LATENESS_MS)
     once = (
@@ -73,7 +74,7 @@ def build(home: str) -> App:
     (
         by_member.window(session(GAP_MS), key="member", id="per-session", early=5)
         .agg(orders=count(), amount=total("amount"))
-        .filter(pl.col("pane") == "on_time")  # how many early ones there are is chance
+        .filter(pl.col("pane") == "on_time")  # the number of early panes depends on timing
         .drop("pane", "pane_index")
         .send_to(app.output("sessions", partitions=PARTITIONS))
     )
@@ -105,5 +106,5 @@ def _sums(app: App, by_member: Stream, home: str) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent()  # chaos that is killed itself leaves no app behind that nobody will end
+    die_with_parent()  # if chaos itself is killed, the app must not keep running
     build(sys.argv[1]).run(master=sys.argv[2])

@@ -1,4 +1,4 @@
-"""Decides which records of a changelog count: the fence that lets one incarnation of a task win, as pure state.
+"""Decides which records of a changelog count, so that one incarnation of a task wins, as pure state.
 
 Any number of incarnations may append to a task's changelog, some of them dead or presumed dead. Their records may
 arrive late and more than once. One rule turns the log into a single history:

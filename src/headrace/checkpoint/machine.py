@@ -258,7 +258,7 @@ class ProtocolMachine:
         return TakeGeneration()
 
     def append_abort(self) -> Instruction:
-        """Append the fence: the first record of a generation."""
+        """Append the abort record, which fences older generations off: the first record of a generation."""
         record = AbortRecord(generation=self.generation, writer=self._writer)
         return AppendAbort(self._record_header(Kind.ABORT, self.version), record)
 

@@ -30,11 +30,12 @@ the effects of the versions up to its own. The label of outgoing frames is chose
 for a command-driven task, max(C + 1, clock) for a timer-driven one, so that a task that was down rejoins at the current
 version.
 
-Start and rollback are the same procedure. The task fences its changelog, reads it up to its own fence, adopts the last
-commit that counts, and announces it downstream with a *restore* frame: "committed through seq S; the rest of older
-generations is void". A reader that has processed any of that rest rolls back too. The cascade ends, because a restore
-that voids nothing processed is only recorded. It ends soon, because a task that starts or rolls back first scans its
-inputs ahead for restores, and never processes what they void.
+Start and rollback are the same procedure. The task appends its abort record, reads the changelog up to it, adopts the
+last commit that counts, and announces it downstream with a *restore* frame: "committed through seq S; the rest of older
+generations is void". A reader records that as a *fence*, which voids frames, and if it has processed any of the void
+frames, it rolls back too. The cascade ends, because a restore that voids nothing processed causes no rollback. It ends
+soon, because a task that starts or rolls back first scans its inputs ahead for restores, and never processes what they
+void.
 
 The end. When all inputs have ended, the task fires its open windows and sends end-of-stream. Its final commit is
 announced with next = END, which closes every version there could be. The task is over once that is acknowledged.
@@ -58,8 +59,8 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
    next instruction. Source messages too are processed only while there is no instruction; the host keeps
    their positions and passes them to ``seal``;
 5. stamps every outgoing frame with ``stamp``, and sends the frames of each partition in the order of their stamps.
-   The results of messages received before a commit are sent before its ``FlushOutputs`` is performed, also where they
-   wait for answers to calls;
+   The results of all messages received before a commit are sent before its ``FlushOutputs`` is performed. So the host
+   first waits for operators that hold messages because calls haven't been answered;
 6. calls ``inputs_ended`` when every source has ended and every end-of-stream has been processed;
 7. keeps early frames in the version buffer, by label and in order of arrival. The buffer is not durable: after a start
    or rollback its frames are read again;

@@ -163,7 +163,7 @@ class CommitRecord(_Body, frozen=True, kw_only=True):
 
 
 class AbortRecord(_Body, frozen=True, kw_only=True):
-    """The fence: ``generation`` takes over, and what older generations left uncommitted is void.
+    """The record with which ``generation`` takes over: what older generations left uncommitted never happened.
 
     Each incarnation draws its own ``writer``, so that two incarnations with the same generation detect each other.
     """
