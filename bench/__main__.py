@@ -2,7 +2,7 @@
 
 Parts, for ``--only``:
   a            filter and projection, throughput
-  b            windowed count behind a shuffle (10,000 keys, 10 s tumbling, event time), throughput
+  b            windowed count after a shuffle (10,000 keys, 10 s tumbling, event time), throughput
   c            end-to-end latency at 1,000 and at 50,000 messages a second
   control      cost of control messages for 4, 16 and 64 partitions
   keys         cost of a message as the keys grow from 1,000 to 1,000,000

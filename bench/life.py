@@ -1,6 +1,6 @@
 """One life of one task in a process of its own, for ``restarts`` and ``memory``: ``python -m bench.life``.
 
-It tells on its standard output, a JSON object a line, when the task was running, when it had processed its first
+It prints, as one JSON object per line, when the task was running, when it had processed its first
 batch, when all that it was to read was committed, and its end: the seconds since the start of the task, and what
 the process had in memory then and at most. It ends when its input does, at SIGTERM (cleanly), by being killed, or
 at once when the process that measures it has ended, however that did.

@@ -1,7 +1,7 @@
 """What a task has in memory at most, by kind and size of its state: taking in a message of each key, and ending.
 
 The task lives in a process of its own (``bench.life``) and gets all messages as fast as it takes them. Its input then
-ends: windows speak, all of them at once.
+ends: all windows emit their results at once.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Shape = Literal["table", "tumbling", "session", "counted", "deduplicate", "join"
 
 SCHEMA = {"key": pl.Int64, "value": pl.Float64, "ts": pl.Int64}
 START_MS = 1_700_006_400_000
-"""The beginning of a day, so that all messages of a few hours lie in one window of a day."""
+"""The beginning of a day, so that all messages of a few hours are in one window of a day."""
 _FRAME_ROWS = 1 << 16
 
 

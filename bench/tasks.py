@@ -1,4 +1,4 @@
-"""What a low-level task costs a message, beside ``map`` with a function that does nothing: ``python -m bench.tasks``.
+"""What a low-level task costs per message, compared with a ``map`` that does nothing: ``python -m bench.tasks``.
 
 Rows go through the operators of one task, without streams, changelogs and checkpoints: what is measured is the user's
 call and what is around it. Seconds are those of the processor, so that others on the machine matter less.

@@ -1,4 +1,4 @@
-"""Windows as data: their shapes, and the triggers that say when a window speaks. No rules, nothing runs.
+"""Windows as data: their shapes, and the triggers that say when a window emits results. No rules, nothing runs.
 
 A trigger is kept as alternatives of conditions, any of which will do; ``triggers`` builds them.
 """
@@ -41,7 +41,7 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A window that goes on while messages of a key come less than ``gap_ms`` after each other."""
+    """A window that lasts while messages of a key come less than ``gap_ms`` after each other."""
 
     gap_ms: int
 

@@ -167,8 +167,8 @@ class Aggregate:
 class Window:
     """Aggregates per key and window; a window's result leaves when time reaches its end.
 
-    ``event_time`` is None where no time of the messages plays a part. ``early`` and ``late`` say when it speaks
-    besides; ``marked``: each result says which pane it is.
+    ``event_time`` is None where the time of messages plays no part. ``early`` and ``late`` say when it has more
+    results; ``marked``: each result says which pane it is.
     """
 
     shape: WindowShape

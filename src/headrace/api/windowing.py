@@ -40,7 +40,7 @@ PROCESSING = "processing"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a window speaks, as the user says it."""
+    """When a window has results, as the user declares it."""
 
     time: str | None
     early: object
@@ -73,7 +73,7 @@ def window_step(
         raise DeclarationError(f"panes={timing.panes!r} is unknown", hint='"accumulating" or "discarding"')
     if timing.panes == "discarding" and not marked:
         raise DeclarationError(
-            'panes="discarding" has no meaning for a window that speaks once',
+            'panes="discarding" has no meaning for a window that has one result',
             hint="add early= or allowed_lateness=, or leave it out",
         )
     step = Window(
@@ -174,13 +174,13 @@ def _check_shape(
     if isinstance(shape, CountWindow) and (triggered or axis == "processing"):
         raise DeclarationError(
             "a count window ends by counting alone: it has no triggers, no lateness and no time",
-            hint="leave early=, late=, allowed_lateness= and time= out; global_window() with early= is freer",
+            hint="leave early=, late=, allowed_lateness= and time= out; or use hr.windows.global_() with early=",
         )
     if isinstance(shape, GlobalWindow) and lateness_ms:
         raise DeclarationError("nothing is late for a window that never ends", hint="leave allowed_lateness= out")
     if isinstance(shape, Sliding) and triggered:
         raise DeclarationError(
-            "a sliding window ends with its message: there is nothing to say before or after",
+            "a sliding window ends with its message: it has no results before or after",
             hint="give the input more lateness=, or use hopping() for triggers and allowed lateness",
         )
     if axis == "processing" and lateness_ms:
@@ -191,7 +191,7 @@ def _event_time(shape: WindowShape, axis: TimeAxis, schema: Schema, time: Time, 
     if axis == "processing":
         return None
     if isinstance(shape, CountWindow | GlobalWindow) and named is None:
-        # Time is of use to first, last and triggers, where there is one.
+        # first, last and triggers use the time if there is one.
         return time if isinstance(time, EventTime) else None
     return needed_time(time, schema, "window", named)
 
@@ -219,7 +219,7 @@ def _check_aggregate(name: str, aggregate: Aggregate, window: Window, own: Mappi
 
 
 def _check_deadlines(window: Window) -> None:
-    """Event time can be waited for only where there is one."""
+    """Refuse triggers of event time if there is none."""
     if window.event_time is not None or window.axis == "processing":
         return
     for trigger in (window.early, window.late):

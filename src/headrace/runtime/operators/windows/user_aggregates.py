@@ -1,8 +1,8 @@
-"""The user's own aggregates, ``fold`` and ``reduce``: a function called once a message.
+"""The user's own aggregates, ``fold`` and ``reduce``: a function that is called for each message.
 
-What it has made so far is kept as a list of one value (none: nothing yet), the messages that it has not seen as a list
-in the order of arrival. ``settle`` calls it on those. So partial results are merged without Python, and the function is
-called when all that came before is known.
+The result so far is kept as a list of one value (empty: no result yet), and the messages that the function hasn't seen
+as a list in the order of arrival. ``settle`` calls the function on those. So partial results are merged without Python,
+and the function is called when everything that came before is known.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.core.errors import UserFunctionError
 from headrace.serdes.schema import Schema
 
 Failed = Callable[[Exception, str], UserFunctionError]
-"""Makes the error for an exception that a user's function raised, and what it was."""
+"""Makes the error for an exception that a user's function raised; the text says which function."""
 
 
 class UserAggregate:
@@ -27,7 +27,7 @@ class UserAggregate:
     def __init__(
         self, column: str, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed
     ) -> None:
-        """``column`` begins the names of its parts; ``rows`` are what it may be called with."""
+        """``column`` is the prefix of its parts' names; ``rows`` are the columns that the function is called with."""
         number = len(rows.columns) if aggregate.expr is None else 1
         self.made = f"{column}_0"
         self.waiting = [f"{column}_{part + 1}" for part in range(number)]
@@ -42,7 +42,7 @@ class UserAggregate:
         return (value.drop_nulls() if self._aggregate.kind == "reduce" else value).implode()
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the function on what is waiting."""
+        """Call the function on the waiting messages."""
         open_ = partials.select(
             (pl.col(self.waiting[0]).list.len() > 0) | (pl.col(self.made).list.len() > 1)
         ).to_series()
