@@ -17,20 +17,17 @@ from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.systems.base import BadRecord
 
 GOOD = pl.DataFrame({"member": ["a", "b"], "ts": [1, 2]})
-POLICIES: dict[str, dict[str, Any]] = {
-    "fail": {},
-    "skip": {"on_error": "skip"},
-    "dead_letter": {"on_error": "dead_letter", "dead_letter": "bad"},
-}
 
 
 def frame(rows: pl.DataFrame) -> bytes:
     return encode(Header(Kind.USER), encode_rows(rows))
 
 
-def app(policy: str) -> hr.App:
+def app(policy: Any) -> hr.App:
     app = hr.App("page-views")
-    views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts", **POLICIES[policy])
+    bad = app.output("bad") if policy == "dead_letter" else None
+    columns = {"member": pl.String, "ts": pl.Int64}
+    views = app.input("views", columns, event_time="ts", on_error=policy, dead_letter=bad)
     views.send_to(app.output("out"))
     return app
 
