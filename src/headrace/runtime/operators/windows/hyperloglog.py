@@ -41,7 +41,7 @@ def codes(values: pl.Series) -> pl.Series:
 
 
 def highest(found: pl.Expr) -> pl.Expr:
-    """Of codes in any order the highest of each register."""
+    """The highest code of each register, from codes in any order."""
     ordered = found.drop_nulls().sort(descending=True)
     register = ordered // _RANKS
     return ordered.filter(register.ne_missing(register.shift(1)))
@@ -81,7 +81,7 @@ def _sigma(share: Floats) -> Floats:
 
 
 def _tau(share: Floats) -> Floats:
-    """What registers of the highest rank take away."""
+    """What registers of the highest rank subtract."""
     trivial = (share <= 0.0) | (share >= 1.0)
     x = np.where(trivial, 0.5, share)
     y, z = np.ones_like(x), 1 - x
