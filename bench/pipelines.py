@@ -17,7 +17,7 @@ LATENESS = "1s"
 
 
 def filter_and_project(home: Path, source: Any, *, physical: str | None = None) -> hr.App:
-    """Declare (a), into a stream of the log. ``source`` is ``hr.io.files(...)``, or None for log stream ``physical``."""
+    """Declare (a), into a stream of the log. ``source`` is ``hr.io.files(...)``; None: the stream ``physical``."""
     app = hr.App("bench-filter", home=str(home))
     views = app.input("views", SCHEMA, event_time="ts", lateness=LATENESS, system=source, physical=physical)
     (

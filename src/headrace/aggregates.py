@@ -4,7 +4,7 @@
 """
 
 from headrace.api.aggregates import approx_n_unique, first, fold, implode, last, max, mean, min, n_unique, reduce, top_k
-from headrace.api.steps import Aggregate
+from headrace.api.operators.aggregate import Aggregate
 
 __all__ = [
     "Aggregate",

@@ -1,6 +1,7 @@
 """The examples in the API's docstrings run, and show what really comes out."""
 
 import doctest
+import inspect
 import threading
 from importlib import import_module
 from pathlib import Path
@@ -22,48 +23,26 @@ MODULES = [
     "composed",
     "descriptors",
     "handles",
+    "mapped",
     "remote",
     "stream",
     "tasks",
     "triggers",
+    "windowed",
     "windows",
 ]
 
-FUNCTIONS = [
-    hr.count,
-    hr.sum,
-    hr.aggregates.min,
-    hr.aggregates.max,
-    hr.aggregates.mean,
-    hr.aggregates.implode,
-    hr.io.files,
-    hr.io.log,
-    hr.io.memory,
-    hr.io.sql,
-    hr.tumbling,
-    hr.aggregates.first,
-    hr.aggregates.last,
-    hr.aggregates.top_k,
-    hr.aggregates.n_unique,
-    hr.aggregates.fold,
-    hr.aggregates.reduce,
-    hr.hopping,
-    hr.windows.sliding,
-    hr.session,
-    hr.windows.count,
-    hr.windows.global_,
-    hr.triggers.after,
-    hr.triggers.every,
-    hr.triggers.since_first,
-    hr.triggers.since_last,
-    hr.triggers.any_of,
-    hr.triggers.all_of,
-    hr.triggers.repeated,
-    hr.calls.retry,
-    hr.tables.remote,
-    hr.tables.sql_table,
-    hr.tables.cached,
-    hr.triggers.at_close,
+SPACES = (
+    hr.aggregates,
+    hr.calls,
+    hr.io,
+    hr.streams,
+    hr.tables,
+    hr.triggers,
+    hr.windows,
+)
+FUNCTIONS = [hr.count, hr.sum, hr.tumbling, hr.hopping, hr.session] + [
+    one for space in SPACES for name in space.__all__ if inspect.isfunction(one := getattr(space, name))
 ]
 
 
@@ -150,9 +129,11 @@ def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         running.join(120)
 
 
-@pytest.mark.parametrize("public", [Declarations, hr.Stream, *FUNCTIONS], ids=lambda p: p.__name__)
+@pytest.mark.parametrize(
+    "public", [Declarations, hr.Stream, hr.windows.WindowedStream, *FUNCTIONS], ids=lambda p: p.__name__
+)
 def test_everything_public_has_an_example(public: Any) -> None:
     members = [public] if not isinstance(public, type) else [
-        member for name, member in vars(public).items() if not name.startswith("_") and callable(member)
+        member for name, member in inspect.getmembers(public, callable) if not name.startswith("_")
     ]  # fmt: skip
     assert [m.__name__ for m in members if ">>>" not in (m.__doc__ or "")] == []

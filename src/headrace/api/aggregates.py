@@ -12,9 +12,9 @@ from typing import Any
 import polars as pl
 
 from headrace.api.location import Declaring
+from headrace.api.operators.aggregate import Aggregate
 from headrace.api.polars_aggregates import SUPPORTED, aggregate_of, name_of
 from headrace.api.rows import check_function
-from headrace.api.steps import Aggregate
 from headrace.core.errors import DeclarationError
 
 
@@ -413,7 +413,9 @@ def aggregate_dtype(
     if value is None:
         return pl.Int64()
     if by is not None and not _has_order(by):
-        raise DeclarationError(f"there is no order of {by} to find the top by", hint="cast it to a type that has one")
+        raise DeclarationError(
+            f"{by} has no order, so there is no top by it", hint="cast it to a type that has an order"
+        )
     result: pl.DataType | None
     match aggregate.kind:
         case "count":
@@ -446,7 +448,7 @@ def _dtype(dtype: object) -> pl.DataType:
     kept = dtype() if isinstance(dtype, type) and issubclass(dtype, pl.DataType) else dtype
     if not isinstance(kept, pl.DataType) or kept.is_object() or kept == pl.Null:
         raise DeclarationError(
-            f"dtype={dtype!r} says nothing of how to keep results",
+            f"dtype={dtype!r} doesn't say how to store results",
             hint="name a Polars type: dtype=pl.Int64, dtype=pl.List(pl.String)",
         )
     return kept

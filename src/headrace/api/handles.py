@@ -1,4 +1,4 @@
-"""What flows end in: ``Output`` and ``Table``. Handles into the draft; their rules live with ``Stream``."""
+"""What flows end in: ``Output`` and ``Table``. They are handles into the draft; ``Stream`` has the rules."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from headrace.serdes.schema import Schema
 class Output:
     """A stream that the app writes; made by ``app.output``. Several flows may write to it.
 
+    Examples
+    --------
     >>> out = app.output("slow-views")
     >>> views.filter(pl.col("ms") > 100).send_to(out)
     >>> out.schema.columns["ms"]
@@ -53,8 +55,10 @@ class Output:
 
 @final
 class Table:
-    """Rows by key: filled by ``send_to(table)`` or side inputs, looked up by ``join(table)``.
+    """Rows by key: filled by ``send_to(table)`` or side inputs, looked up by ``join(table)``; made by ``app.table``.
 
+    Examples
+    --------
     >>> profiles = app.table("profiles", key="member", schema={"member": pl.String, "country": pl.String})
     >>> profiles
     Table('profiles', key=member, member String, country String)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import polars as pl
 from polars.exceptions import PolarsError
 
-from headrace.api.steps import Aggregate, AggregateKind
+from headrace.api.operators.aggregate import Aggregate, AggregateKind
 from headrace.core.errors import DeclarationError
 
 _PASSING_OVER_NULLS: dict[AggregateKind, Callable[[pl.Expr], pl.Expr]] = {

@@ -10,9 +10,9 @@ from typing_extensions import override
 from headrace.api.aggregates import named_aggregates
 from headrace.api.handles import Output
 from headrace.api.location import Declaring, Location
+from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.streams import LATE, SideOutput
 from headrace.api.operators.window import Window, result_time, window_columns, with_aggregates
-from headrace.api.steps import Aggregate
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 

@@ -1,4 +1,4 @@
-"""The shapes that windows come in."""
+"""The shapes of windows."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def hopping(size: Duration, every: Duration, offset: Duration = 0) -> Hopping:
         size_ms, every_ms = to_ms(size, "size", minimum=1), to_ms(every, "every", minimum=1)
         if every_ms > size_ms:
             raise DeclarationError(
-                f"a window of {format_ms(size_ms)} every {format_ms(every_ms)} would leave out what comes between two",
+                f"a window of {format_ms(size_ms)} every {format_ms(every_ms)} would lose messages between two windows",
                 hint="every= is at most the size; to look at samples only, filter() by the time first",
             )
         if size_ms > every_ms * HOPPING_WINDOWS_MAX:
@@ -157,13 +157,13 @@ def count(size: int, every: int | None = None) -> CountWindow:
     with Declaring("windows.count"):
         for name, number in (("size", size), ("every", size if every is None else every)):
             if not isinstance(number, int) or isinstance(number, bool):
-                raise DeclarationError(f"{name}: {number!r} is no number of messages", hint="write one, like 100")
+                raise DeclarationError(f"{name}: {number!r} is not a number of messages", hint="write one, like 100")
             if number < 1:
-                raise DeclarationError(f"{name}: a window of {number} messages holds nothing", hint="1 is the least")
+                raise DeclarationError(f"{name}: a window of {number} messages holds nothing", hint="write 1 or more")
         step = size if every is None else every
         if step > size:
             raise DeclarationError(
-                f"the last {size} of every {step} messages would leave out the others",
+                f"the last {size} of every {step} messages would lose the others",
                 hint="every= is at most the size",
             )
         return CountWindow(size, step)

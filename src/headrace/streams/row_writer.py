@@ -52,7 +52,7 @@ class RowWriter:
         filled = [extent.upcoming - extent.oldest for extent in extents]
         self._turn = filled.index(min(filled))
         self.ends: dict[int, Offset] = {}
-        """The offset behind what the last ``write`` or ``flush`` wrote, in each partition that it touched."""
+        """For each partition that the last ``write`` or ``flush`` wrote, the offset after its rows."""
 
     def write(self, rows: pl.DataFrame) -> list[WrittenFrame]:
         """Append the rows."""

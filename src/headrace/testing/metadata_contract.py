@@ -61,7 +61,7 @@ def _absent(store: MetadataStore, factory: Factory) -> None:
     _expect(store.scan(_SPACE) == {}, "scan of an empty namespace is empty")
     _expect(not store.delete_if(_SPACE, "none", 1), "delete_if of a key that isn't there is False")
     _expect(store.put_if(_SPACE, "none", b"x", 1) is None, "put_if expecting a version of an absent key loses")
-    _expect(store.get(_SPACE, "none") is None, "a lost put_if leaves nothing behind")
+    _expect(store.get(_SPACE, "none") is None, "a put_if that lost writes nothing")
 
 
 def _compare_and_set(store: MetadataStore, factory: Factory) -> None:
@@ -126,7 +126,7 @@ def _scan(store: MetadataStore, factory: Factory) -> None:
     _expect(list(store.scan(_SPACE, "b/")) == ["b/1", "b/2"], "scan takes a prefix")
     _expect(list(store.scan(_SPACE, "b%")) == ["b%"], "a prefix is plain text, not a pattern")
     entry = store.get(_SPACE, "é")
-    _expect(entry is not None and entry == entries["é"], "scan and get tell the same version")
+    _expect(entry is not None and entry == entries["é"], "scan and get return the same version")
 
 
 def _any_bytes(store: MetadataStore, factory: Factory) -> None:
@@ -182,7 +182,7 @@ def _one_winner(store: MetadataStore, factory: Factory) -> None:
     _in_threads(factory, 4, work)
     _expect(len(won) == 1, f"of 4 racing put_if with one version exactly 1 wins, not {len(won)}")
     entry = store.get(_SPACE, "k")
-    _expect(entry is not None and entry.value == str(won[0]).encode(), "the winner's value stands")
+    _expect(entry is not None and entry.value == str(won[0]).encode(), "the winner's value is kept")
 
 
 def _no_update_is_lost(store: MetadataStore, factory: Factory) -> None:

@@ -69,7 +69,7 @@ class StoreLife:
         self.store = self._begun()
 
     def forget(self) -> None:
-        """The changelog begins anew."""
+        """Restart the changelog."""
         self.log.clear()
         self._persisted = 0
 
@@ -137,7 +137,7 @@ def _in_each_state(life: StoreLife, expected: Mapping[bytes, bytes]) -> None:
 
 
 def _an_empty_store(life: StoreLife) -> None:
-    expect(life.store.get_many([]) == [], "get_many of no keys is no values")
+    expect(life.store.get_many([]) == [], "get_many of no keys returns no values")
     expect(life.store.take_changes(1) == [], "a store that nothing was done to has no changes")
     expect(life.store.entries() == 0, "an empty store has 0 entries")
     _in_each_state(life, {})
@@ -229,7 +229,7 @@ def _changes_are_told_once(life: StoreLife) -> None:
     expect(len(life.commit()) == 1, "a few entries are one change")
     expect(life.commit() == [], "a change is told once")
     copy = life.replayed()
-    expect(copy.take_changes(1) == [], "what was applied is no change of one's own")
+    expect(copy.take_changes(1) == [], "applied changes are not changes of the store itself")
     copy.put_many([b"b"], [b"2"])
     for change in copy.take_changes(2):
         life.store.apply(change)
@@ -249,7 +249,7 @@ def _changes_are_small(life: StoreLife) -> None:
     _put(life, entries)
     changes = life.commit()
     expect(max(map(len, changes)) < 1_000_000, "a change is larger than a record may be")
-    expect(sum(map(len, changes)) < 30_000 * 130, "changes take more than 30 bytes for an entry besides it")
+    expect(sum(map(len, changes)) < 30_000 * 130, "changes take more than 30 bytes per entry in addition to it")
     _holds(life.replayed(), entries, "replayed from several changes")
 
 

@@ -91,7 +91,7 @@ def missing_streams(scene: Scene) -> None:
 
 
 def order_within_a_partition(scene: Scene) -> None:
-    """Records come in the order of their sends, each partition's on its own, whoever's handle wrote them."""
+    """Records of each partition come in the order of their sends, whichever handle wrote them."""
     name = scene.stream(3)
     sent = {n: [f"{n}:{i}".encode() for i in range(200)] for n in range(3)}
     producer = scene.producer(scene.other)
@@ -118,7 +118,7 @@ def order_within_a_partition(scene: Scene) -> None:
 
 
 def offsets_read_again(scene: Scene) -> None:
-    """Going on from a record's offset reads that record; from ``next``, the one behind the last."""
+    """Resuming at a record's offset reads that record; at ``next``, the one after the last."""
     name = scene.stream()
     payloads = [bytes([i]) * (i % 7) for i in range(50)]
     end = scene.write(name, payloads)
@@ -128,7 +128,7 @@ def offsets_read_again(scene: Scene) -> None:
         consumer.register(ssp(name), records[index][0])
         expect(scene.read(consumer, 50 - index) == records[index:], f"seeking to record {index} read others")
     consumer.register(ssp(name), end)
-    expect(consumer.poll() == [], "something behind the end")
+    expect(consumer.poll() == [], "something after the end")
     scene.write(name, [b"more"])
     again = scene.consumer(ssp(name), end)
     expect(
@@ -151,7 +151,7 @@ def edges(scene: Scene) -> None:
     expect(scene.read(late, 1)[0][1] == b"after", "upcoming read something old")
     expect(len(scene.read(scene.consumer(ssp(name)), 2)) == 2, "oldest misses something")
     consumer = scene.consumer()
-    expect_raises(UsageError, lambda: consumer.register(ssp(name), end + 10_000), "an offset behind the end")
+    expect_raises(UsageError, lambda: consumer.register(ssp(name), end + 10_000), "an offset after the end")
     expect(consumer.poll() == [], "a register that failed left something registered")
 
 
@@ -228,17 +228,17 @@ def readiness(scene: Scene) -> None:
             pass
         expect(not scene.wait(consumer, 0.02), "the descriptor is readable right after an empty poll")
         scene.write(name, [b"%d" % turn], 1, system)
-        expect(scene.wait(consumer, scene.wait_s), "the descriptor stayed silent after an append")
+        expect(scene.wait(consumer, scene.wait_s), "the descriptor didn't become readable after an append")
         expect(scene.read(consumer, 1)[0][1] == b"%d" % turn, "readable, but the record isn't there")
     scene.admin.seal(name)
-    expect(scene.wait(consumer, scene.wait_s), "the descriptor stayed silent after a seal")
+    expect(scene.wait(consumer, scene.wait_s), "the descriptor didn't become readable after a seal")
 
 
 # -- the end, the beginning, positions ---------------------------------------------------------------------
 
 
 def seal_ends(scene: Scene) -> None:
-    """After a seal readers get ``Ended`` once, behind everything; writers are refused."""
+    """After a seal readers get ``Ended`` once, after everything else; writers are refused."""
     name = scene.stream(2)
     end = scene.write(name, [b"a", b"b"])
     writer = scene.producer()
@@ -250,7 +250,7 @@ def seal_ends(scene: Scene) -> None:
     scene.admin.seal(name)
     writer_failed = _refused(writer, name)
     expect(writer_failed, "a writer from before the seal may still write")
-    expect(_refused(scene.producer(scene.other), name), "a new writer may write behind the seal")
+    expect(_refused(scene.producer(scene.other), name), "a new writer may write after the seal")
     expect(all(extent.sealed for extent in scene.admin.extents(name)), "extents don't say sealed")
     expect(scene.admin.extents(name)[0].upcoming == end, "the end isn't where the last record ended")
     polled = scene.polls(live, lambda got: any(isinstance(item, Ended) for item in got))
@@ -291,17 +291,17 @@ def trim_gives_up_what_lies_below(scene: Scene) -> None:
     expect_raises(TrimmedOffsetError, lambda: scene.polls(behind, bool), "a poll below it")
     for position in (point, Edge.OLDEST):
         expect(scene.read(scene.consumer(ssp(name), position), 20) == records[10:], f"reading from {position}")
-    expect_raises(UsageError, lambda: scene.admin.trim(ssp(name), end + 10_000), "a trim behind the end")
+    expect_raises(UsageError, lambda: scene.admin.trim(ssp(name), end + 10_000), "a trim after the end")
     scene.admin.trim(ssp(name), end)
     expect(scene.admin.extents(name)[0].oldest == end, "trimmed to its end, a partition is empty")
     scene.write(name, [b"new"])
-    expect(scene.read(scene.consumer(ssp(name)), 1) == [(end, b"new")], "a trimmed partition goes on")
+    expect(scene.read(scene.consumer(ssp(name)), 1) == [(end, b"new")], "a trimmed partition can be written")
 
 
 def positions(scene: Scene) -> None:
     """Reported positions are seen by all, by group and partition, and nothing that wasn't reported."""
     name = scene.stream(3)
-    expect(scene.admin.reported_positions(name, "readers") == {}, "positions that nobody reported")
+    expect(scene.admin.reported_positions(name, "readers") == {}, "positions that were not reported")
     scene.admin.report_position(ssp(name, 2), "readers", 77)
     scene.admin.report_position(ssp(name, 0), "readers", 0)
     scene.admin.report_position(ssp(name, 2), "readers", 1 << 40)

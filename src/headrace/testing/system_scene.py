@@ -88,7 +88,7 @@ class Scene:
         return producer
 
     def write(self, stream: str, payloads: list[bytes], partition: int = 0, system: System | None = None) -> Offset:
-        """Append and flush; the offset behind the last one."""
+        """Append and flush; the offset after the last record."""
         producer = self.producer(system)
         for payload in payloads:
             producer.send(stream, partition, payload)

@@ -41,7 +41,7 @@ class TargetScene:
         return target
 
     def publish(self, target: Target, version: int, rows: int = 3, writer: str | None = None) -> None:
-        """Publish the rows that this version has, whoever publishes it."""
+        """Publish the rows of this version, the same ones for every publisher."""
         target.publish(writer or self.writer, version, [table(writer or self.writer, version, rows)])
 
     def expect_versions(self, versions: Sequence[int], rows: int = 3, writer: str | None = None) -> None:
@@ -106,7 +106,7 @@ def a_replacement_goes_on(scene: TargetScene) -> None:
 
 
 def a_stale_copy_wakes(scene: TargetScene) -> None:
-    """A stale copy that looked the position up long ago changes nothing when it goes on."""
+    """A stale copy that looked up the position long ago changes nothing when it continues."""
     stale, replacement = scene.target(), scene.target()
     scene.publish(stale, 1)
     expect(stale.position(scene.writer) == 1, "the position after publishing 1 is 1")

@@ -124,3 +124,10 @@ def test_reprs_say_what_is_there(app: hr.App, views: hr.Stream) -> None:
     assert repr(views.select("ts")) == "Stream('select-1': ts Int64; event time ts)"
     assert repr(app.output("o")) == "Output('o', schema not known yet)"
     assert repr(app.table("t", key="url")) == "Table('t', key=url, schema not known yet)"
+
+
+def test_dead_letters_go_to_outputs_of_the_same_app(app: hr.App) -> None:
+    with pytest.raises(hr.errors.DeclarationError, match="the output 'bad' belongs to another app, 'other'"):
+        app.input("raw", on_error="dead_letter", dead_letter=hr.App("other").output("bad"))
+    with pytest.raises(hr.errors.DeclarationError, match="dead_letter= takes an output, not str bad"):
+        app.input("raw", on_error="dead_letter", dead_letter="bad")  # type: ignore[arg-type]

@@ -88,7 +88,10 @@ def test_all_of_takes_every_pair_of_alternatives() -> None:
 # -- what is refused
 
 WRONG: list[tuple[Callable[[hr.App], object], str]] = [
-    (lambda app: hr.hopping("10s", "11s"), "hopping: a window of 10s every 11s would leave out what comes between two"),
+    (
+        lambda app: hr.hopping("10s", "11s"),
+        "hopping: a window of 10s every 11s would lose messages between two windows",
+    ),
     (lambda app: hr.hopping("10s", 0), "every: 0 is below 1 ms"),
     (lambda app: hr.session(0), "session: gap: 0 is below 1 ms"),
     (lambda app: hr.session("-1s"), "gap: '-1s' is below 1 ms"),
@@ -96,8 +99,8 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: hr.windows.count(0), "windows.count: size: a window of 0 messages holds nothing"),
     (lambda app: hr.windows.count(10, 0), "every: a window of 0 messages holds nothing"),
     (lambda app: hr.hopping("10h", "1ms"), "each message would be in 36,000,000 windows"),
-    (lambda app: hr.windows.count(2, 3), "the last 2 of every 3 messages would leave out the others"),
-    (lambda app: hr.windows.count("10"), "size: '10' is no number of messages"),  # type: ignore[arg-type]
+    (lambda app: hr.windows.count(2, 3), "the last 2 of every 3 messages would lose the others"),
+    (lambda app: hr.windows.count("10"), "size: '10' is not a number of messages"),  # type: ignore[arg-type]
     (lambda app: hr.triggers.after(0), "after: 0 messages can't be waited for"),
     (lambda app: hr.triggers.every("0s"), "every: the duration: '0s' is below 1 ms"),
     (lambda app: hr.triggers.every("10s", "wall"), "every: time='wall' is no clock"),  # type: ignore[arg-type]
@@ -144,7 +147,10 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: hr.aggregates.top_k("v", 0), "top_k: 0 is not a number of values"),
     (lambda app: hr.aggregates.fold(0, 3, dtype=pl.Int64), "fold: step must be a function"),  # type: ignore[arg-type]
     (lambda app: hr.aggregates.fold(0, max, dtype=int), "fold: dtype=<class 'int'> says nothing"),  # type: ignore[arg-type]
-    (lambda app: plain(app, agg={"n": hr.aggregates.top_k("k", 2, by=pl.lit([1]))}), "there is no order of List"),
+    (
+        lambda app: plain(app, agg={"n": hr.aggregates.top_k("k", 2, by=pl.lit([1]))}),
+        "so there is no top by it",
+    ),
     (lambda app: plain(app, agg={"n": hr.aggregates.n_unique(pl.concat_list("v"))}), "there is no n_unique of List"),
 ]
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import polars as pl
 
 from headrace.api.location import Location
+from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.columns import Filter
 from headrace.api.operators.join import IntervalJoin
 from headrace.api.operators.spec import EventTime, OperatorSpec
@@ -19,7 +20,6 @@ from headrace.api.operators.window import Window
 from headrace.api.settings import Settings
 from headrace.api.shapes import Tumbling
 from headrace.api.specs import Graph, Node, Role, StreamSpec, TableSpec
-from headrace.api.steps import Aggregate
 from headrace.core.ids import StreamId
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan

@@ -17,22 +17,17 @@ from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.systems.base import BadRecord
 
 GOOD = pl.DataFrame({"member": ["a", "b"], "ts": [1, 2]})
-POLICIES: dict[str, dict[str, Any]] = {
-    "fail": {},
-    "skip": {"on_error": "skip"},
-    "dead_letter": {"on_error": "dead_letter"},
-}
 
 
 def frame(rows: pl.DataFrame) -> bytes:
     return encode(Header(Kind.USER), encode_rows(rows))
 
 
-def app(policy: str) -> hr.App:
+def app(policy: Any) -> hr.App:
     app = hr.App("page-views")
     bad = app.output("bad") if policy == "dead_letter" else None
     columns = {"member": pl.String, "ts": pl.Int64}
-    views = app.input("views", columns, event_time="ts", dead_letter=bad, **POLICIES[policy])
+    views = app.input("views", columns, event_time="ts", on_error=policy, dead_letter=bad)
     views.send_to(app.output("out"))
     return app
 
@@ -44,7 +39,7 @@ def times(*values: object) -> bytes:
 
 BAD = [
     # what comes, how many messages of it are refused, how many stay, why
-    pytest.param(b"", 1, 0, "a frame has at least 25 bytes, this has 0", id="nothing at all"),
+    pytest.param(b"", 1, 0, "a frame has at least 25 bytes, this one has 0", id="nothing at all"),
     pytest.param(b"\x63" + bytes(30), 1, 0, "unknown frame kind 99", id="an unknown kind"),
     pytest.param(encode(Header(Kind.CHANGE), b"x"), 1, 0, "a frame of kind CHANGE", id="a changelog"),
     pytest.param(frame(GOOD)[:-40], 1, 0, "a body of", id="a torn body"),

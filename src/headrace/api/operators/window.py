@@ -14,6 +14,7 @@ from headrace.api.expressions import value_dtype
 from headrace.api.handles import Output
 from headrace.api.keys import key_columns
 from headrace.api.location import Location
+from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.column_set import ColumnSet, columns_read, union
 from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.wording import names, on_one_line
@@ -29,7 +30,6 @@ from headrace.api.shapes import (
     Tumbling,
     WindowShape,
 )
-from headrace.api.steps import Aggregate
 from headrace.api.triggers import as_trigger, every
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
@@ -248,7 +248,7 @@ def _check_shape(
     if isinstance(shape, CountWindow) and (triggered or axis == "processing"):
         raise DeclarationError(
             "a count window ends by counting alone: it has no triggers, no lateness and no time",
-            hint="leave early=, late=, allowed_lateness= and time= out; global_window() with early= is freer",
+            hint="leave early=, late=, allowed_lateness= and time= out; or use hr.windows.global_() with early=",
         )
     if isinstance(shape, GlobalWindow) and lateness_ms:
         raise DeclarationError("nothing is late for a window that never ends", hint="leave allowed_lateness= out")

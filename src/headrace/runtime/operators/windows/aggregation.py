@@ -1,8 +1,11 @@
-"""Aggregates as expressions: partial results of a batch, their merge, the final value. All vectorised.
+"""Aggregates as expressions: the partial results of a batch, how to merge them, and the final value. All vectorised.
 
-Merging is associative, so partial results can be made anywhere and in any grouping, as long as they are put together
-in the order of arrival: some aggregates depend on it. An aggregate keeps its partial result in one or two
-columns, its *parts*. The user's own functions are in ``folding``.
+Merging is associative, so partial results can be made anywhere and in any grouping, if they are merged in the order of
+arrival: some aggregates depend on it. An aggregate keeps its partial result in one or two columns, its *parts*.
+``user_aggregates`` has those that call functions of the user's.
+
+For example, the mean of 3 and 5 in one batch and of 10 in the next: the parts, sum and number, are (8.0, 2) and
+(10.0, 1), their merge is (18.0, 3), and the final value is 6.0.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from functools import cached_property
 
 import polars as pl
 
-from headrace.api.steps import Aggregate
+from headrace.api.operators.aggregate import Aggregate
 from headrace.runtime.operators.windows import hyperloglog
 from headrace.runtime.operators.windows.user_aggregates import Failed, UserAggregate
 from headrace.serdes.schema import Schema
@@ -24,7 +27,7 @@ TIME = "__t"
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """``of`` computes the parts from a group of values, ``merge`` from several of their kind."""
+    """``of`` computes the parts from a group of values, ``merge`` from several partial results."""
 
     of: tuple[pl.Expr, ...]
     merge: tuple[pl.Expr, ...]
@@ -56,7 +59,8 @@ def _averaged(value: pl.Expr, names: Sequence[str]) -> _Parts:
     )
 
 
-# Not by arg_min and arg_max: among equals they find the last one, or the first, as Polars takes a column for sorted.
+# Not by arg_min and arg_max: which of several equal values they find depends on whether Polars takes the column for
+# sorted.
 def _earliest(value: pl.Expr, names: Sequence[str]) -> _Parts:
     first, time = map(pl.col, names)
     at = pl.col(TIME)
@@ -108,9 +112,10 @@ def _different_about(value: pl.Expr, names: Sequence[str]) -> _Parts:
 
 
 def _top(value: pl.Expr, by: pl.Expr, names: Sequence[str], most: int, *, alone: bool) -> _Parts:
-    """``alone``: one value is asked for, and the largest can be found by ``max``, which passes over NaN."""
+    """``alone``: one value is asked for, and ``max``, which ignores NaN, finds the largest."""
 
-    # Two lists side by side, and a rank by place among equals: sorting structs inside a group isn't safe in Polars 2.1.
+    # The parts are two lists of equal length, values and ranks. Equal ranks are ordered by position. Sorting structs
+    # inside a group isn't safe in Polars 2.1.
     def best(values: pl.Expr, ranks: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
         if alone:  # two to five times faster
             largest = ranks == ranks.max()
@@ -155,7 +160,7 @@ class Aggregation:
         timed: bool,
         failed: Failed,
     ) -> None:
-        """``wide`` gives for each aggregate the type of its result, in which partial sums are kept too.
+        """``wide`` gives for each aggregate the type of its result, which partial sums have, too.
 
         ``rows`` are what is aggregated; ``timed``: with a column ``TIME``. ``failed`` makes the error of a user's
         function that raised.
@@ -167,10 +172,10 @@ class Aggregation:
         self._merge: list[pl.Expr] = []
         self._final: list[pl.Expr] = []
         self.parts: list[str] = []
-        """The columns that partial results are kept in."""
+        """The columns of partial results."""
         self._folds: list[UserAggregate] = []
         self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
-        """Some result depends on the order in which partial results are put together."""
+        """Some result depends on the order in which partial results are merged."""
         for number, (name, aggregate) in enumerate(aggregates):
             parts, columns = self._parts(f"__{number}", name, aggregate, rows, failed)
             self.parts += columns
@@ -187,19 +192,19 @@ class Aggregation:
         return [_nothing(dtype).alias(name) for name, dtype in schema.items()]
 
     def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
-        """Partial results of a batch per ``keys``; ``more`` is computed beside them."""
-        if not rows.height:  # of no rows at all, Polars 2.1 takes what it gathers for lists of nulls
+        """Partial results of a batch per ``keys``; ``more`` is computed with them."""
+        if not rows.height:  # without rows, Polars 2.1 infers lists of nulls for what it gathers
             nothing = pl.DataFrame([pl.Series(name, [None], dtype) for name, dtype in rows.schema.items()])
             return self.partial(nothing, keys, *more).clear()
         prepared = rows.with_columns(self._prepared) if self._prepared else rows
         return prepared.group_by(keys).agg(*self._partial, *more)
 
     def merge(self, partials: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
-        """Partial results that may name a key more than once, as such that don't."""
+        """Merge partial results so that each key is there once."""
         return partials.group_by(keys).agg(*self._merge, *more)
 
     def rolling(self, partials: pl.DataFrame, keys: Sequence[str], index: str, period: int) -> pl.DataFrame:
-        """For each row what the rows of its key have together whose ``index`` is in (own - period, own].
+        """For each row the merge of the rows of its key whose ``index`` is in (own - period, own].
 
         Rows have to be sorted by ``keys`` and ``index``.
         """
@@ -207,7 +212,7 @@ class Aggregation:
         return groups.agg(self._merge)
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the user's functions on what has come: afterwards it is a result, not messages."""
+        """Call the user's functions on the messages that have come, which become results."""
         for fold in self._folds:
             partials = fold.settle(partials)
         return partials
@@ -218,7 +223,7 @@ class Aggregation:
 
     @property
     def folds(self) -> bool:
-        """There are functions of the user's."""
+        """Some aggregate calls a function of the user's."""
         return bool(self._folds)
 
     def _parts(

@@ -82,7 +82,7 @@ def _sigma(share: Floats) -> Floats:
 
 
 def _tau(share: Floats) -> Floats:
-    """Ertl's tau, the term of the registers with the highest rank."""
+    """What registers of the highest rank subtract."""
     trivial = (share <= 0.0) | (share >= 1.0)
     x = np.where(trivial, 0.5, share)
     y, z = np.ones_like(x), 1 - x

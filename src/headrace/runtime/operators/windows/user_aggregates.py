@@ -1,9 +1,8 @@
-"""Aggregates by users' functions, ``fold`` and ``reduce``: the function is called once a message.
+"""The user's own aggregates, ``fold`` and ``reduce``: a function that is called for each message.
 
-A partial result has two parts: the value so far as a list of one (empty: none yet), and the messages that the function
-has not seen, as a list in the order of arrival. ``settle`` calls the function on those. So partial results are merged
-without Python, and the function is called when everything before is known. For example, a fold by + that has made 3 and
-waits for 4 and 5 has the parts [3] and [4, 5], and ``settle`` turns them into [12] and [].
+The result so far is kept as a list of one value (empty: no result yet), and the messages that the function hasn't seen
+as a list in the order of arrival. ``settle`` calls the function on those. So partial results are merged without Python,
+and the function is called when everything that came before is known.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from headrace.api.steps import Aggregate
+from headrace.api.operators.aggregate import Aggregate
 from headrace.core.errors import UserFunctionError
 from headrace.serdes.schema import Schema
 
 Failed = Callable[[Exception, str], UserFunctionError]
-"""Makes the error for an exception that a user's function raised; the second argument names the function."""
+"""Makes the error for an exception that a user's function raised; the text says which function."""
 
 
 class UserAggregate:
@@ -28,7 +27,7 @@ class UserAggregate:
     def __init__(
         self, column: str, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed
     ) -> None:
-        """``column`` is the prefix of its parts' names; ``rows`` is the schema of the window's input."""
+        """``column`` is the prefix of its parts' names; ``rows`` are the columns that the function is called with."""
         number = len(rows.columns) if aggregate.expr is None else 1
         self.made = f"{column}_0"
         self.waiting = [f"{column}_{part + 1}" for part in range(number)]
@@ -43,7 +42,7 @@ class UserAggregate:
         return (value.drop_nulls() if self._aggregate.kind == "reduce" else value).implode()
 
     def settle(self, partials: pl.DataFrame) -> pl.DataFrame:
-        """Call the function on the values that wait."""
+        """Call the function on the waiting messages."""
         open_ = partials.select(
             (pl.col(self.waiting[0]).list.len() > 0) | (pl.col(self.made).list.len() > 1)
         ).to_series()

@@ -286,7 +286,7 @@ def test_what_fails_for_good_is_left_out_in_its_turn(ordered: bool) -> None:
             raise ValueError("no such number")
         return {"n": "x", "ts": 1} if row["n"] % 3 == 1 else row
 
-    policy: dict[str, Any] = {"on_error": "dead_letter", "dead_letter": "failed", "retry": hr.calls.retry(attempts=1)}
+    policy: dict[str, Any] = {"on_error": "dead_letter", "retry": hr.calls.retry(attempts=1)}
     with asking(answer, ordered=ordered, **policy).test() as t:
         t.feed("numbers", numbers(1, 2, 3), settle=False)
         t.feed("numbers", numbers(4, 5, 6), settle=False)
