@@ -42,7 +42,7 @@ def times(*values: object) -> bytes:
 
 BAD = [
     # what comes, how many messages of it are refused, how many stay, why
-    pytest.param(b"", 1, 0, "a frame has at least 25 bytes, this has 0", id="nothing at all"),
+    pytest.param(b"", 1, 0, "a frame has at least 25 bytes, this one has 0", id="nothing at all"),
     pytest.param(b"\x63" + bytes(30), 1, 0, "unknown frame kind 99", id="an unknown kind"),
     pytest.param(encode(Header(Kind.CHANGE), b"x"), 1, 0, "a frame of kind CHANGE", id="a changelog"),
     pytest.param(frame(GOOD)[:-40], 1, 0, "a body of", id="a torn body"),
