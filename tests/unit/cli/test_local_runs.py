@@ -76,7 +76,7 @@ def test_what_python_reads_has_its_types(home: Path) -> None:
             rest = prices.scan(limit=1, after=prices.after)
             assert sorted([first.item(0, 0), rest.item(0, 0)]) == ["desk", "lamp"]
             assert prices.after is None
-            with pytest.raises(UsageError, match="7 can't be of column 'article'"):
+            with pytest.raises(UsageError, match="7 can't be a value of column 'article'"):
                 prices.get(7)
             with pytest.raises(UsageError, match="0 keys"):
                 prices.get_rows([])
