@@ -63,7 +63,8 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
         if isinstance(error, StorageError):
             error.then("the container restarts by itself until that is done, from its last checkpoint")
         report = ErrorReport.of(error)
-        _log.error("the container fails", error=f"{report.type}: {report.message}")
+        write = _log.info if report.fatal else _log.error  # a fatal error ends the app: the driver raises and shows it
+        write("the container fails", error=f"{report.type}: {report.message}")
         orders = client.failure(Failure(container=args.container, incarnation=session.incarnation, error=report))
         if isinstance(error, HeadraceError) and report.fatal:
             return {"container": args.container, "failed": True}  # the coordinator knows; Spark need not retry
