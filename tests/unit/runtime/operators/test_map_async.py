@@ -298,7 +298,11 @@ def test_what_fails_for_good_is_left_out_in_its_turn(ordered: bool) -> None:
 
 @pytest.mark.parametrize(
     ("result", "message"),
-    [(None, "record 0 is a NoneType, not a dict"), ({"n": 1}, "has no 'ts'"), ({"n": "x", "ts": 1}, "is not of type Int64")],
+    [
+        (None, "record 0 is a NoneType, not a dict"),
+        ({"n": 1}, "has no 'ts'"),
+        ({"n": "x", "ts": 1}, "is not of type Int64"),
+    ],
 )
 def test_a_result_that_does_not_fit_is_an_error(result: Any, message: str) -> None:
     with asking(lambda row: result).test() as t, pytest.raises(hr.UserFunctionError, match=message):
