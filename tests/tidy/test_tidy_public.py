@@ -24,8 +24,8 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 
 
 ELSEWHERE = {
-    "headrace.stores.database.StateCorruptError": "a subclass that the task's start tells apart",
-    "headrace.stores.database.StateLockedError": "a subclass that the task's start tells apart",
+    "headrace.stores.state_folder.StateCorruptError": "a subclass that the task's start tells apart",
+    "headrace.stores.state_folder.StateLockedError": "a subclass that the task's start tells apart",
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }

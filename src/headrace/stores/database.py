@@ -8,15 +8,12 @@ disk.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import shutil
 import threading
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -29,23 +26,14 @@ from headrace.core.log import logger
 from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
+from headrace.stores.state_folder import StateCorruptError, classified, draft_of
 
 _CACHE_BYTES = 64 << 20
-_STAND_IN_DIGITS = 8
 _SORTED_MIN = 4096
 _log = logger(__name__)
 
-_LOCKED_HINT = "a replaced container may still be running; it stops by itself"
 _UNREADABLE = "UNREADABLE"
 """The name of a file that marks a folder as damaged: RocksDB may still open it, but it must not be used."""
-
-
-class StateLockedError(InfrastructureError):
-    """Another process has the folder open: an incarnation that was replaced, but is still alive."""
-
-
-class StateCorruptError(InfrastructureError):
-    """The folder can't be read. Its contents can be rebuilt from snapshot and changelog."""
 
 
 class Batch:
@@ -148,47 +136,6 @@ class PartOfBatch(Writes):
         self._whole.delete_range(self._below, self._end)
 
 
-class FolderLock:
-    """The right to use a folder and to delete it. RocksDB's own lock is inside the folder, and is deleted with it.
-
-    The lock ends with the process. A second lock of the same folder in one process is refused, too.
-    """
-
-    _held: ClassVar[set[Path]] = set()
-    _guard: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, folder: Path) -> None:
-        """Raise ``StateLockedError`` if it is held elsewhere, ``StorageError`` if the file system refuses it."""
-        self._path = folder.with_name(f".{folder.name}.lock")
-        with self._guard:
-            if self._path in self._held:
-                raise StateLockedError(
-                    f"state folder {folder} is open elsewhere in this process", hint="close it there first"
-                )
-            try:
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._path.open("ab")
-            except OSError as error:
-                raise _classified(folder, error) from error
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                self._file.close()
-                if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise StateLockedError(
-                        f"state folder {folder} is open in another process: {error}", hint=_LOCKED_HINT
-                    ) from error
-                raise _classified(folder, error) from error
-            self._held.add(self._path)
-
-    def release(self) -> None:
-        """Release the lock. A second call does nothing."""
-        with self._guard:
-            if not self._file.closed:
-                self._held.discard(self._path)
-                self._file.close()
-
-
 def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
     """Return the positions of keys in key order, equal keys in their present order; a few keys stay unsorted.
 
@@ -221,7 +168,7 @@ class Database:
             self._rebuilding: WriteOptions | None = None
         except Exception as error:
             _CACHE.release()
-            raise _classified(folder, error) from error
+            raise classified(folder, error) from error
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -365,7 +312,7 @@ class Database:
 
     def snapshot(self, folder: Path) -> None:
         """Copy the present state to ``folder``, by hard links if possible. The copy appears complete or not at all."""
-        draft = _draft_of(folder)
+        draft = draft_of(folder)
         shutil.rmtree(draft, ignore_errors=True)
         try:
             draft.parent.mkdir(parents=True, exist_ok=True)
@@ -397,74 +344,6 @@ class Database:
         _CACHE.release()
 
 
-def restore_snapshot(snapshot: Path, folder: Path) -> None:
-    """Replace the local state by a snapshot, by hard links if possible. The snapshot remains."""
-    draft = _draft_of(folder)
-    shutil.rmtree(draft, ignore_errors=True)
-    try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(snapshot, draft, copy_function=_link_table_else_copy)
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
-    except OSError as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise StorageError(
-            f"snapshot {snapshot} can't be restored to {folder}: {error}",
-            hint="check the free space of the disk, and that both folders may be read and written",
-        ) from error
-
-
-def discard(folder: Path) -> None:
-    """Delete local state."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if folder.exists():
-        _log.warning("local state can't be deleted, and keeps its room on the disk", folder=str(folder))
-
-
-def discard_drafts(snapshots: Path) -> None:
-    """Delete the unfinished snapshots of killed incarnations. A zombie that is still writing one fails."""
-    for draft in snapshots.glob(str(_draft_of(Path("*")))):
-        _log.info("deleting a snapshot that a killed process left unfinished", folder=str(draft))
-        discard(draft)
-
-
-def _draft_of(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.draft")
-
-
-def stand_in_for(folder: Path) -> Path:
-    """Return a new substitute for ``folder``, for an incarnation that can't have it because it is locked."""
-    return folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:_STAND_IN_DIGITS]}")
-
-
-def discard_abandoned(folder: Path) -> None:
-    """Delete the substitutes for ``folder`` that aren't open in any process."""
-    for stand_in in folder.parent.glob(f"{folder.name}.{'[0-9a-f]' * _STAND_IN_DIGITS}"):
-        try:
-            with (stand_in / "LOCK").open("ab") as lock:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            discard(stand_in)
-        except OSError:
-            continue  # it is open
-        else:
-            _log.info("deleting the state folder of a process that is gone", folder=str(stand_in))
-            discard(stand_in)
-
-
-def _link_table_else_copy(source: str, target: str) -> str:
-    """Link tables and blobs, which never change, so that both folders share them. Copy logs and manifests."""
-    if Path(source).suffix in (".sst", ".blob"):
-        try:
-            Path(target).hardlink_to(source)
-        except OSError as error:  # another file system, or one without hard links: a copy is as good, and slower
-            _log.debug("a file of a snapshot is copied, not linked", file=source, error=error.strerror)
-            shutil.copy2(source, target)
-    else:
-        shutil.copy2(source, target)
-    return target
-
-
 class _SharedCache:
     """One block cache for all open databases of the process, so that its size doesn't grow with their number.
 
@@ -493,19 +372,3 @@ class _SharedCache:
 
 
 _CACHE = _SharedCache()
-
-
-def _classified(folder: Path, error: Exception) -> InfrastructureError:
-    """Return the error to raise for one of RocksDB or the file system."""
-    text = str(error)
-    if "lock" in text.lower() and ("LOCK" in text or "hold" in text.lower()):
-        return StateLockedError(f"state folder {folder} is open elsewhere: {text}", hint=_LOCKED_HINT)
-    # An I/O error means trouble with the disk (full, a quota, too many open files), and the state is intact. Only a
-    # missing file means that the state is damaged.
-    if isinstance(error, OSError) or (text.startswith("IO error") and "No such file" not in text):
-        return StorageError(
-            f"state folder {folder}: {text}", hint="check the disk's free space, the folder's owner, and ulimit -n"
-        )
-    return StateCorruptError(
-        f"state folder {folder} can't be read: {text}", hint="nothing is lost: the next start rebuilds it"
-    )

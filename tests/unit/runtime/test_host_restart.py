@@ -13,7 +13,7 @@ from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app, statef
 
 import headrace as hr
 from headrace.core.errors import ProtocolError
-from headrace.stores.database import StateCorruptError
+from headrace.stores.state_folder import StateCorruptError
 
 STATE = "state/orders"
 

@@ -14,7 +14,7 @@ from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.runtime.state import task_state
 from headrace.runtime.state.task_state import Snapshot, TaskState
-from headrace.stores import database
+from headrace.stores import state_folder
 
 CHANGELOG = SSP(StreamId("log", "app-stage-changelog"), 0)
 LOCAL = LocalCheckpoint(100, 1, 5)
@@ -59,7 +59,7 @@ def test_nobody_comes_in_while_a_folder_is_rebuilt(
     opened = first._database
     assert opened is not None
     opened.snapshot(folders.snapshots / Snapshot.name(LOCAL))
-    restore = database.restore_snapshot
+    restore = state_folder.restore_snapshot
 
     def interrupted(snapshot: Path, folder: Path) -> None:
         """The folder is closed, and about to be replaced, when another incarnation starts."""

@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from headrace.core.errors import StorageError
-from headrace.stores.database import (
-    Batch,
-    Database,
-    KeySpace,
-    PartOfBatch,
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
+from headrace.stores.state_folder import (
     StateCorruptError,
     StateLockedError,
     discard_abandoned,
@@ -101,7 +98,7 @@ def test_a_stand_in_is_discarded_when_nobody_has_it_open(tmp_path: Path) -> None
 
 
 def test_what_a_dead_process_left_is_deleted_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="headrace.stores.database")
+    caplog.set_level("INFO", logger="headrace.stores.state_folder")
     folder = tmp_path / "state"
     stand_in = Database(stand_in_for(folder))
     stand_in.close()

@@ -22,11 +22,10 @@ from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.stores.base import StateStore
-from headrace.stores.database import (
-    Database,
+from headrace.stores.database import Database, KeySpace, PartOfBatch
+from headrace.stores.pinned import Pin
+from headrace.stores.state_folder import (
     FolderLock,
-    KeySpace,
-    PartOfBatch,
     StateCorruptError,
     StateLockedError,
     discard,
@@ -35,7 +34,6 @@ from headrace.stores.database import (
     restore_snapshot,
     stand_in_for,
 )
-from headrace.stores.pinned import Pin
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
 SNAPSHOTS_KEPT = 2
