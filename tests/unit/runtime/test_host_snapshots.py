@@ -13,6 +13,7 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
+from headrace.runtime.host.pauses import Steps
 from headrace.runtime.state import task_state
 from headrace.runtime.state.replay import Replay
 from headrace.systems.log.system import LogSystem
@@ -245,18 +246,18 @@ def test_one_that_was_replaced_while_it_read_leaves_the_snapshots_of_its_replace
         before = snapshots(tmp_path, "by-member-0")
         if began_at != "its folder":
             shutil.rmtree(tmp_path / "state/orders/by-member-0")
-        run = Replay.run
+        steps = Replay.steps
 
-        def interrupted(self: Replay, node: ProtocolMachine, start: int | None, end: int) -> bool:
-            monkeypatch.setattr(Replay, "run", run)
+        def interrupted(self: Replay, machine: ProtocolMachine, start: int | None, end: int) -> Steps[bool]:
+            monkeypatch.setattr(Replay, "steps", steps)
             app.living.remove(slow)
             app.start_tasks([task])
             for _ in range(12):
                 orders.write(200)
                 app.run(400)
-            return run(self, node, start, end)
+            return steps(self, machine, start, end)
 
-        monkeypatch.setattr(Replay, "run", interrupted)
+        monkeypatch.setattr(Replay, "steps", interrupted)
         slow = Container(app.plan, [task], app.next_generation, app.clock)
         app.living.append(slow)
         with pytest.raises(FencedError, match="task by-member/0"):

@@ -14,7 +14,6 @@ import msgspec
 
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError
-from headrace.plan.queryable import held_by
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.messages import ErrorReport
 from headrace.runners.coordination.query_book import ANSWER_BYTES_MAX
@@ -37,8 +36,7 @@ class TableAnswers:
 
     def __init__(self, hosts: Sequence[TaskHost], clock: Clock) -> None:
         self._tables = {
-            str(host.name): CommittedTables(host.state, held_by(host.plan, host.stage), clock.now_ms, _bounds(host))
-            for host in hosts
+            str(host.name): CommittedTables(host.state, host.scope.held, clock.now_ms, _bounds(host)) for host in hosts
         }
 
     def answer(self, question: Question) -> Answer:
