@@ -3,50 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.checkpoint import instructions as do
 from headrace.core.frame import Header, Kind, encode
-from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.core.ids import SSP, TaskName
+from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
+from headrace.runtime.calls.lanes import Calls
+from headrace.runtime.connections import Connections
+from headrace.runtime.host.attempt import Factories
+from headrace.runtime.host.task_scope import TaskScope
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.operators.base import Port
+from headrace.runtime.task import Task
 from headrace.serdes.ipc import encode_rows
 from simulator.app_oracle import AppOracle
 from simulator.case import COLUMNS
 from simulator.cluster import Cluster
-from simulator.edges import RowTarget
 from simulator.expected import TICK_MS, Message
+from simulator.journal import Journal, WatchedChain, WatchedIntakes, WatchedMachine, watched_publisher
 from simulator.planned import AppShape
+from simulator.sources import SourceLog
 from simulator.storage import STEP
 
 _KEYS = 4
-_DOOMS = (do.Resume, do.Feed, do.Finish, do.AppendChanges, do.AppendCommit, do.AppendCommit, do.WriteLocal, do.Report)
-
-
-@dataclass(frozen=True)
-class SourceLog:
-    """One bounded source partition: frames, and when each arrives. Reading begins at ``start``."""
-
-    frames: tuple[bytes, ...]
-    arrivals: tuple[float, ...]
-    start: Offset
-    ends_at: float
-    """When it shows that nothing follows."""
-
-    @property
-    def end(self) -> Offset:
-        """Behind the last frame."""
-        return len(self.frames) * STEP
-
-    def end_at(self, now: float) -> Offset:
-        """Behind the last frame that has arrived."""
-        return STEP * sum(at <= now for at in self.arrivals)
-
-    def read(self, offset: Offset) -> bytes:
-        """The frame at an offset."""
-        return self.frames[offset // STEP]
 
 
 class AppCluster(Cluster):
@@ -54,45 +37,48 @@ class AppCluster(Cluster):
 
     shape: AppShape
     oracle: AppOracle
-    source_logs: dict[SSP, SourceLog]
-    targets: dict[StreamId, RowTarget]
-    doomed: dict[TaskName, type]
-    """Tasks that die before the next instruction of a kind."""
+
+    @override
+    def make_scopes(self) -> dict[TaskName, TaskScope]:
+        return dict(self.shape.scopes)
+
+    @override
+    def factories(
+        self, scope: TaskScope, journal: Journal, machine: WatchedMachine, connections: Connections
+    ) -> Factories:
+        plan, parts = self.shape.plan, self.parts
+        operators = chain_plan(plan, plan.stage(scope.name.stage))
+
+        def task(port: Port, metrics: TaskMetrics, calls: Calls) -> Task:
+            return parts.task(scope, WatchedChain(journal, operators, port, metrics, calls), metrics)
+
+        return Factories(
+            task,
+            lambda task, letters, metrics: WatchedIntakes(journal, task, letters, metrics),
+            watched_publisher(parts.publisher, journal),
+            parts.idleness,
+        )
 
     @override
     def draw_sources(self) -> None:
-        self.targets = {stream: RowTarget(self.world, stream.name) for stream in self.shape.targets}
-        self.source_logs = {}
-        self.doomed = {}
+        self.targets = {stream: self.parts.target(self.world, stream.name) for stream in self.shape.targets}
         self._last_row = 0
         for stream in self.shape.sources:
             self.oracle.inputs[stream.spec.id] = []
             for ssp in stream.ssps():
-                self.source_logs[ssp] = self._draw_source(stream, ssp)
+                self.sources[ssp] = self._draw_source(stream, ssp)
         if self.shape.case.due is not None:
             self.world.after(self.settings.faults_until + self.shape.case.quiet_ms - 1, self.oracle.judge_due)
 
-    @property
-    @override
-    def sources_read(self) -> bool:
-        return all(log.ends_at <= self.world.now for log in self.source_logs.values())
-
     @override
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
-        faults: list[tuple[float, Callable[[], None]]] = [(5, self._doom)]
-        return [*faults, (3, self._disturb_target)] if self.targets else faults
+        return [*super().faults(), (2, self._doom), *([(3, self._disturb_target)] if self.targets else [])]
 
     @override
     def heal(self) -> None:
-        self.doomed.clear()
+        super().heal()
         for target in self.targets.values():
             target.failing = 0.0
-
-    def _doom(self) -> None:
-        """Some task dies at the next instruction of a kind: most of them take no time, and chance would miss them."""
-        task = self.world.chance.choice(self.tasks).name
-        self.doomed[task] = self.world.chance.choice(_DOOMS)
-        self.world.tell("faults", f"the next {self.doomed[task].__name__} of {task} won't be performed")
 
     def _disturb_target(self) -> None:
         target = self.world.chance.choice(list(self.targets.values()))
@@ -124,7 +110,7 @@ class AppCluster(Cluster):
         ends_at = self.settings.faults_until + quiet if quiet else arrivals[-1]
         if self.shape.case.late_frame:
             arrivals[-1] = ends_at
-        return SourceLog(tuple(frames), tuple(arrivals), start * STEP, ends_at)
+        return SourceLog(self.world, frames, arrivals, start * STEP, ends_at)
 
     def _message(self, partition: int, frame: int, ts: int) -> Message:
         self._last_row += 1

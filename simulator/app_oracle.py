@@ -13,17 +13,20 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
+import msgspec
 import polars as pl
 from typing_extensions import override
 
 from headrace.api.specs import Role
-from headrace.checkpoint.record import Change, LocalCheckpoint
+from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint
 from headrace.core.frame import HEADER_SIZE, body_of
 from headrace.core.ids import SSP, Offset, TaskName
+from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
-from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.calls.lanes import Calls
+from headrace.runtime.chain import Chain
+from headrace.runtime.event_time.watermark import TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.task import Task
 from headrace.serdes.ipc import decode_rows
 from headrace.stores.base import StateStore
 from headrace.stores.database import KeySpace
@@ -33,9 +36,9 @@ from headrace.stores.outbox import Outbox
 from headrace.stores.runs import Runs
 from headrace.stores.table import RowReader
 from headrace.systems.registry import keeps_rows
+from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
-from simulator.local import SimDatabase
 from simulator.oracle import Account, Oracle, TaskHistory
 from simulator.planned import AppShape, app_shape
 from simulator.shapes import TaskShape
@@ -44,6 +47,8 @@ from simulator.world import World
 
 _LAYOUTS_KEY = b"\xff"
 """Where tables keep what their rows are like."""
+
+_TIMES = msgspec.json.Decoder(TimesCheckpoint)
 
 COPIES_CHECKED = 0.5
 """How many copies are compared with the changelog: it costs as much as a task's whole life."""
@@ -79,9 +84,14 @@ class AppOracle(Oracle):
             self._messages[self._count] = (ssp.stream.name, 0)
             self.committed.add(self._count)
 
-    def source_message(self, ssp: SSP, offset: Offset) -> int | None:
-        """The id of a source's frame; None for one that isn't accounted for."""
-        return self._of_source.get((ssp, offset))
+    @override
+    def consumed_of(self, ssp: SSP, offset: Offset, payload: bytes) -> int | None:
+        """See ``Oracle``; frames of side inputs aren't accounted for."""
+        return self.message_of(ssp, payload) if ssp in self.logs else self._of_source.get((ssp, offset))
+
+    @override
+    def emitted(self, message: int, stream: str, payload: bytes) -> None:
+        self._messages[message] = (stream, 0)
 
     @override
     def message_of(self, ssp: SSP, payload: bytes) -> int:
@@ -95,7 +105,7 @@ class AppOracle(Oracle):
         return known
 
     @override
-    def lived(self, ledger: TaskHistory, account: Account) -> None:
+    def lived(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         if not self.shape.case.asks:
             return
         arrivals = []
@@ -103,7 +113,7 @@ class AppOracle(Oracle):
             if frame not in self._rows:
                 self._rows[frame] = decode_rows(body_of(self._bodies[frame])).to_dicts()
             arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], *told))
-        time = NEVER if account.times is None else account.times.watermark
+        time = _TIMES.decode(record.bookkeeping).watermark
         self._lives[ledger.shape.name].append(Version(int(self.world.now), tuple(arrivals), time, account.latest))
 
     @property
@@ -223,9 +233,10 @@ class AppOracle(Oracle):
 def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
     """Stores to copy while they are empty: making a task takes longer than filling them."""
     shape = app_shape(app)
-    stage, plan = shape.place_of(task)
-    stores = Task(shape.plan, stage, plan, _Nowhere(), TaskMetrics()).chain.stores()
-    specs = [shape.plan.streams[id_].spec for id_ in stage.outputs]
+    scope = shape.scopes[task]
+    operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
+    stores = Chain(operators, _Nowhere(), TaskMetrics(), Calls(lambda: None)).stores()
+    specs = [stream.spec for stream in scope.outputs.values()]
     return stores | {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
 
 

@@ -184,9 +184,9 @@ class VirtualThreads(Threads):
 class VirtualCalls(Calls):
     """The calls of one incarnation."""
 
-    def __init__(self, world: World, caller: int = 0) -> None:
-        """``caller`` is the number of the incarnation."""
-        super().__init__(lambda: None, world.chance.random)
+    def __init__(self, world: World, caller: int = 0, wake: Callable[[], None] = lambda: None) -> None:
+        """``caller`` is the number of the incarnation; ``wake`` is called when an answer has come."""
+        super().__init__(wake, world.chance.random)
         self._world = world
         self._caller = caller
         self._virtual: VirtualLoop | None = None

@@ -1,24 +1,57 @@
-"""Where tasks run: hosts with local folders, the metadata store, and a coordinator that may die.
+"""Where tasks run: hosts with local folders, logs, sources and targets, and who places containers.
 
-The coordinator notices the dead, sometimes believes the living dead, and places replacements. Generations, who
-is current and what is over live in the metadata store and change by compare-and-set; all else may be lost.
+The coordinator (``coordinator``) decides who is current. Here the dead are noticed, sometimes the living are taken for
+dead, and replacements are placed: what Spark does, and its executors' heartbeats.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from headrace.api.settings import Settings
+from headrace.checkpoint import instructions as do
 from headrace.checkpoint.record import LocalCheckpoint
-from headrace.core.errors import FrameError
-from headrace.core.ids import SSP, Offset, TaskName
+from headrace.core.errors import FencedError, FrameError
+from headrace.core.frame import Header, Kind, encode
+from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.runtime.connections import Connections
+from headrace.runtime.host.attempt import Factories
+from headrace.runtime.host.task_scope import TaskScope
+from headrace.systems.registry import SystemSpec
+from simulator.bare import BareIntakes, bare_scopes
+from simulator.journal import Journal, WatchedMachine
+from simulator.message import encode_message
 from simulator.oracle import Oracle
 from simulator.shapes import Shape, TaskShape
-from simulator.storage import Channel, Folder, SimLog, SimSnapshot
-from simulator.world import Actor, Steps, World
+from simulator.sources import ForeignApp, SourceLog
+from simulator.storage import Folder, SimLog
+from simulator.systems import Log, RowTarget, SimAdmin
+from simulator.world import Steps, World
+
+if TYPE_CHECKING:
+    from simulator.container import SimContainer
+    from simulator.run import Parts
+
+_DOOMS = (
+    do.Resume,
+    do.Feed,
+    do.Finish,
+    do.FlushOutputs,
+    do.AppendChanges,
+    do.AppendCommit,
+    do.AppendCommit,
+    do.ReadChangelog,
+    do.WriteLocal,
+    do.Report,
+)
+
+
+_FOREIGN = 4711
+"""A producer that isn't of the app."""
 
 
 @dataclass(frozen=True)
@@ -34,119 +67,73 @@ class RunSettings:
     faults: int = 5
     faults_until: float = 300.0
     trims: bool = True
-
-
-@dataclass(frozen=True)
-class SimAssignment:
-    """What the metadata store holds of a task."""
-
-    generation: int = 0
-    incarnation: int = 0
-    over: bool = False
-
-
-@dataclass
-class Metadata:
-    """A store with compare-and-set."""
-
-    tasks: dict[TaskName, SimAssignment] = field(default_factory=dict)
-
-    def read(self, task: TaskName) -> SimAssignment:
-        """What is known."""
-        return self.tasks.get(task, SimAssignment())
-
-    def swap(self, task: TaskName, expected: SimAssignment, new: SimAssignment) -> bool:
-        """Set, if nothing has changed since it was read."""
-        if self.read(task) != expected:
-            return False
-        self.tasks[task] = new
-        return True
-
-
-class Incarnation:
-    """One life of a task: what dies with it, and what is known of it from outside."""
-
-    def __init__(self, cluster: Cluster, shape: TaskShape, number: int, host: int) -> None:
-        self.cluster = cluster
-        self.world = cluster.world
-        self.shape = shape
-        self.number = number
-        self.host = host
-        self.name = f"{shape.name}~{number}"
-        self.skew = cluster.draw_skew()
-        self.channels: dict[SimLog, Channel] = {}
-        self.folder: Folder | None = None
-        self.disk_fails = False
-        self.actor: Actor
-
-    def run(self) -> Steps:
-        """The life."""
-        raise NotImplementedError
-
-    def status(self) -> str:
-        """Where it stands, for a run that hangs."""
-        raise NotImplementedError
-
-    @property
-    def alive(self) -> bool:
-        """It still takes steps."""
-        return self.actor.alive
-
-    def channel(self, log: SimLog) -> Channel:
-        """The way to a log."""
-        if log not in self.channels:
-            self.channels[log] = Channel(self.world, log, self.cluster.settings.retry)
-        return self.channels[log]
-
-    def die(self) -> None:
-        """Stop at once; what is in flight is left to chance."""
-        self.actor.kill()
-        for channel in self.channels.values():
-            channel.die()
-        self.release()
-
-    def release(self) -> None:
-        """Give the folder's lock back."""
-        if self.folder is not None and self.folder.owner is self:
-            self.folder.owner = None
-
-
-SourceMessage = tuple[int, int, int, float]
-"""Id, key, event time, and when it arrives."""
-
-Placing = Callable[["Cluster", TaskShape, int, int], Incarnation]
+    crowding: float = 0.0
+    """How many of the containers that there could be are left out: their tasks share those that are left."""
 
 
 class Cluster:
-    """All that tasks share."""
+    """All that containers share."""
 
-    def __init__(self, world: World, shape: Shape, settings: RunSettings, oracle: Oracle, placing: Placing) -> None:
+    def __init__(self, world: World, shape: Shape, settings: RunSettings, oracle: Oracle, parts: Parts) -> None:
         self.world = world
         self.shape = shape
         self.settings = settings
         self.oracle = oracle
+        self.parts = parts
         self.tasks = shape.tasks()
-        self.metadata = Metadata()
-        self.coordinator_up = True
-        self.coordinator_term = 0
-        self.current: dict[TaskName, Incarnation] = {}
-        self.incarnations: list[Incarnation] = []
-        self.folders: list[dict[TaskName, Folder]] = [{} for _ in range(settings.hosts)]
-        self.snapshots: dict[TaskName, list[SimSnapshot]] = defaultdict(list)
-        self.changelogs = {task.name: SimLog(f"changelog {task.name}") for task in self.tasks}
+        self.scopes = self.make_scopes()
+        self.disks: list[dict[Path, Folder]] = [{} for _ in range(settings.hosts)]
+        self.shared: dict[Path, Folder] = {}
+        """Snapshots, which every host can reach."""
+        self.targets: dict[StreamId, RowTarget] = {}
+        self.doomed: dict[TaskName, type] = {}
+        """Tasks whose process dies before the next instruction of a kind."""
         self.logs: dict[SSP, SimLog] = {ssp: SimLog(str(ssp)) for task in self.tasks for ssp in _outputs(task)}
-        self.reported: dict[SSP, dict[TaskName, Offset | None]] = {
-            ssp: {task.name: None for task in self.tasks if ssp in task.inputs} for ssp in self.logs
-        }
-        self.sources: dict[SSP, list[SourceMessage]] = {}
+        self.changelogs = {task.name: SimLog(f"changelog {task.name}", wakes=False) for task in self.tasks}
+        self.sources: dict[SSP, SourceLog] = {}
         self._messages = 0
         self.draw_sources()
-        self._placing = placing
+        self.partitions: dict[SSP, Log] = {**self.logs, **self.sources}
+        self.partitions |= {self.scopes[name].changelog[0]: log for name, log in self.changelogs.items()}
+        self.admin = SimAdmin(self.partitions, {})
+        self._shapes = {task.name: task for task in self.tasks}
+        self._folders = {f"{name.stage}-{name.number}": name for name in self._shapes}
+        stages = {stage.name: [task.name for task in self.tasks if task.stage is stage] for stage in shape.stages}
+        self.seats = max(1, round(len(self.tasks) * (1 - settings.crowding)))
+        self.coordinator = parts.coordinator(world, stages, self.seats)
+        self.current: dict[int, SimContainer] = {}
+        self.containers: list[SimContainer] = []
         self._suspected: set[int] = set()
         for ssp, log in self.logs.items():
             oracle.watch_stream(ssp, log)
         for task, log in self.changelogs.items():
             oracle.watch_changelog(task, log)
+
+    # -- what an app is made of --------------------------------------------------------------------------
+
+    def make_scopes(self) -> dict[TaskName, TaskScope]:
+        """The tasks as their hosts see them."""
+        guarantee = "exactly_once" if self.settings.exactly_once else "at_least_once"
+        settings = Settings(
+            home="sim",
+            checkpoint_interval_ms=self.settings.interval_ms,
+            guarantee=guarantee,  # type: ignore[arg-type]
+            internal=SystemSpec("sim", "log"),
+        )
+        return bare_scopes(self.shape, self.tasks, settings)
+
+    def factories(
+        self, scope: TaskScope, journal: Journal, machine: WatchedMachine, connections: Connections
+    ) -> Factories:
+        """What the attempts of a task are made of."""
+        return Factories(
+            task=lambda port, metrics, calls: self.parts.bare(scope, metrics, journal, machine, connections),
+            intakes=lambda task, letters, metrics: BareIntakes(task, journal),
+        )
+
+    def shape_of(self, task: TaskName) -> TaskShape:
+        """The shape of a task."""
+        return self._shapes[task]
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -155,170 +142,171 @@ class Cluster:
         self._messages += 1
         return self._messages
 
-    def source_ready(self, ssp: SSP, position: int) -> bool:
-        """There is a message now; or its end, which counts as one."""
-        messages = self.sources[ssp]
-        if position >= len(messages):
-            return position == len(messages) and ssp.stream.name in self.settings.sealed
-        return messages[position][3] <= self.world.now
-
     @property
     def sources_read(self) -> bool:
         """All source messages have been there for the taking."""
-        return all(messages[-1][3] <= self.world.now for messages in self.sources.values())
+        return all(log.arrived for log in self.sources.values())
 
     def draw_sources(self) -> None:
         """Make up what the sources hold, and tell the oracle."""
         chance = self.world.chance
         for task in self.tasks:
             for ssp in task.sources:
-                count = chance.randint(4, 12)
-                times = sorted(chance.random() * self.settings.faults_until for _ in range(count))
-                self.sources[ssp] = [
-                    (self.new_message(), chance.randrange(3), 8 * i + chance.randrange(5), at)
-                    for i, at in enumerate(times)
+                messages = [
+                    (self.new_message(), chance.randrange(3), 8 * i + chance.randrange(5))
+                    for i in range(chance.randint(4, 12))
                 ]
-                for message, key, _, _ in self.sources[ssp]:
-                    self.oracle.source(task.stage.name, message, key)
+                frames, committed = self._written(messages)
+                for message, key, _ in messages:
+                    if message in committed:
+                        self.oracle.source(task.stage.name, message, key)
+                times = sorted(chance.random() * self.settings.faults_until for _ in frames)
+                ends_at = times[-1] if task.stage.name in self.settings.sealed else None
+                self.sources[ssp] = SourceLog(self.world, frames, times, 0, ends_at)
+
+    def _written(self, messages: list[tuple[int, int, int]]) -> tuple[list[bytes], set[int]]:
+        """The frames of a source, and which messages count: often all, or another exactly-once app has written it."""
+        if self.world.chance.random() < 0.6:
+            frames = [encode(Header(Kind.USER), encode_message(*message)) for message in messages]
+            return frames, {message for message, _, _ in messages}
+        app = ForeignApp(self.world.chance, _FOREIGN)
+        for message in messages:
+            app.write(message[0], encode_message(*message))
+        app.end()
+        return app.frames, set(app.committed)
 
     def draw_skew(self) -> float:
         """How far a new incarnation's clock is off."""
         skew = self.settings.skew_ms
         return self.world.chance.uniform(-skew, skew)
 
-    # -- the coordinator ---------------------------------------------------------------------------------
+    # -- placing -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Place everything for the first time."""
-        for task in self.tasks:
-            self.place(task)
-        self.world.spawn("coordinator", self._watch())
+        for seat in range(self.seats):
+            self.place(seat)
+        self.world.spawn("supervisor", self._watch())
 
     def _watch(self) -> Steps:
+        coordinator = self.coordinator
         while True:
-            if self.coordinator_up:
-                for task in self.tasks:
-                    current = self.current[task.name]
-                    if self.metadata.read(task.name).over:
-                        continue
-                    if not current.alive or current.number in self._suspected:
-                        self.place(task)
+            if coordinator.up:
+                self._heartbeats()
+                coordinator.ledger.tick(self.world.now)
+                if coordinator.draining and coordinator.ledger.state == "finished":
+                    self.restart()
+                for seat in range(self.seats):
+                    if coordinator.left(seat) and self._is_gone(self.current[seat]):
+                        self.place(seat)
             yield 5 + self.world.chance.random() * 15
 
-    def suspect(self, incarnation: Incarnation) -> None:
+    def _is_gone(self, container: SimContainer) -> bool:
+        lost = self.coordinator.ledger.state_of(container.seat) == "lost" and self.coordinator.is_current(container)
+        return not container.alive or lost or container.number in self._suspected
+
+    def _heartbeats(self) -> None:
+        """Containers that aren't frozen give a sign of life, and get their orders. Zombies are out of touch."""
+        for container in self.current.values():
+            if container.alive and not container.actor.paused and self.coordinator.is_current(container):
+                with suppress(FencedError):
+                    orders = self.coordinator.heartbeat(container)
+                    container.draining = container.draining or orders.drain
+
+    def restart(self) -> None:
+        """A new run of the app: a new driver, or the same once more after a drain."""
+        self.coordinator.begin()
+        for seat in range(self.seats):
+            self.place(seat)
+
+    def suspect(self, container: SimContainer) -> None:
         """Take a living incarnation for dead."""
-        self._suspected.add(incarnation.number)
+        self._suspected.add(container.number)
 
-    def place(self, task: TaskShape) -> Incarnation:
-        """Start a new incarnation, on the same host or another, and make it the current one."""
+    def place(self, seat: int) -> SimContainer:
+        """Start a new incarnation, on the same host or another."""
         chance = self.world.chance
-        before = self.current.get(task.name)
-        host = before.host if before and chance.random() < 0.6 else chance.randrange(len(self.folders))
-        number = len(self.incarnations) + 1
-        known = self.metadata.read(task.name)
-        self.metadata.swap(task.name, known, replace(known, incarnation=number))
-        incarnation = self._placing(self, task, number, host)
-        self.incarnations.append(incarnation)
-        self.current[task.name] = incarnation
-        incarnation.actor = self.world.spawn(incarnation.name, incarnation.run())
+        before = self.current.get(seat)
+        host = before.host if before and chance.random() < 0.6 else chance.randrange(len(self.disks))
+        attempt = before.attempt + 1 if before and before.term == self.coordinator.term else 0
+        container = self.parts.container(self, seat, attempt, len(self.containers) + 1, host)
+        self.containers.append(container)
+        self.current[seat] = container
+        container.actor = self.world.spawn(container.name, container.run())
         if self.world.story is not None:
-            self.world.tell(incarnation.name, f"placed on host {host}, clock {incarnation.skew:+.0f} ms")
-        return incarnation
+            container.tell(f"placed on host {host}, clock {container.skew:+.0f} ms")
+        return container
 
-    def generation(self, incarnation: Incarnation) -> Generator[float, None, int | None]:
-        """Get a generation; None: refused, another incarnation is current."""
-        task, chance = incarnation.shape.name, self.world.chance
-        while True:
-            while not self.coordinator_up:
-                yield 5.0
-            term, known = self.coordinator_term, self.metadata.read(task)
-            if known.incarnation != incarnation.number:
-                return None
-            yield chance.random()
-            issued = self.issue(task, known)
-            yield chance.random()
-            if issued is not None and term == self.coordinator_term:
-                return issued
-
-    def issue(self, task: TaskName, known: SimAssignment) -> int | None:
-        """The next generation by compare-and-set; None: somebody else was faster."""
-        new = replace(known, generation=known.generation + 1)
-        return new.generation if self.metadata.swap(task, known, new) else None
+    # -- what goes wrong ---------------------------------------------------------------------------------
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """What can go wrong with this cluster besides, and how often."""
-        return []
+        return [(3, self._doom)]
 
     def heal(self) -> None:
         """Nothing goes wrong any more."""
+        self.doomed.clear()
+        if not self.coordinator.up:
+            self.restart()
+
+    def _doom(self) -> None:
+        """Some task dies at the next instruction of a kind: most of them take no time, and chance would miss them."""
+        task = self.world.chance.choice(self.tasks).name
+        self.doomed[task] = self.world.chance.choice(_DOOMS)
+        self.world.tell("faults", f"the next {self.doomed[task].__name__} of {task} won't be performed")
 
     def crash_coordinator(self, ms: float) -> None:
-        """Lose the coordinator; another one begins after a while, and what was asked of the first has no answer.
-
-        Sometimes the first lives on, as a second driver would, and places a task once more.
-        """
-        self.coordinator_up = False
-        self.coordinator_term += 1
+        """Lose the driver; another one begins after a while. Some of its containers die with it, others live on."""
+        self.coordinator.crash()
+        term = self.coordinator.term
         self._suspected.clear()
         self.world.tell("coordinator", f"crashes for {ms:.0f} ms")
+        for container in self.containers:
+            if container.alive and self.world.chance.random() < 0.4:
+                container.die()
 
         def back() -> None:
-            self.coordinator_up = True
-            task = self.world.chance.choice(self.tasks)
-            if self.world.chance.random() < 0.4 and not self.metadata.read(task.name).over:
-                self.place(task)
+            if self.coordinator.term == term:
+                self.restart()
 
         self.world.after(ms, back)
 
+    def drain(self) -> None:
+        """Have all containers commit and end; then the app is started again."""
+        if self.coordinator.up and self.coordinator.ledger.state != "finished":
+            self.world.tell("coordinator", "drains the app")
+            self.coordinator.draining = True
+            self.coordinator.ledger.drain()
+
     def close(self) -> None:
         """The run is over: whoever still lives lets go what it holds."""
-        for incarnation in self.incarnations:
-            incarnation.release()
+        for container in self.containers:
+            container.release()
 
     # -- what tasks leave here ----------------------------------------------------------------------------
-
-    def over(self, task: TaskName) -> None:
-        """A task will never run again."""
-        known = self.metadata.read(task)
-        self.metadata.swap(task, known, replace(known, over=True))
 
     @property
     def all_over(self) -> bool:
         """The app has ended."""
-        return all(self.metadata.read(task.name).over for task in self.tasks)
+        return self.coordinator.finished
+
+    def stored(self, folder: str, local: LocalCheckpoint) -> None:
+        """A commit was written to a local folder, or to one that stands in for it."""
+        self.oracle.stored(self._shapes[self._folders[folder.split(".", maxsplit=1)[0]]], local)
 
     def check_copies(self) -> None:
         """Folders and snapshots hold what they claim."""
-        for host in self.folders:
-            for task, folder in host.items():
-                self._check_copy(task, "folder", folder.state, folder.local)
-        for task, snapshots in self.snapshots.items():
-            for snapshot in snapshots:
-                self._check_copy(task, "snapshot", snapshot.state, snapshot.local.encode())
+        for host in self.disks:
+            for path, folder in host.items():
+                self._check_copy(path.name.split(".")[0], "folder", folder)
+        for path, folder in self.shared.items():
+            self._check_copy(path.parent.name, "snapshot", folder)
 
-    def _check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: bytes | None) -> None:
-        if local is not None:
+    def _check_copy(self, task: str, what: str, folder: Folder) -> None:
+        if folder.local is not None:
             with suppress(FrameError):
-                self.oracle.check_copy(task, what, state, LocalCheckpoint.decode(local))
-
-    def open_folder(self, incarnation: Incarnation) -> Folder:
-        """The task's folder on the incarnation's host, locked; a fresh one when a living zombie holds it."""
-        folders, task = self.folders[incarnation.host], incarnation.shape.name
-        folder = folders.setdefault(task, Folder())
-        if folder.owner is not None and folder.owner is not incarnation:
-            self.world.tell(incarnation.name, "finds its folder locked, takes a fresh one")
-            folder = Folder()
-        folder.owner = incarnation
-        incarnation.folder = folder
-        return folder
-
-    def report(self, task: TaskName, inputs: tuple[tuple[SSP, Offset | None], ...]) -> None:
-        """Publish positions; what all readers of a partition have passed is trimmed at times."""
-        for ssp, offset in inputs:
-            known = self.reported[ssp]
-            known[task] = offset
-            if self.settings.trims and None not in known.values() and self.world.chance.random() < 0.3:
-                self.logs[ssp].trim(min(o for o in known.values() if o is not None))
+                local = LocalCheckpoint.decode(folder.local)
+                self.oracle.check_copy(self._folders[task], what, folder.state, local)
 
 
 def _outputs(task: TaskShape) -> list[SSP]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from simulator.cluster import Cluster, Incarnation
+from simulator.cluster import Cluster
+from simulator.container import SimContainer
 from simulator.readers import Publisher
 from simulator.storage import Folder
 from simulator.world import Steps, World
@@ -33,6 +34,7 @@ class Faults:
             (1, self._folder),
             (2, self._hold),
             (2, self._disk),
+            (1, cluster.drain),
             (2, self._reader),
             *cluster.faults(),
         ]
@@ -54,12 +56,11 @@ class Faults:
 
     def _heal(self) -> None:
         self.over = True
-        self.cluster.coordinator_up = True
         for log in (*self.cluster.logs.values(), *self.cluster.changelogs.values()):
             log.held_until = 0.0
-        for incarnation in self.cluster.incarnations:
-            incarnation.actor.slowness = 1.0
-            incarnation.disk_fails = False
+        for container in self.cluster.containers:
+            container.actor.slowness = 1.0
+            container.disk_fails = container.gives_up = False
         self.cluster.heal()
         for publisher in self.publishers:
             for zombie in publisher.actors[:-1]:
@@ -68,10 +69,10 @@ class Faults:
                 publisher.begin()
         self.world.tell("faults", "are over")
 
-    def _living(self) -> list[Incarnation]:
-        return [incarnation for incarnation in self.cluster.incarnations if incarnation.alive]
+    def _living(self) -> list[SimContainer]:
+        return [container for container in self.cluster.containers if container.alive]
 
-    def _one(self) -> Incarnation | None:
+    def _one(self) -> SimContainer | None:
         living = self._living()
         return self.world.chance.choice(living) if living else None
 
@@ -82,19 +83,17 @@ class Faults:
             victim.die()
 
     def _kill_several(self) -> None:
-        """A container dies: all its tasks at once."""
+        """A machine dies, with most of what runs on it."""
         host = self.world.chance.randrange(self.cluster.settings.hosts)
         for victim in self._living():
             if victim.host == host and self.world.chance.random() < 0.7:
-                self.world.tell(victim.name, "is killed with its container")
+                self.world.tell(victim.name, "is killed with its host")
                 victim.die()
 
     def _zombie(self) -> None:
         chance = self.world.chance
         victim = self._one()
-        if victim is None or self.cluster.metadata.read(victim.shape.name).over:
-            return
-        if self.cluster.current[victim.shape.name] is not victim:
+        if victim is None or self.cluster.current[victim.seat] is not victim:
             return
         self.world.tell(victim.name, "is believed dead, and lives on")
         if chance.random() < 0.6:
@@ -103,8 +102,8 @@ class Faults:
         if chance.random() < 0.4:
             self.world.after(20 + chance.random() * 20, lambda: self._crawl(victim))
 
-    def _crawl(self, victim: Incarnation) -> None:
-        replacement = self.cluster.current[victim.shape.name]
+    def _crawl(self, victim: SimContainer) -> None:
+        replacement = self.cluster.current[victim.seat]
         if replacement is not victim and not self.over:
             self.world.tell(replacement.name, "crawls")
             replacement.actor.slowness = 30.0
@@ -137,7 +136,8 @@ class Faults:
     def _folder(self) -> None:
         """A local folder is lost or damaged while nobody has it open."""
         chance = self.world.chance
-        folders: list[Folder] = [f for host in self.cluster.folders for f in host.values() if f.owner is None]
+        found = (item for host in self.cluster.disks for item in host.items())
+        folders: list[Folder] = [f for path, f in found if f.owner is None and "." not in path.name]  # no stand-ins
         if folders:
             folder = chance.choice(folders)
             if chance.random() < 0.5:
@@ -158,9 +158,12 @@ class Faults:
         self.world.tell("network", f"{log.name} takes no appends for {log.held_until - self.world.now:.0f} ms")
 
     def _disk(self) -> None:
+        """A process doesn't know what it has written, and dies of that, or gives up what isn't committed."""
         victim = self._one()
-        if victim is not None:
+        if victim is not None and self.world.chance.random() < 0.5:
             victim.disk_fails = True
+        elif victim is not None:
+            victim.gives_up = True
 
     def _reader(self) -> None:
         if not self.publishers:
@@ -173,5 +176,5 @@ class Faults:
         publisher.begin()
 
 
-def _walk(incarnation: Incarnation) -> None:
-    incarnation.actor.slowness = 1.0
+def _walk(container: SimContainer) -> None:
+    container.actor.slowness = 1.0

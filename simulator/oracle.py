@@ -1,7 +1,7 @@
 """The judge: knows every message and every commit, and says so at the moment something is wrong.
 
-It believes nothing that the protocol says of itself. Which commits count it works out from the changelogs; what a
-commit made of what, the tasks write into the bookkeeping part of their commit records.
+It believes nothing that the protocol says of itself. Which commits count it works out from the changelogs; what went
+into a commit, and out of the task by then, it has from the task's journal (``journal``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
-from headrace.runtime.event_time.watermark import TimesCheckpoint
+from simulator.bare_store import values_in
 from simulator.message import decode_message
 from simulator.processors import PROCESSORS
 from simulator.shapes import Shape, TaskShape
@@ -23,10 +23,10 @@ from simulator.storage import SimLog
 from simulator.world import SimFailure, World
 
 
-class Account(msgspec.Struct, frozen=True):
-    """A task's part of its commit record: its bookkeeping, and for the oracle what went in and out."""
+@dataclass(frozen=True)
+class Account:
+    """What a task has done for a commit: taken down by its journal when the commit left."""
 
-    times: TimesCheckpoint | None
     consumed: tuple[int, ...]
     emitted: tuple[int, ...]
     label: int
@@ -35,9 +35,6 @@ class Account(msgspec.Struct, frozen=True):
     """Of each of ``consumed``: as ``Arrival`` in ``lives`` has it."""
     latest: int = 0
     """The latest that the task's clock has shown by the commit."""
-
-
-_ACCOUNT = msgspec.json.Decoder(Account)
 
 
 @dataclass
@@ -68,6 +65,8 @@ class Oracle:
         self.exactly_once = exactly_once
         self.ledgers = {task.name: TaskHistory(task) for task in tasks}
         self.logs: dict[SSP, SimLog] = {}
+        self.accounts: dict[bytes, Account] = {}
+        """By the frame of each commit that any incarnation has sent."""
         self.committed: set[int] = set()
         self.rollbacks = 0
         self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
@@ -78,7 +77,7 @@ class Oracle:
         self._highest: dict[int, dict[int, int]] = defaultdict(dict)
         self._begun: dict[int, dict[int, int]] = defaultdict(dict)
         self._lowered: set[int] = set()
-        self._rolled_back: set[tuple[int, SSP, int, int]] = set()
+        self._rolled_back: set[tuple[str, int, SSP, int, int]] = set()
 
     def fail(self, who: object, what: str) -> NoReturn:
         """The run is over."""
@@ -92,9 +91,9 @@ class Oracle:
         self._messages[message] = (f"source.{stage}", key)
         self.committed.add(message)
 
-    def emitted(self, message: int, stream: str, key: int) -> None:
-        """A task has made a message."""
-        self._messages[message] = (stream, key)
+    def emitted(self, message: int, stream: str, payload: bytes) -> None:
+        """A task has made a message, and the frame for it."""
+        self._messages[message] = (stream, decode_message(body_of(payload))[1])
 
     def labelled(self, task: TaskShape, generation: int, label: int, *, restore: bool = False) -> None:
         """A task will label what follows; a restore may go below what it announced before.
@@ -118,7 +117,7 @@ class Oracle:
     def rolled_back(self, task: TaskShape, incarnation: int, ssp: SSP, key: tuple[int, int], scanned: Offset) -> None:
         """A task rolls back: at most once a restore, and never for one that its scan could see."""
         self.rollbacks += 1
-        name = (incarnation, ssp, *key)
+        name = (str(task.name), incarnation, ssp, *key)
         if name in self._rolled_back:
             self.fail(task.name, f"rolled back twice for the restore {key} in {ssp}")
         self._rolled_back.add(name)
@@ -137,20 +136,24 @@ class Oracle:
         """The id of the message that a user frame is."""
         return decode_message(body_of(payload))[0]
 
+    def consumed_of(self, ssp: SSP, offset: Offset, payload: bytes) -> int | None:
+        """The id of a message that is being processed; None for one that isn't accounted for."""
+        del offset
+        return self.message_of(ssp, payload)
+
     def read_change(self, body: memoryview) -> object:
         """The body of a change frame, as ``settle`` wants it."""
         return msgspec.msgpack.decode(Change.decode(body).change, type=tuple)
 
-    def lived(self, ledger: TaskHistory, account: Account) -> None:
+    def lived(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         """A commit counts: this is what its task did since the last."""
 
     def settle(self, ledger: TaskHistory) -> None:
         """A commit counts: the changes before it are state now."""
-        for key, value in ledger.pending:
-            if value is None:
-                ledger.state.pop(key, None)
-            else:
-                ledger.state[key] = value
+        for key, more in ledger.pending:
+            ledger.state[key] = ledger.state.get(key, 0) + more
+            if not ledger.state[key]:
+                del ledger.state[key]
 
     # -- what lands ------------------------------------------------------------------------------------
 
@@ -189,11 +192,10 @@ class Oracle:
         elif header.kind is Kind.CHANGE:
             ledger.pending.append(self.read_change(body_of(payload)))
         else:
-            self._judge(ledger, offset, decode_commit(body_of(payload)))
+            self._judge(ledger, offset, decode_commit(body_of(payload)), self.accounts[payload])
 
-    def _judge(self, ledger: TaskHistory, offset: Offset, record: CommitRecord) -> None:
+    def _judge(self, ledger: TaskHistory, offset: Offset, record: CommitRecord, account: Account) -> None:
         task, last = ledger.shape, ledger.last
-        account = _ACCOUNT.decode(record.bookkeeping)
         world = self.world
         if world.story is not None:
             world.tell(str(task.name), f"** commit {record.version} of g{record.generation} counts: {account}")
@@ -208,7 +210,7 @@ class Oracle:
         self._judge_consumed(ledger, record, account)
         self._judge_positions(ledger, record)
         self.committed.update(account.emitted)
-        self.lived(ledger, account)
+        self.lived(ledger, record, account)
         ledger.consumed += account.consumed
         ledger.commits[offset] = record
         self.settle(ledger)
@@ -286,8 +288,8 @@ class Oracle:
     def check_copy(self, task: TaskName, what: str, state: dict[Any, Any], local: LocalCheckpoint) -> None:
         """A copy of a task's state (folder, snapshot) that claims to be at the last commit is equal to it."""
         ledger = self.ledgers[task]
-        if next(reversed(ledger.commits), None) == local.offset and state != ledger.state:
-            self.fail(task, f"{what}: {state}, changelog: {ledger.state}")
+        if next(reversed(ledger.commits), None) == local.offset and (found := values_in(state)) != ledger.state:
+            self.fail(task, f"{what}: {found}, changelog: {ledger.state}")
 
     def expected_rows(self, ssp: SSP, start: Offset) -> set[int]:
         """The committed messages of an output partition that first landed at or behind an offset."""

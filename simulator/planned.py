@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -9,8 +10,8 @@ from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.core.ids import StreamId, TaskName
-from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
-from headrace.runtime.host.machine_config import machine_config
+from headrace.plan.model import Plan, StagePlan, StreamPlan
+from headrace.runtime.host.task_scope import TaskScope
 from headrace.systems.registry import keeps_rows
 from simulator.case import AppCase
 from simulator.declared import CASES, planned
@@ -33,6 +34,7 @@ class AppShape(Shape):
 
     plan: Plan
     case: AppCase
+    scopes: Mapping[TaskName, TaskScope]
 
     @property
     @override
@@ -60,24 +62,17 @@ class AppShape(Shape):
 
     @override
     def tasks(self) -> list[TaskShape]:
-        return [self._task(stage, task) for stage in self.plan.stages for task in stage.tasks]
+        return [self._task(scope) for scope in self.scopes.values()]
 
-    def place_of(self, task: TaskName) -> tuple[StagePlan, TaskPlan]:
-        """A task in the plan."""
-        stage = self.plan.stage(task.stage)
-        return stage, stage.tasks[task.number]
-
-    def _task(self, stage: StagePlan, task: TaskPlan) -> TaskShape:
-        config = machine_config(self.plan, stage, task)
-        streams = {s.spec.stream: s for s in self.plan.streams.values()}
+    def _task(self, scope: TaskScope) -> TaskShape:
         return TaskShape(
-            name=task.name,
-            stage=next(s for s in self.stages if s.name == stage.name),
-            producer=task.producer,
-            inputs={ssp: tuple(producers) for ssp, producers in config.inputs.items()},
-            writers={ssp: streams[ssp.stream].writers for ssp in config.inputs},
-            outputs=config.outputs,
-            sources=tuple(ssp for ssp in task.inputs if ssp not in config.inputs),
+            name=scope.name,
+            stage=next(s for s in self.stages if s.name == scope.name.stage),
+            producer=scope.producer,
+            inputs={ssp: tuple(producers) for ssp, producers in scope.producers.items()},
+            writers=scope.writers,
+            outputs=scope.machine.outputs,
+            sources=tuple(ssp for ssp in scope.specs if ssp not in scope.producers),
         )
 
 
@@ -91,6 +86,7 @@ def app_shape(name: str) -> AppShape:
         stages=tuple(_stage(plan, stage) for stage in plan.stages),
         plan=plan,
         case=CASES[name],
+        scopes={task.name: TaskScope.of(plan, stage, task) for stage in plan.stages for task in stage.tasks},
     )
 
 

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP
+from headrace.runtime.event_time.idleness import Idleness
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.outputs.publisher import Publisher as TargetPublisher
+from headrace.runtime.run_loop import RunLoop
+from headrace.runtime.task import Task
 from simulator.app_cluster import AppCluster
 from simulator.app_oracle import AppOracle
-from simulator.app_task import AppTask
+from simulator.bare import BareTask
 from simulator.case import INTERVAL_MS
-from simulator.cluster import Cluster, Placing, RunSettings
+from simulator.cluster import Cluster, RunSettings
+from simulator.container import SimContainer
+from simulator.coordinator import Coordinator
 from simulator.declared import CASES
+from simulator.disks import SimState
 from simulator.faults import Faults
+from simulator.journal import WatchedMachine
 from simulator.oracle import Oracle
 from simulator.planned import AppShape, app_shape
 from simulator.readers import MakeReader, Publisher
 from simulator.shapes import SHAPES, Shape
-from simulator.task import SimTask
+from simulator.systems import RowTarget
 from simulator.world import SimFailure, World
 
 MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *CASES)
@@ -46,13 +55,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Parts:
-    """What a run is made of: the seam for mutants. Apps with real operators have hosts of their own."""
+    """What a run is made of: the seam for mutants."""
 
-    task: Placing = SimTask
-    app_task: Callable[..., AppTask] = AppTask
+    host: type[TaskHost] = TaskHost
+    loop: type[RunLoop] = RunLoop
+    machine: type[WatchedMachine] = WatchedMachine
+    state: type[SimState] = SimState
+    task: type[Task] = Task
+    bare: type[BareTask] = BareTask
+    publisher: type[TargetPublisher] = TargetPublisher
+    idleness: type[Idleness] = Idleness
+    container: type[SimContainer] = SimContainer
     cluster: type[Cluster] = Cluster
     app_cluster: type[AppCluster] = AppCluster
-    publisher: type[Publisher] = Publisher
+    coordinator: type[Coordinator] = Coordinator
+    target: type[RowTarget] = RowTarget
+    reader_at_edge: type[Publisher] = Publisher
     reader: MakeReader = lambda position, whole: ReadCommitted(position, whole=whole)
 
 
@@ -76,7 +94,7 @@ def simulate(
         run.world.steps,
         sum(len(ledger.commits) for ledger in oracle.ledgers.values()),
         oracle.rollbacks,
-        len(run.cluster.incarnations),
+        len(run.cluster.containers),
         run.world.now,
     )
 
@@ -93,12 +111,12 @@ class Run:
             self.shape: Shape = (app := app_shape(self.shape_name))
             self.settings = _draw_app_settings(world, app)
             self.oracle = judge = AppOracle(world, app, app.tasks())
-            self.cluster = parts.app_cluster(world, app, self.settings, judge, parts.app_task)
+            self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)
         else:
             self.shape = SHAPES[self.shape_name]
             self.settings = _draw_settings(world, self.shape)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
-            self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts.task)
+            self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)
         self.publishers: list[Publisher] = []
         self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
@@ -123,7 +141,7 @@ class Run:
     def _publish(self, ssp: SSP, start: int | None) -> None:
         log = self.cluster.logs[ssp]
         begin = log.end if start is None else start
-        publisher = self._parts.publisher(self.world, ssp, log, begin, self._parts.reader, self.oracle.message_of)
+        publisher = self._parts.reader_at_edge(self.world, ssp, log, begin, self._parts.reader, self.oracle.message_of)
         self.publishers.append(publisher)
         publisher.begin()
 
@@ -144,9 +162,7 @@ class Run:
 
     def _hanging(self) -> str:
         lines = [self.oracle.missing() or "nothing is missing"]
-        for task in self.cluster.tasks:
-            if not self.cluster.metadata.read(task.name).over:
-                lines.append(f"{task.name}: {self.cluster.current[task.name].status()}")
+        lines += [f"{container.name}: {container.status()}" for container in self.cluster.current.values()]
         return "; ".join(lines)
 
     def _judge(self) -> None:
@@ -187,6 +203,7 @@ def _draw_settings(world: World, shape: Shape) -> RunSettings:
         faults=chance.choice((0, 2, 5, 10, 15, 30)),
         faults_until=float(chance.choice((150, 250, 400, 400, 900))),
         trims=chance.random() < 0.7,
+        crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
     )
 
 
@@ -202,4 +219,5 @@ def _draw_app_settings(world: World, shape: AppShape) -> RunSettings:
         faults=chance.choice((1, 3, 6, 9, 12)),
         faults_until=float(chance.choice((60, 100, 180))),
         trims=chance.random() < 0.7,
+        crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
     )

@@ -10,9 +10,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from headrace.checkpoint.record import LocalCheckpoint, ReaderPosition
+from headrace.checkpoint.record import ReaderPosition
 from headrace.core.errors import TrimmedOffsetError
 from headrace.core.ids import Offset
 from simulator.world import World
@@ -23,20 +23,32 @@ STEP = 10
 TORN = 0.2
 """How often a writer that dies with records in flight leaves half a record."""
 
-Value = int | None
+
+class Reader(Protocol):
+    """Somebody who sleeps until there is something to read."""
+
+    def ring(self) -> None:
+        """Wake up."""
+        ...
 
 
 class SimLog:
     """One partition: records, oldest kept offset, and who wants to know of each append."""
 
-    def __init__(self, name: str) -> None:
+    ended = False
+
+    def __init__(self, name: str, *, wakes: bool = True) -> None:
         self.name = name
+        self.wakes = wakes
         self.oldest: Offset = 0
         self.held_until = 0.0
         self.watchers: list[Callable[[Offset, bytes], None]] = []
         self.end: Offset = 0
         """Behind the last record, or behind what a torn append left."""
+        self.readers: dict[Reader, None] = {}
+        """Who is woken by an append; a dict, as a set has no order to rely on."""
         self._offsets: list[Offset] = []
+        self._tears: set[Offset] = set()
         self._records: dict[Offset, bytes] = {}
 
     def append(self, payload: bytes) -> None:
@@ -47,6 +59,8 @@ class SimLog:
         self.end = offset + STEP
         for watch in self.watchers:
             watch(offset, payload)
+        for reader in self.readers:
+            reader.ring()
 
     def read(self, offset: Offset) -> bytes:
         """The record at an offset."""
@@ -56,11 +70,12 @@ class SimLog:
 
     def tear(self, size: int) -> None:
         """An append breaks off: what it left is no record, and is stepped over."""
+        self._tears.add(self.end)
         self.end += size
 
-    def whole(self, offset: Offset) -> bool:
-        """A record stands at an offset."""
-        return offset in self._records
+    def readable(self, offset: Offset) -> bool:
+        """A record begins at an offset, or what a torn append left, or nothing yet."""
+        return offset in self._records or offset in self._tears or offset == self.end
 
     def offsets(self, start: Offset, stop: Offset) -> list[Offset]:
         """Where records stand from ``start`` on, before ``stop``."""
@@ -154,27 +169,10 @@ class Folder:
     local: bytes | None = None
     owner: object | None = None
 
-    def apply(self, changes: dict[str, Value], local: LocalCheckpoint) -> None:
-        """One batch: the changes and what they bring the state to."""
-        for key, value in changes.items():
-            if value is None:
-                self.state.pop(key, None)
-            else:
-                self.state[key] = value
-        self.local = local.encode()
-
     def wipe(self) -> None:
         """Everything is gone."""
         self.state.clear()
         self.local = None
-
-
-@dataclass(frozen=True)
-class SimSnapshot:
-    """A copy of a folder that every host can reach."""
-
-    local: LocalCheckpoint
-    state: dict[Any, Any]
 
 
 class Target:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 Steps = Generator[float, None, None]
@@ -66,6 +67,9 @@ class Actor:
         self.name = name
         self.alive = True
         self.slowness = 1.0
+        self.asleep = False
+        """The delay of the last step is a sleep, which doesn't take longer in a slow process, and may end early."""
+        self._ticket = 0
         self._world = world
         self._steps = steps
         self._paused_until = 0.0
@@ -76,18 +80,38 @@ class Actor:
             return
         world = self._world
         if world.now < self._paused_until:
-            world.after(self._paused_until - world.now, self.step)
+            self._plan(self._paused_until - world.now)
             return
+        self.asleep = False
         try:
             delay = next(self._steps)
         except StopIteration:
             self.alive = False
             return
-        world.after(delay * self.slowness, self.step)
+        self._plan(delay if self.asleep else delay * self.slowness)
+
+    def _plan(self, delay: float) -> None:
+        self._ticket += 1
+        self._world.after(delay, partial(self._step, self._ticket))
+
+    def _step(self, ticket: int) -> None:
+        if ticket == self._ticket:  # else it was woken in between
+            self.step()
+
+    def wake(self) -> None:
+        """End a sleep that the last step began by setting ``asleep``."""
+        if self.asleep:
+            self.asleep = False
+            self._plan(0.0)
 
     def pause(self, ms: float) -> None:
         """Do nothing for a while: no step, no reaction."""
         self._paused_until = max(self._paused_until, self._world.now + ms)
+
+    @property
+    def paused(self) -> bool:
+        """It stands still."""
+        return self._world.now < self._paused_until
 
     def kill(self) -> None:
         """Stop between two steps."""

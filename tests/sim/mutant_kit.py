@@ -1,39 +1,53 @@
-"""How to break the protocol: a mutant is the right code with one class in its place."""
+"""How to break the protocol or its host: a mutant is the right code with one class or method in its place."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch as replaced
 
 from headrace.checkpoint.changelog import Changelog
 from headrace.checkpoint.frame_judge import FrameJudge
 from headrace.checkpoint.frame_stamper import FrameStamper
-from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.run_loop import RunLoop
 from headrace.runtime.task import Task
-from simulator.app_task import AppTask
+from simulator.journal import WatchedMachine
 from simulator.run import Parts
-from simulator.task import SimTask
+
+Patches = tuple[tuple[type, str, Any], ...]
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``says`` what is broken; ``shapes`` and ``first_seed``: where it shows soon."""
+    """``says`` what is broken; ``shapes`` and ``first_seed``: where it shows soon; ``patches``: methods replaced."""
 
     says: str
     parts: Parts
     shapes: tuple[str, ...] = ()
     first_seed: int = 1
+    patches: Patches = ()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, value in self.patches:
+                stack.enter_context(replaced.object(owner, name, value))
+            yield
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
-def task(**attributes) -> Parts:
-    return Parts(task=type("MutantTask", (SimTask,), attributes))
+def host(**attributes) -> Parts:
+    return Parts(host=type("MutantHost", (TaskHost,), attributes))
 
 
-def app(**attributes) -> Parts:
-    return Parts(app_task=type("MutantAppTask", (AppTask,), attributes))
+def loop(**attributes) -> Parts:
+    return Parts(loop=type("MutantLoop", (RunLoop,), attributes))
 
 
 def operators(kind, **attributes):
@@ -46,11 +60,11 @@ def operators(kind, **attributes):
                 if isinstance(operator, kind):
                     operator.__class__ = type("Mutant", (type(operator),), attributes)
 
-    return app(task_class=Changed)
+    return Parts(task=Changed)
 
 
 def node(**attributes) -> Parts:
-    return task(node_class=type("MutantNode", (ProtocolMachine,), attributes))
+    return Parts(machine=type("MutantMachine", (WatchedMachine,), attributes))
 
 
 def receiving(**attributes) -> Parts:
@@ -70,8 +84,8 @@ def reader(**attributes) -> Parts:
     return Parts(reader=lambda position, whole: mutant(position, whole=whole))
 
 
-def mutant(name: str, says: str, parts: Parts, *shapes: str, first_seed: int = 1) -> None:
-    MUTANTS[name] = Mutant(says, parts, shapes, first_seed)
+def mutant(name: str, says: str, parts: Parts, *shapes: str, first_seed: int = 1, patches: Patches = ()) -> None:
+    MUTANTS[name] = Mutant(says, parts, shapes, first_seed, patches)
 
 
 def no(*_: object, **__: object) -> bool:

@@ -5,6 +5,7 @@ import mutants_by_clock
 import mutants_by_lives
 import mutants_known
 import mutants_more
+import mutants_of_the_host
 import mutants_waiting
 from mutant_kit import MUTANTS
 
@@ -15,5 +16,6 @@ __all__ = [
     "mutants_by_lives",
     "mutants_known",
     "mutants_more",
+    "mutants_of_the_host",
     "mutants_waiting",
 ]

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from mutant_kit import app, mutant
+import msgspec
+from mutant_kit import host, mutant
+from mutants_more import without_times
 
+from headrace.core.ids import SSP
 from headrace.runtime.event_time.watermark import FOREVER
+from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.joins.interval import IntervalJoinOperator
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
 from headrace.stores.runs import Runs
-from simulator.app_cluster import AppCluster
-from simulator.app_task import AppTask
-from simulator.edges import RowTarget
-from simulator.local import SimState
+from simulator.disks import SimState
 from simulator.run import Parts
+from simulator.systems import RowTarget
 
 # -- stores and the changelog ----------------------------------------------------------------------------
 
@@ -23,13 +26,13 @@ from simulator.run import Parts
 def nothing_after_a_rollback(self, version):
     if self.machine.rollbacks and not getattr(self, "forgot", False) and any(self.state.changes(version)):
         self.forgot = True
-    AppTask.append_changes(self, version)
+    TaskHost._append_changes(self, version)
 
 
 mutant(
     "changes after a rollback",
     "a store that was rolled back doesn't say what changed next",
-    app(append_changes=nothing_after_a_rollback),
+    host(_append_changes=nothing_after_a_rollback),
     "app-counts",
     "app-panes",
     "app-inner",
@@ -38,7 +41,7 @@ mutant(
 
 
 def persist_first(self, version):
-    AppTask.append_changes(self, version)
+    TaskHost._append_changes(self, version)
     if self.machine.local is not None:
         self.state.persist(self.machine.local)
 
@@ -46,7 +49,7 @@ def persist_first(self, version):
 mutant(
     "persisted before the commit",
     "the local state is written before the commit record is there",
-    app(append_changes=persist_first),
+    host(_append_changes=persist_first),
     "app-counts",
     "app-mixed",
     first_seed=26,
@@ -62,7 +65,7 @@ class Twice(SimState):
 mutant(
     "applied twice",
     "a change read back is applied twice",
-    app(state_class=Twice),
+    Parts(state=Twice),
     "app-counts",
     "app-mixed",
     first_seed=21,
@@ -78,9 +81,7 @@ class Detached(SimState):
         return local
 
 
-mutant(
-    "not attached", "a restart takes the folder's commit without its contents", app(state_class=Detached), "app-counts"
-)
+mutant("not attached", "a restart takes the folder's commit without its contents", Parts(state=Detached), "app-counts")
 
 
 class Unremoved(SimState):
@@ -95,35 +96,35 @@ class Unremoved(SimState):
 mutant(
     "removals aren't logged",
     "the changelog doesn't hear of rows that were taken out",
-    app(state_class=Unremoved),
+    Parts(state=Unremoved),
     "app-counts",
     "app-panes",
 )
 
 
-class Surviving(AppTask):
+class Surviving(TaskHost):
     """Begins again with the operators as they are."""
 
-    def drop_uncommitted(self):
-        before = getattr(self, "task", None)
-        super().drop_uncommitted()
-        if before is not None and before is not self.task:
+    def _start_over(self):
+        before = self.task
+        super()._start_over()
+        if before is not self.task:
             self.task.chain = before.chain
 
 
-mutant("operators survive", "a rollback keeps what the operators hold", Parts(app_task=Surviving), "app-counts")
+mutant("operators survive", "a rollback keeps what the operators hold", Parts(host=Surviving), "app-counts")
 
 
 # -- bookkeeping -----------------------------------------------------------------------------------------
 
 
-class Forgetful(AppTask):
-    def times_in(self, record):
-        return None
-
-
 mutant(
-    "bookkeeping isn't restored", "watermarks and ends begin anew", Parts(app_task=Forgetful), "app-counts", "app-mixed"
+    "bookkeeping isn't restored",
+    "watermarks and ends begin anew",
+    Parts(),
+    "app-counts",
+    "app-mixed",
+    patches=((Attempt, "restore", without_times),),
 )
 
 
@@ -137,7 +138,7 @@ class Later(Task):
 mutant(
     "time restored too late",
     "a restart takes event time to be later than it is",
-    app(task_class=Later),
+    Parts(task=Later),
     "app-counts",
     "app-mixed",
     "app-inner",
@@ -155,29 +156,25 @@ class Unheld(Task):
 mutant(
     "joins don't hold watermarks",
     "the watermark overtakes results that a join makes late",
-    app(task_class=Unheld),
+    Parts(task=Unheld),
     "app-pairs",
     first_seed=61,
 )
 
 
-def as_polled(self):
-    entries = AppTask.source_entries(self)
-    at = {(str(ssp.stream), ssp.partition): min(offset, self._end(ssp)) for ssp, offset in self.polled.items()}
-    return tuple(
-        type(entry)(
-            stream=entry.stream,
-            partition=entry.partition,
-            offset=at[entry.stream, entry.partition],
-            whole=entry.whole,
-            covered=entry.covered,
+class AsPolled(TaskHost):
+    def _append_commit(self):
+        entries = self.receiver.source_entries
+        self.receiver.source_entries = lambda: tuple(
+            msgspec.structs.replace(entry, offset=self.inputs.position(SSP.of(entry.stream, entry.partition)))
+            for entry in entries()
         )
-        for entry in entries
-    )
+        yield from super()._append_commit()
+        self.receiver.source_entries = entries
 
 
 mutant(
-    "positions as polled", "what waits in the chooser counts as processed", app(source_entries=as_polled), "app-counts"
+    "positions as polled", "what waits in the chooser counts as processed", Parts(host=AsPolled), "diamond", "shuffle"
 )
 
 
@@ -207,7 +204,7 @@ class DropsEarly(Task):
 mutant(
     "join drops too early",
     "a join gives up messages that may have a partner yet",
-    app(task_class=DropsEarly),
+    Parts(task=DropsEarly),
     "app-inner",
     "app-left",
     "app-outer",
@@ -227,7 +224,7 @@ class Unmatched(Task):
 mutant(
     "matches are forgotten",
     "a restart forgets which messages have had a partner",
-    app(task_class=Unmatched),
+    Parts(task=Unmatched),
     "app-left",
     "app-outer",
 )
@@ -237,15 +234,15 @@ mutant(
 
 
 def committed_at_once(self, version):
-    AppTask.append_changes(self, version)
+    TaskHost._append_changes(self, version)
     self.publishing.committed()
-    self.publishing.advance(self.world.now)
+    self.publishing.advance(self._clock.monotonic_ms())
 
 
 mutant(
     "published before the commit",
     "an outbox is published when it is sealed",
-    app(append_changes=committed_at_once),
+    host(_append_changes=committed_at_once),
     "app-outbox",
 )
 
@@ -256,17 +253,12 @@ class Careless(RowTarget):
         super().publish(writer, version, rows)
 
 
-class CarelessCluster(AppCluster):
-    def draw_sources(self):
-        super().draw_sources()
-        self.targets = {stream: Careless(self.world, target.name) for stream, target in self.targets.items()}
-
-
 mutant(
     "targets don't compare versions",
     "an outbox entry is published twice",
-    Parts(app_cluster=CarelessCluster),
+    Parts(target=Careless),
     "app-outbox",
+    first_seed=214,
 )
 
 
@@ -284,12 +276,12 @@ class Leaky(Publisher):
 
 def seals(self, version):
     self.publishing._version = version
-    AppTask.append_changes(self, version)
+    TaskHost._append_changes(self, version)
 
 
 mutant(
     "outboxes aren't kept",
     "a restart forgets what is committed and not published",
-    app(publishing_class=Leaky, append_changes=seals),
+    Parts(publisher=Leaky, host=host(_append_changes=seals).host),
     "app-outbox",
 )

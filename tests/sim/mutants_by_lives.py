@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mutant_kit import app, mutant, operators
+from mutant_kit import mutant, operators
 
 from headrace.runtime.event_time.idleness import Idleness
 from headrace.runtime.event_time.watermark import NEVER
@@ -13,6 +13,7 @@ from headrace.runtime.operators.windows.aligned import AlignedWindow
 from headrace.runtime.operators.windows.assigned import AssignedWindow
 from headrace.runtime.operators.windows.count import CountedWindow
 from headrace.runtime.task import Task
+from simulator.run import Parts
 
 # -- count windows ---------------------------------------------------------------------------------------
 
@@ -79,7 +80,7 @@ mutant(
     "a window forgets which windows are over",
     operators(AlignedWindow, resume=resumed_unfired),
     "app-late",
-    first_seed=31,
+    first_seed=58,
 )
 
 
@@ -107,7 +108,7 @@ class Patient(Idleness):
         pass
 
 
-mutant("silence isn't noticed", "windows wait for silent sources", app(idleness_class=Patient), "app-silent")
+mutant("silence isn't noticed", "windows wait for silent sources", Parts(idleness=Patient), "app-silent")
 
 
 class Muted(Task):
@@ -123,6 +124,7 @@ class Muted(Task):
 mutant(
     "silence is forgotten",
     "a restart waits for those who had said they are silent",
-    app(task_class=Muted),
+    Parts(task=Muted),
     "app-silent",
+    first_seed=129,
 )

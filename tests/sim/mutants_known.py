@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
-from mutant_kit import changelog, mutant, no, node, nothing, receiving, slow, task
+from mutant_kit import changelog, mutant, no, node, nothing, receiving, slow
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import Changelog
@@ -13,9 +11,12 @@ from headrace.checkpoint.frame_judge import FrameJudge
 from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.frame import END_VERSION, Kind
-from simulator.cluster import Cluster
+from headrace.metadata.store import MemoryMetadata
+from headrace.systems.base import Edge
+from simulator.coordinator import Coordinator
+from simulator.journal import WatchedMachine
 from simulator.run import Parts
-from simulator.task import SimTask
+from simulator.systems import SimConsumer
 
 # -- F1 to F15 -------------------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ mutant(
     "closed := max(closed, next - 1) at a restore",
     receiving(take_restore=only_up),
     "merge",
-    first_seed=140,
+    first_seed=170,
 )
 mutant(
     "F6 restore closes C",
@@ -191,17 +192,17 @@ mutant(
     "a parent's entry names the last frame taken, buffered or not",
     receiving(covered=last_taken),
 )
-mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version))
+mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=34)
 
 
-class FollowsClock(ProtocolMachine):
+class FollowsClock(WatchedMachine):
     def tick(self, now_ms):
         super().tick(now_ms)
         if not self.ended():
             self._stamper.label = max(self._stamper.label, self._clock)
 
 
-mutant("F9 label follows the clock", "frames of one commit carry labels above it", task(node_class=FollowsClock))
+mutant("F9 label follows the clock", "frames of one commit carry labels above it", Parts(machine=FollowsClock))
 
 
 def only_next(self):
@@ -209,7 +210,9 @@ def only_next(self):
     return lowest is not None and lowest <= self._judge.threshold
 
 
-mutant("F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next))
+mutant(
+    "F10 commit, then feed", "when M jumps, buffers are fed after the commit", node(buffer_due=only_next), first_seed=56
+)
 
 
 class HeardOnly(FrameJudge):
@@ -230,7 +233,7 @@ def sources_only(self):
     return not self.config.inputs and ProtocolMachine.clock_passed(self)
 
 
-class Silent(ProtocolMachine):
+class Silent(WatchedMachine):
     idleness: object = None
 
     def clock_passed(self):
@@ -250,46 +253,49 @@ mutant(
 mutant(
     "F12 idle tasks are silent",
     "a source task that wrote nothing doesn't commit",
-    task(node_class=Silent),
+    Parts(machine=Silent),
     "join",
     "shuffle",
     "wide",
 )
 
 
-class InMemory(Cluster):
+class InMemory(Coordinator):
     """Generations from the coordinator's memory, which a crash takes."""
 
-    def issue(self, task, known):
-        memory = self.__dict__.setdefault("memory", {})
-        memory[self.coordinator_term, task] = generation = memory.get((self.coordinator_term, task), 0) + 1
-        self.metadata.swap(task, known, replace(known, generation=generation))
-        return generation
+    def begin(self):
+        self._metadata = MemoryMetadata()
+        super().begin()
 
 
-class ToAnyone(Cluster):
+class ToAnyone(Coordinator):
     """Generations for whoever asks, zombies too."""
 
-    def generation(self, incarnation):
-        while True:
-            yield 0.5
-            known = self.metadata.read(incarnation.shape.name)
-            issued = self.issue(incarnation.shape.name, known)
-            if issued is not None:
-                return issued
+    def issue(self, container, task):
+        return self.generations.issue([task])[task]
 
 
-mutant("F13 from memory", "a restarted coordinator issues generations again", Parts(cluster=InMemory))
-mutant("F13 to anyone", "a zombie gets a new generation, and fences its replacement", Parts(cluster=ToAnyone))
+mutant("F13 from memory", "a restarted coordinator issues generations again", Parts(coordinator=InMemory))
+mutant("F13 to anyone", "a zombie gets a new generation, and fences its replacement", Parts(coordinator=ToAnyone))
 mutant("F14 no scan", "a task processes what restores ahead of it void", receiving(learn=nothing))
 
 
-class ToOldest(SimTask):
-    def _receive(self, ssp):
-        log = self.cluster.logs[ssp]
-        self.positions[ssp] = max(self.positions[ssp], log.oldest)
-        if self.positions[ssp] < log.end:
-            super()._receive(ssp)
+REGISTER, READ = SimConsumer.register, SimConsumer._read
 
 
-mutant("F15 reset to oldest", "a trimmed offset is answered by jumping to the oldest", Parts(task=ToOldest))
+class ToOldest:
+    def register(self, ssp, position):
+        oldest = self._logs[ssp].oldest
+        REGISTER(self, ssp, position if isinstance(position, Edge) else max(position, oldest))
+
+    def _read(self, ssp, max_bytes):
+        self._positions[ssp] = max(self._positions[ssp], self._logs[ssp].oldest)
+        return READ(self, ssp, max_bytes)
+
+
+mutant(
+    "F15 reset to oldest",
+    "a trimmed offset is answered by jumping to the oldest",
+    Parts(),
+    patches=((SimConsumer, "register", ToOldest.register), (SimConsumer, "_read", ToOldest._read)),
+)

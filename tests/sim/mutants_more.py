@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
-from mutant_kit import mutant, no, node, nothing, reader, receiving, sending, slow, task, yes
+from mutant_kit import host, mutant, no, node, reader, receiving, sending, slow, yes
 from mutants_known import InMemory
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import Changelog
 from headrace.checkpoint.frame_judge import FrameJudge
 from headrace.checkpoint.frame_stamper import FrameStamper
-from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import LocalCheckpoint, encode_record
-from headrace.core.frame import Kind
+from headrace.core.frame import Kind, encode_control
+from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.host.pauses import Pause
+from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.inputs.version_buffer import VersionBuffer
+from simulator.journal import WatchedMachine
 from simulator.readers import Publisher
 from simulator.run import Parts
 from simulator.storage import STEP, Target
-from simulator.task import SimTask
 
 # -- others ------------------------------------------------------------------------------------------------
 
@@ -43,43 +44,73 @@ class ReadPosition(FrameJudge):
 mutant("resumes at the read position", "buffered frames are not read again", node(judge_class=ReadPosition))
 
 
-def checkpoint_first() -> Parts:
-    class Hasty(SimTask):
-        def perform(self, step):
-            if isinstance(step, do.AppendCommit):
-                self._early_frames = self.machine._stamper.checkpoints(step.version, step.next_version)
-                yield from self.send_control(self._early_frames)
-            if isinstance(step, do.SendControl) and getattr(self, "_early_frames", None):
-                self._early_frames = None
+def send(self, frames):
+    for frame in frames:
+        producer = self._connections.record_producer(self._systems[frame.stream])
+        producer.send(frame.stream.name, frame.partition, encode_control(frame.header, frame.message))
+        yield Pause.PROGRESS
+
+
+class Hasty(TaskHost):
+    early_frames = ()
+
+    def _perform(self, instruction):
+        if isinstance(instruction, do.AppendCommit):
+            self.early_frames = self.machine._stamper.checkpoints(instruction.version, instruction.next_version)
+            yield from send(self, self.early_frames)
+        if isinstance(instruction, do.SendControl) and self.early_frames:
+            self.early_frames = ()
+            self.machine.performed()
+            return
+        yield from super()._perform(instruction)
+
+
+mutant("checkpoint before commit", "downstream hears of a commit before it is one", Parts(host=Hasty))
+
+RESTORE = Attempt.restore
+
+
+def without_times(self, record, times, inputs):
+    return RESTORE(self, record, None, inputs)
+
+
+mutant(
+    "no bookkeeping",
+    "watermarks and ends are not restored",
+    Parts(),
+    patches=((Attempt, "restore", without_times),),
+)
+
+
+def without(kind):
+    """A host that skips an instruction."""
+
+    class Skipping(TaskHost):
+        def _perform(self, instruction):
+            if isinstance(instruction, kind):
                 self.machine.performed()
                 return
-            yield from super().perform(step)
+            yield from super()._perform(instruction)
 
-    return Parts(task=Hasty)
-
-
-mutant("checkpoint before commit", "downstream hears of a commit before it is one", checkpoint_first())
-mutant("no bookkeeping", "watermarks and ends are not restored", task(load_bookkeeping=nothing))
+    return Parts(host=Skipping)
 
 
-def no_wait(self):
-    return True
-    yield
+mutant("outputs not flushed", "a commit doesn't wait for its outputs", without(do.FlushOutputs))
 
 
-mutant("outputs not flushed", "a commit doesn't wait for its outputs", task(flush_outputs=no_wait))
-
-
-class LocalFirst(SimTask):
-    def append_commit(self):
-        header, record = self.machine.seal(sources=self.source_entries(), bookkeeping=self.bookkeeping())
-        self.append(header, encode_record(record))
-        end = yield from self._acknowledged()
-        self.write_local(LocalCheckpoint(end - STEP, record.generation, record.version))
+class LocalFirst(TaskHost):
+    def _append_commit(self):
+        header, record = self.machine.seal(
+            sources=self.receiver.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
+        )
+        self._changelog.append(header, encode_record(record))
+        yield Pause.ACKNOWLEDGED
+        end = self._changelog.flush()
+        self.state.persist(LocalCheckpoint(end - STEP, record.generation, record.version))
         self.machine.performed(end)
 
 
-mutant("local state before the check", "RocksDB is written before the commit is known to count", Parts(task=LocalFirst))
+mutant("local state before the check", "RocksDB is written before the commit is known to count", Parts(host=LocalFirst))
 
 
 def keeps_buffered(self, parent, header, control, offset):
@@ -101,39 +132,37 @@ mutant(
 )
 
 
-class KeepsOverlay(SimTask):
-    def drop_uncommitted(self):
-        overlay, changes = getattr(self, "overlay", {}), getattr(self, "changes", [])
-        super().drop_uncommitted()
-        self.overlay, self.changes = overlay, changes
+class KeepsOverlay(TaskHost):
+    def _start_over(self):
+        store = self.task.store
+        super()._start_over()
+        self.task.store = store
 
 
-mutant("overlay survives", "a rollback keeps uncommitted state", Parts(task=KeepsOverlay))
+mutant("overlay survives", "a rollback keeps uncommitted state", Parts(host=KeepsOverlay))
 
 
-class KeepsSources(SimTask):
-    def resume(self, record, inputs):
-        before = self.source_positions
-        super().resume(record, inputs)
-        self.source_positions.update({ssp: at for ssp, at in before.items() if at})
+class KeepsSources(TaskHost):
+    def _start_over(self):
+        before = {ssp: at for ssp, at in self.positions.items() if ssp not in self.scope.producers}
+        super()._start_over()
+        restore = self.attempt.restore
+        self.attempt.restore = lambda *restored: restore(*restored) | before
 
 
 mutant(
-    "sources don't go back", "a rollback keeps source positions", Parts(task=KeepsSources), "mixed", "shuffle", "direct"
+    "sources don't go back", "a rollback keeps source positions", Parts(host=KeepsSources), "mixed", "shuffle", "direct"
 )
 
 
-class ReportsReading(SimTask):
-    def perform(self, step):
-        if isinstance(step, do.Report):
-            step = replace(step, inputs=tuple(self.positions.items()))
-        yield from super().perform(step)
+def reports_reading(self, needed):
+    TaskHost._committed(self, {ssp: self.positions[ssp] for ssp in needed})
 
 
-mutant("reports the read position", "what isn't covered is trimmed", Parts(task=ReportsReading))
+mutant("reports the read position", "what isn't covered is trimmed", host(_committed=reports_reading))
 
 
-class CountsControls(ProtocolMachine):
+class CountsControls(WatchedMachine):
     def seal(self, **own):
         header, record = super().seal(**own)
         ahead = tuple(msgspec.structs.replace(o, seq=o.seq + 1) for o in record.outputs)
@@ -144,7 +173,7 @@ class CountsControls(ProtocolMachine):
 mutant(
     "seq after the checkpoint",
     "the record's output seqs include the checkpoint frames",
-    task(node_class=CountsControls),
+    Parts(machine=CountsControls),
 )
 
 
@@ -224,7 +253,7 @@ mutant(
     "a reader in mid-stream releases late copies at a restore",
     Parts(reader=lambda p, w: TrustsCopies(p, whole=w)),
     "fanout",
-    first_seed=195,
+    first_seed=435,
 )
 mutant(
     "late copies are kept",
@@ -241,7 +270,7 @@ class Reseated(FrameStamper):
 mutant("seqs go on", "a new generation goes on behind its void frames", node(stamper_class=Reseated))
 
 
-class Trusting(ProtocolMachine):
+class Trusting(WatchedMachine):
     def fenced(self):
         return False
 
@@ -249,7 +278,7 @@ class Trusting(ProtocolMachine):
         self._read_from = self._read_to
 
 
-mutant("no fence, no check", "a commit is taken for granted", task(node_class=Trusting))
+mutant("no fence, no check", "a commit is taken for granted", Parts(machine=Trusting))
 
 
 class Unsigned(Changelog):
@@ -260,7 +289,7 @@ class Unsigned(Changelog):
 mutant(
     "F13 no writer in the abort",
     "two incarnations of one generation don't find out",
-    Parts(task=node(changelog_class=Unsigned).task, cluster=InMemory),
+    Parts(machine=node(changelog_class=Unsigned).machine, coordinator=InMemory),
 )
 
 
@@ -274,28 +303,32 @@ class UserOnly(FrameJudge):
         return verdict
 
 
-mutant("only user frames are done", "void watermarks and ends don't roll back", node(judge_class=UserOnly), "deep")
+mutant(
+    "only user frames are done",
+    "void watermarks and ends don't roll back",
+    node(judge_class=UserOnly),
+    "deep",
+    first_seed=108,
+)
 
 
-class TrimsFirst(SimTask):
-    def _snapshot(self):
-        if self.folder is not None and self.folder.local is not None:
-            self.changelog.trim(LocalCheckpoint.decode(self.folder.local).offset)
-            yield 1.0
-        yield from super()._snapshot()
+class TrimsFirst(TaskHost):
+    def _write_local(self, local):
+        self._changelog.trim(local.offset)
+        yield from super()._write_local(local)
 
 
-mutant("trims before the snapshot", "the changelog is trimmed before the snapshot is there", Parts(task=TrimsFirst))
+mutant("trims before the snapshot", "the changelog is trimmed before the snapshot is there", Parts(host=TrimsFirst))
 
 
-class KeepsEarly(SimTask):
-    def drop_uncommitted(self):
-        early = getattr(self, "early", None)
-        super().drop_uncommitted()
-        self.early = early or self.early
+class KeepsEarly(TaskHost):
+    def _start_over(self):
+        early, self.receiver.buffer = self.receiver.buffer, VersionBuffer()
+        super()._start_over()
+        self.receiver.buffer = early
 
 
-mutant("message buffers survive", "a rollback keeps early arrivals, which are read again", Parts(task=KeepsEarly))
+mutant("message buffers survive", "a rollback keeps early arrivals, which are read again", Parts(host=KeepsEarly))
 
 
 class Unfenced(Target):
@@ -309,4 +342,4 @@ class LooseRun(Publisher):
         self.target = Unfenced()
 
 
-mutant("sinks don't compare positions", "two sinks publish the same rows", Parts(publisher=LooseRun))
+mutant("sinks don't compare positions", "two sinks publish the same rows", Parts(reader_at_edge=LooseRun))

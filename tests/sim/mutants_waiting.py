@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
-from mutant_kit import app, mutant
+from mutant_kit import mutant
 
-from headrace.checkpoint.instructions import Finish, FlushOutputs
+from headrace.checkpoint import instructions as do
 from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.operators.user_code.waiting import WaitingOperator
 from headrace.runtime.outputs.function_publisher import FunctionPublisher
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task
-from simulator.app_task import AppTask
 from simulator.run import Parts
 
 APPS = "app-async", "app-ordered", "app-remote"
 
 
-class Impatient(Attempt):
+PREPARED = Attempt._prepared
+
+
+def impatient(self, instruction, now_ms):
     """Commits while rows are held."""
-
-    def _prepared(self, instruction, now_ms):
-        return super()._prepared(instruction, now_ms) or isinstance(instruction, FlushOutputs)
+    return PREPARED(self, instruction, now_ms) or isinstance(instruction, do.FlushOutputs)
 
 
-mutant("commits don't wait", "a commit is made while a step waits for answers", app(attempt_class=Impatient), *APPS)
+mutant(
+    "commits don't wait",
+    "a commit is made while a step waits for answers",
+    Parts(),
+    *APPS,
+    patches=((Attempt, "_prepared", impatient),),
+)
 
 
-class Hurried(Attempt):
+def hurried(self, instruction, now_ms):
     """Ends while rows are held."""
-
-    def _prepared(self, instruction, now_ms):
-        ready = super()._prepared(instruction, now_ms)
-        if isinstance(instruction, Finish):
-            self.task.finished = True
-        return ready or isinstance(instruction, Finish)
+    ready = PREPARED(self, instruction, now_ms)
+    if isinstance(instruction, do.Finish):
+        self.task.finished = True
+    return ready or isinstance(instruction, do.Finish)
 
 
-mutant("the end doesn't wait", "end-of-stream is sent while a step waits", app(attempt_class=Hurried), *APPS)
+mutant(
+    "the end doesn't wait",
+    "end-of-stream is sent while a step waits",
+    Parts(),
+    *APPS,
+    patches=((Attempt, "_prepared", hurried),),
+)
 
 
 def waiting(task):
@@ -55,25 +66,26 @@ class Overtaken(Task):
 mutant(
     "watermarks overtake rows that are held",
     "a watermark doesn't stand in line behind the rows that came first",
-    app(task_class=Overtaken),
+    Parts(task=Overtaken),
     *APPS,
 )
 
 
-class Hanging(AppTask):
+class Hanging(TaskHost):
     """Begins again with what its steps wait for."""
 
-    def drop_uncommitted(self):
-        before = getattr(self, "task", None)
-        if before is not None:
-            self.attempt.close = lambda: None
-        super().drop_uncommitted()
-        if before is not None and before is not self.task:
+    def _start_over(self):
+        before = self.task
+        self.attempt.close = lambda: None
+        super()._start_over()
+        if before is not self.task:
             for old, new in zip(waiting(before), waiting(self.task), strict=True):
                 new._queue, new._lane, new._asked = old._queue, old._lane, old._asked
+        else:
+            del self.attempt.close
 
 
-mutant("held rows survive", "a rollback keeps what steps wait for", Parts(app_task=Hanging), *APPS)
+mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS)
 
 
 class Unasked(FunctionPublisher):
@@ -94,6 +106,6 @@ class Trusting(Publisher):
 mutant(
     "writes aren't waited for",
     "an outbox lets go what a call is about to write",
-    app(publishing_class=Trusting),
+    Parts(publisher=Trusting),
     "app-written",
 )

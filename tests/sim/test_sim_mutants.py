@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mutants import MUTANTS
+from mutants import MUTANTS, mutants_of_the_host
 
 from simulator.declared import CASES
 from simulator.run import simulate
@@ -18,7 +18,9 @@ def test_a_mutant_is_caught(name):
     mutant = MUTANTS[name]
     shapes = mutant.shapes or tuple(SHAPES)
     for seed in range(mutant.first_seed, mutant.first_seed + SEEDS):
-        if simulate(seed, shapes, mutant.parts).failure:
+        with mutant.applied():
+            outcome = simulate(seed, shapes, mutant.parts)
+        if outcome.failure:
             break
     else:
         pytest.fail(f"{name} ({mutant.says}) survived {SEEDS} seeds")
@@ -30,6 +32,12 @@ def test_there_is_a_mutant_for_each_counterexample():
     numbers = {int(name.split()[0][1:]) for name in MUTANTS if name[0] == "F" and name[1].isdigit()}
     assert numbers == set(range(1, 16))
     assert len(MUTANTS) >= 15 + 10
+
+
+def test_there_are_mutants_of_the_host():
+    known = vars(mutants_of_the_host)
+    hosts = [mutant for mutant in MUTANTS.values() if mutant.parts.host in known.values() or mutant.patches]
+    assert len(hosts) >= 10
 
 
 def test_there_are_mutants_of_operators_and_stores():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.core.ids import SSP
-from headrace.plan.delivery import deliveries
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
     InputStatus,
@@ -64,15 +63,14 @@ def _counters(host: TaskHost) -> dict[str, int]:
 def overdue(host: TaskHost, now_ms: float) -> int:
     """Return how long ago the last commit (or the start) was if that is too long ago, else 0."""
     since = now_ms - (host.started_ms if host.committed_ms is None else host.committed_ms)
-    late = since > LATE_INTERVALS * host.plan.graph.settings.checkpoint_interval_ms + LATE_MS
+    late = since > LATE_INTERVALS * host.scope.settings.checkpoint_interval_ms + LATE_MS
     return int(since) if late and not host.finished else 0
 
 
 def _waits_for(host: TaskHost) -> dict[str, list[str]]:
-    names = {task.producer: str(task.name) for stage in host.plan.stages for task in stage.tasks}
     found: dict[str, list[str]] = {}
     for ssp, producer in host.machine.waiting_for():
-        found.setdefault(str(ssp), []).append(names[producer])
+        found.setdefault(str(ssp), []).append(str(host.scope.producers[ssp][producer]))
     return found
 
 
@@ -101,7 +99,7 @@ def _input(host: TaskHost, ssp: SSP) -> InputStatus:
 def _outputs(host: TaskHost) -> dict[str, OutputStatus]:
     states = dict(host.publishing.states())
     found = {}
-    for id_, delivery in deliveries(host.plan.graph, host.stage).items():
+    for id_, delivery in host.scope.deliveries.items():
         state = states.get(id_)
         found[id_] = (
             OutputStatus(delivery=delivery)

@@ -1,11 +1,8 @@
 """A container: some tasks, one process, one run loop on one thread.
 
-A turn is: poll what has arrived, let each task process a bounded amount, flush what they sent, do what is
-due. When there is nothing to do it sleeps in ``select`` on the descriptors of its consumers (and on a wake-up of
-its own, for orders from other threads) until the next thing is due: an idle container uses no CPU, and data
-wakes it at once. What may block: restoring at the start, and waiting for acknowledgements.
-
-Order within a partition is kept by the tasks; between tasks there is none.
+After each turn of its ``RunLoop`` that leaves nothing to do, it sleeps in ``select`` on the descriptors of its
+consumers (and on a wake-up of its own, for orders from other threads) until the next thing is due: an idle container
+uses no CPU, and data wakes it at once. What may block: restoring at the start, and waiting for acknowledgements.
 """
 
 from __future__ import annotations
@@ -20,19 +17,18 @@ from functools import partial
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
-from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.outputs.backpressure import Backpressure
+from headrace.runtime.host.attempt import Factories
+from headrace.runtime.host.pauses import Pause, run
+from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.host.task_scope import TaskScope
+from headrace.runtime.run_loop import RunLoop, backpressures
+from headrace.runtime.task import task_factory
 
-STEPS_PER_TURN = 8
-POLL_WITHOUT_FD_MS = 5.0
 OBSERVE_MS = 250.0
-DRAIN_MS_MAX = 1000.0
 DRAIN_PAUSE_MS = 2.0
 
-_log = logger(__name__)
 
 Observe = Callable[[Sequence[TaskHost]], None]
 
@@ -81,24 +77,22 @@ class Container:
         self._stopping = False
         self._observe: Observe | None = None
         self._observed = 0.0
-        now = clock.monotonic_ms()
+        mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
+        scopes = {task.name: TaskScope.of(plan, stage, task) for stage, task in mine}
+        pressures = backpressures(scopes.values(), self.connections, clock.monotonic_ms())
         self.hosts: list[TaskHost] = []
-        for stage in plan.stages:
-            pressure = Backpressure(plan, stage, self.connections, now)
-            self.hosts += [
-                TaskHost(
-                    plan,
-                    stage,
-                    task,
-                    partial(next_generation, task.name),
-                    self.connections,
-                    pressure,
-                    clock,
-                    self._pulse,
-                )
-                for task in stage.tasks
-                if task.name in tasks
-            ]
+        for stage, task in mine:
+            scope = scopes[task.name]
+            ports = Ports.live(
+                scope,
+                Factories(task_factory(plan, stage, scope)),
+                partial(next_generation, task.name),
+                self.connections,
+                clock,
+                self._pulse,
+            )
+            self.hosts.append(TaskHost(scope, ports, pressures[stage.name]))
+        self._loop = RunLoop(self.hosts, self.connections, clock)
 
     def drain(self) -> None:
         """Finish what is at hand, take a checkpoint and return. Safe from any thread."""
@@ -133,7 +127,7 @@ class Container:
                 host.start()
                 for number in host.inputs.filenos():
                     selector.register(number, selectors.EVENT_READ)
-            self._loop(selector)
+            self._turn_until_told(selector)
         except BaseException as error:
             try:
                 self._close_hosts()
@@ -143,7 +137,7 @@ class Container:
                     error.message += f"\n  {told}"
                 else:
                     error.add_note(told)
-            raise  # what went wrong first is what has to be mended first
+            raise  # what went wrong first has to be fixed first
         else:
             self._close_hosts()
         finally:
@@ -161,27 +155,10 @@ class Container:
         self.wakeup.close()
 
     def turn(self) -> float:
-        """One turn of the loop; returns how long (ms) it may sleep after it."""
-        worked = False
-        for host in self.hosts:
-            host.poll()
-        for host in self.hosts:
-            now = self._clock.monotonic_ms()
-            for _ in range(STEPS_PER_TURN):
-                if not host.step(now):
-                    break
-                worked = True
-        self.connections.flush_records()
-        now = self._clock.monotonic_ms()
-        due = min((host.on_time(now) for host in self.hosts), default=1000.0)
-        self.connections.flush_records()
-        if worked or any(host.busy for host in self.hosts):
-            return 0.0
-        if any(not host.inputs.filenos() and not host.finished for host in self.hosts):
-            return min(due, POLL_WITHOUT_FD_MS)
-        return due
+        """One turn of the loop; returns for how long (ms) it may sleep after it."""
+        return run(self._loop.turning())
 
-    def _loop(self, selector: selectors.BaseSelector) -> None:
+    def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
             sleep = self.turn()
             self._pulse()
@@ -204,26 +181,8 @@ class Container:
             self._observe(self.hosts)
 
     def _drain(self) -> None:
-        """Commit once more, and give tasks that follow others a moment to commit that version and publish it too.
-
-        What is uncommitted when the moment is over is not lost: the next start reads it again, or publishes it.
-        """
-        targets = [(host, host.machine.label) for host in self.hosts if not host.finished]
-        for host, _ in targets:
-            host.commit_now()
-        deadline = self._clock.monotonic_ms() + DRAIN_MS_MAX
-        while self._clock.monotonic_ms() < deadline and not self._stopping:
-            for host, _ in targets:
-                host.publish(self._clock.monotonic_ms())
-            if all(host.finished or host.has_committed(label) for host, label in targets):
-                return
-            stepped = False
-            for host in self.hosts:
-                host.poll()
-                stepped |= host.step(self._clock.monotonic_ms())
-            self.connections.flush_records()
-            if not stepped:
+        for pause in self._loop.draining():
+            if self._stopping:
+                break
+            if pause is Pause.REST:
                 self.wakeup.wait(DRAIN_PAUSE_MS)
-        for host, label in targets:
-            if not host.finished and not host.has_committed(label):
-                _log.info("drained before its last version was committed and published", task=str(host.name))

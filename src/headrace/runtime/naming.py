@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.api.settings import Settings
 from headrace.core.ids import SSP, StreamId, TaskName
-from headrace.plan.model import Plan
 from headrace.systems.registry import SystemSpec
 
 
@@ -15,10 +15,10 @@ def changelog_name(app: str, stage: str) -> str:
     return f"{app}-{stage}-changelog"
 
 
-def changelog_ssp(plan: Plan, task: TaskName) -> tuple[SSP, SystemSpec]:
+def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, SystemSpec]:
     """The changelog partition of a task, and the system it is in."""
-    system = plan.graph.settings.internal_system()
-    stream = StreamId(system.name, changelog_name(plan.graph.app, task.stage))
+    system = settings.internal_system()
+    stream = StreamId(system.name, changelog_name(app, task.stage))
     return SSP(stream, task.number), system
 
 
@@ -30,10 +30,9 @@ class StateFolders:
     snapshots: Path
 
 
-def state_folders(plan: Plan, task: TaskName) -> StateFolders | None:
+def state_folders(settings: Settings, app: str, task: TaskName) -> StateFolders | None:
     """The folders of a task; None for an app that keeps no state on disk."""
-    settings = plan.graph.settings
     if not settings.state_on_disk:
         return None
     home, name = Path(settings.home), f"{task.stage}-{task.number}"
-    return StateFolders(home / "state" / plan.graph.app / name, home / "snapshots" / plan.graph.app / name)
+    return StateFolders(home / "state" / app / name, home / "snapshots" / app / name)

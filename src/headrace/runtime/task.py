@@ -7,7 +7,7 @@ batch job can all host it. What it writes leaves through its port before a call 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import polars as pl
 
@@ -16,38 +16,31 @@ from headrace.core.errors import DataError, ProtocolError
 from headrace.core.frame import ControlMessage, EndOfStream, Watermark
 from headrace.core.ids import SSP
 from headrace.plan.chain_plan import chain_plan
-from headrace.plan.model import Plan, StagePlan, TaskPlan
+from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
+from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
 from headrace.runtime.operators.provenance import Arrival
+from headrace.stores.base import StateStore
 
 
 class Task:
     """The processing of one task."""
 
-    def __init__(
-        self, plan: Plan, stage: StagePlan, task: TaskPlan, port: Port, metrics: TaskMetrics, calls: Calls | None = None
-    ) -> None:
-        """``calls`` makes the calls of steps that wait for others; without it, those steps wake nobody up."""
-        self.plan = plan
-        self.stage = stage
-        self.task = task
+    def __init__(self, scope: TaskScope, chain: Chain, metrics: TaskMetrics) -> None:
+        self.scope = scope
+        self.chain = chain
         self.metrics = metrics
-        self.chain = Chain(chain_plan(plan, stage), port, metrics, calls or Calls(lambda: None))
-        sources = _partitions(plan, task, _streams_read(plan, stage))
-        self.side_inputs = _partitions(plan, task, stage.side_inputs)
-        """They keep tables: event time and the end of the app don't depend on them."""
-        self.specs = sources | self.side_inputs
+        self.specs = scope.specs
+        self.side_inputs = scope.side_inputs
+        sources = scope.inputs
         self.timeouts = {ssp: spec.idle_timeout_ms for ssp, spec in sources.items() if spec.idle_timeout_ms is not None}
-        """How long (ms) a partition may be silent before it is idle, of those that can be."""
-        self.times = InputTimes(
-            PartitionTime(ssp, plan.streams[spec.id].writers if spec.role is Role.INTERMEDIATE else ())
-            for ssp, spec in sources.items()
-        )
+        """How long (ms) a partition may send nothing before it is idle, for those that can be."""
+        self.times = InputTimes(PartitionTime(ssp, scope.writers.get(ssp, ())) for ssp in sources)
         self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
         self.finished = False
 
@@ -127,7 +120,15 @@ class Task:
 
     def begin(self) -> None:
         """Be ready; stores and bookkeeping are as the last commit left them."""
-        self.chain.begin(self.task.name)
+        self.chain.begin(self.scope.name)
+
+    def stores(self) -> dict[str, StateStore]:
+        """The state of all operators and tables, by durable id."""
+        return self.chain.stores()
+
+    def close(self) -> None:
+        """Release what the operators hold."""
+        self.chain.close()
 
     def load(self, times: TimesCheckpoint) -> None:
         """Take up where ``save`` left off; the stores have been filled already."""
@@ -150,13 +151,11 @@ class _SourceClock:
         return NEVER if highest is None else int(highest) - self._lateness
 
 
-def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
-    """The streams that the stage's operators read."""
-    read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
-    return dict.fromkeys(stream for stream in read if stream is not None)
+TaskFactory = Callable[[Port, TaskMetrics, Calls], Task]
+"""Makes the task of one attempt. Results leave through the port; steps that wait make their calls through the calls."""
 
 
-def _partitions(plan: Plan, task: TaskPlan, streams: Iterable[str]) -> dict[SSP, StreamSpec]:
-    """This task's partitions of these streams."""
-    mine = set(task.inputs)
-    return {ssp: plan.streams[id_].spec for id_ in streams for ssp in plan.streams[id_].ssps() if ssp in mine}
+def task_factory(plan: Plan, stage: StagePlan, scope: TaskScope) -> TaskFactory:
+    """A factory for a task with the operators of a stage."""
+    operators = chain_plan(plan, stage)
+    return lambda port, metrics, calls: Task(scope, Chain(operators, port, metrics, calls), metrics)

@@ -91,7 +91,7 @@ def test_a_drain_gives_calls_a_moment_and_commits_their_results(tmp_path: Path) 
 def test_a_drain_does_not_wait_for_calls_for_ever_and_the_next_run_makes_them_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="headrace.runtime.container")
+    caplog.set_level("INFO", logger="headrace.runtime.run_loop")
     hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
     written(tmp_path, 1)
     gate = Gate()
@@ -101,7 +101,7 @@ def test_a_drain_does_not_wait_for_calls_for_ever_and_the_next_run_makes_them_ag
         thread.join(TIME_MAX_S)
         assert not thread.is_alive()
     gate.until(lambda: gate.cancelled == 1)
-    (record,) = (record for record in caplog.records if record.name == "headrace.runtime.container")
+    (record,) = (record for record in caplog.records if record.name == "headrace.runtime.run_loop")
     assert record.getMessage() == "drained before its last version was committed and published"
     written(tmp_path, 2, seal=True)
     with running(tmp_path, gate) as (_, thread):

@@ -22,6 +22,7 @@ from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import Offset, TaskName
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
+from headrace.runtime.host.pauses import Steps
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.state import task_state
 from headrace.systems.base import Producer
@@ -88,9 +89,9 @@ class Scene:
             if connections in self.producers:
                 self.producers[connections].flush()
 
-        def mortal(host: TaskHost, instruction: Instruction) -> None:
-            for act in (lambda: None, lambda: perform(host, instruction)):
-                act()
+        def mortal(host: TaskHost, instruction: Instruction) -> Steps[None]:
+            for act in (lambda: (), lambda: perform(host, instruction)):
+                yield from act()
                 self.fuse -= 1
                 if self.fuse == 0:
                     raise Death

@@ -15,6 +15,7 @@ from polars.testing import assert_frame_equal
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
+from headrace.runtime.host.pauses import run
 from headrace.runtime.inputs import consumers, version_buffer
 from headrace.systems.log.system import LogSystem
 
@@ -50,9 +51,10 @@ def fenced(zombie: Container) -> int:
         try:
             for _ in range(200):
                 host.poll()
+                run(host.performing())
                 host.step(host._clock.monotonic_ms())
                 zombie.connections.flush_records()
-                host.on_time(host._clock.monotonic_ms())
+                run(host.on_time(host._clock.monotonic_ms()))
                 zombie.connections.flush_records()
                 host._clock.advance(10)  # type: ignore[attr-defined]  # the test's own
         except FencedError as error:

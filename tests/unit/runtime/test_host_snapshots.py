@@ -13,6 +13,7 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
+from headrace.runtime.host.pauses import Steps
 from headrace.runtime.state import task_state
 from headrace.runtime.state.replay import Replay
 from headrace.systems.log.system import LogSystem
@@ -202,7 +203,7 @@ def test_a_snapshot_under_a_false_name_is_not_taken(tmp_path: Path, orders: Orde
         _, newest = snapshots(tmp_path, "by-member-0")
         newest.rename(newest.with_name(f"9{newest.name[1:]}"))
         app.start()
-        assert "something else than its name says" in app.host("by-member/0").state.warnings[0]
+        assert "doesn't hold what its name says" in app.host("by-member/0").state.warnings[0]
         finished(app, orders)
 
 
@@ -245,18 +246,18 @@ def test_one_that_was_replaced_while_it_read_leaves_the_snapshots_of_its_replace
         before = snapshots(tmp_path, "by-member-0")
         if began_at != "its folder":
             shutil.rmtree(tmp_path / "state/orders/by-member-0")
-        run = Replay.run
+        steps = Replay.steps
 
-        def interrupted(self: Replay, node: ProtocolMachine, start: int | None, end: int) -> bool:
-            monkeypatch.setattr(Replay, "run", run)
+        def interrupted(self: Replay, machine: ProtocolMachine, start: int | None, end: int) -> Steps[bool]:
+            monkeypatch.setattr(Replay, "steps", steps)
             app.living.remove(slow)
             app.start_tasks([task])
             for _ in range(12):
                 orders.write(200)
                 app.run(400)
-            return run(self, node, start, end)
+            return steps(self, machine, start, end)
 
-        monkeypatch.setattr(Replay, "run", interrupted)
+        monkeypatch.setattr(Replay, "steps", interrupted)
         slow = Container(app.plan, [task], app.next_generation, app.clock)
         app.living.append(slow)
         with pytest.raises(FencedError, match="task by-member/0"):

@@ -1,5 +1,6 @@
 """What leaves a task: frames with their stamps, keys that keep to their partitions, control for everyone."""
 
+import random
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -8,9 +9,10 @@ import pytest
 
 import headrace as hr
 from headrace.core.frame import EndOfStream, Header, Kind, body_of, decode_control, decode_header
-from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.core.ids import SSP, StreamId
 from headrace.plan.model import Plan
 from headrace.runtime.connections import Connections
+from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs import outlet as outlet_module
 from headrace.runtime.outputs.outlet import Outlet
@@ -38,9 +40,10 @@ class Leaving:
         self.metrics = TaskMetrics()
         self._plan = plan
         self._seqs: dict[tuple[StreamId, int], int] = defaultdict(int)
-        name = TaskName("views", number)
-        publishing = Publisher(plan, plan.stage("views"), name, self.connections, self.metrics.warnings)
-        self.outlet = Outlet(plan, name, self.connections, publishing, self._stamp, self.metrics)
+        stage = plan.stage("views")
+        scope = TaskScope.of(plan, stage, stage.tasks[0])
+        publisher = Publisher(scope, self.connections, self.metrics.warnings, random.Random(1))
+        self.outlet = Outlet(scope.outputs, number, self.connections, publisher, self._stamp, self.metrics)
 
     def _stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:
         self._seqs[stream, partition] += 1

@@ -14,7 +14,6 @@ from driven_app import INTERVAL_MS, STEP_MS, DrivenApp
 import headrace as hr
 from headrace.api.specs import TableStorage
 from headrace.core.errors import DataError, InfrastructureError, UnavailableError, UsageError
-from headrace.plan.queryable import queryable_in
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.tables import committed_rows
 from headrace.runtime.tables.committed_tables import CommittedTables, Page
@@ -57,7 +56,7 @@ def keys(*values: tuple[str, int]) -> list[bytes]:
 
 
 def tables_of(host: TaskHost, now_ms: int = 0) -> CommittedTables:
-    return CommittedTables(host.state, queryable_in(host.plan, host.stage), lambda: now_ms)
+    return CommittedTables(host.state, host.scope.queryable, lambda: now_ms)
 
 
 def scan(tables: CommittedTables, low: bytes = b"", high: bytes = b"", rows: int = 100, size: int = MUCH) -> Page:

@@ -12,7 +12,7 @@ from driven_app import INTERVAL_MS, DrivenApp
 import headrace as hr
 from headrace.api.specs import TableStorage
 from headrace.core.errors import UsageError
-from headrace.plan.queryable import queryable_in, unreadable
+from headrace.plan.queryable import unreadable
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.tables.committed_tables import CommittedTables, Page
@@ -120,9 +120,9 @@ def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
         page = of(host).scan("seen.counts", b"", b"", 9, MUCH)
         assert page.rows.rows() == [("CHF", 1, 2), ("USD", 2, 1)]
         assert page.rows.columns == ["member", "day", "n"]
-        (held,) = queryable_in(host.plan, host.stage).values()
+        (held,) = host.scope.queryable.values()
         assert (held.id, held.kind, held.key, held.ttl_ms) == ("seen.counts", "store", ("member", "day"), HOUR)
-        assert unreadable(host.plan.graph) == {"seen": "a low-level task", "once": "a deduplicate", "per-s": "a window"}
+        assert unreadable(app.plan.graph) == {"seen": "a low-level task", "once": "a deduplicate", "per-s": "a window"}
         with pytest.raises(UsageError, match=r"table 'seen.counts' has no versions"):
             of(host).scan("seen.counts", b"", b"", 9, MUCH, at_ms=5)
         with pytest.raises(UsageError, match=r"no table 'seen.__timers' here"):

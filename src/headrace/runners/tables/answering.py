@@ -15,7 +15,6 @@ import msgspec
 from headrace.core.clock import Clock
 from headrace.core.errors import FencedError, HeadraceError
 from headrace.core.log import Throttle, logger
-from headrace.plan.queryable import queryable_in
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.messages import ErrorReport
 from headrace.runners.coordination.query_book import ANSWER_BYTES_MAX
@@ -40,9 +39,7 @@ class TableAnswers:
 
     def __init__(self, hosts: Sequence[TaskHost], clock: Clock) -> None:
         self._tables = {
-            str(host.name): CommittedTables(
-                host.state, queryable_in(host.plan, host.stage), clock.now_ms, _bounds(host)
-            )
+            str(host.name): CommittedTables(host.state, host.scope.queryable, clock.now_ms, _bounds(host))
             for host in hosts
         }
 

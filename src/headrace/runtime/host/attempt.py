@@ -1,76 +1,115 @@
-"""A task between two beginnings: what a start or a rollback makes anew, and what it goes on from.
+"""A task between two beginnings: everything that a start or a rollback drops and makes anew.
 
-Whoever hosts the task (a container's run loop, the simulator) has its I/O and its clocks; this is the rest of what
-there is to do at a beginning, with an envelope, and before an instruction. On the run-loop thread; nothing blocks.
+The operators with their stores, the watermarks, what waits to be processed, frames that came early, the outboxes and
+what has been announced belong to one attempt. They are made together and dropped together, so nothing uncommitted can
+survive a rollback. The host keeps the I/O, the protocol machine and the local state, which outlast attempts.
+
+On the run-loop thread; nothing blocks.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import assert_never
 
+import polars as pl
+
 from headrace.api.specs import Role, StreamSpec
-from headrace.checkpoint.instructions import Finish, FlushOutputs, Instruction
+from headrace.checkpoint import instructions as do
+from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.record import CommitRecord, SourceEntry
 from headrace.core.ids import SSP, Offset
+from headrace.core.recent_warnings import RecentWarnings
+from headrace.runtime.connections import Connections
+from headrace.runtime.event_time.idleness import Idleness
 from headrace.runtime.event_time.watermark import TimesCheckpoint
+from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.inputs.bootstrap import Bootstrap
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.envelope import Envelope, Frames, PartitionEnd, RowBatch, SingleFrame
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
-from headrace.runtime.inputs.intake import Intake
+from headrace.runtime.inputs.intake import DeadLetters
+from headrace.runtime.inputs.intakes import Intakes
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.outputs.announcer import Announcer
+from headrace.runtime.outputs.function_publisher import Written
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.outputs.publisher import Publisher
-from headrace.runtime.task import Task
+from headrace.runtime.task import Task, TaskFactory
 from headrace.stores.base import StateStore
 from headrace.systems.base import Edge, Position
 
 
+@dataclass(frozen=True, slots=True)
+class Factories:
+    """What an attempt is made of; the simulator puts in light tasks, and parts that report to its oracle."""
+
+    task: TaskFactory
+    intakes: Callable[[Task, DeadLetters, TaskMetrics], Intakes] = Intakes
+    publisher: Callable[[TaskScope, Connections, RecentWarnings, random.Random, Written], Publisher] = Publisher
+    idleness: Callable[[Task, float], Idleness] = Idleness
+
+
 class Attempt:
-    """``settling_ms``: since when an instruction waits for steps that wait for answers; None: none does."""
+    """One attempt of a task.
+
+    ``settling_ms``: since when an instruction has been waiting for steps that wait for answers; None if none does.
+    """
 
     def __init__(
         self,
-        task: Task,
-        outlet: Outlet,
-        publishing: Publisher,
-        reception: FrameReceiver,
-        intake: Callable[..., Intake] = Intake,
+        scope: TaskScope,
+        make: Factories,
+        machine: ProtocolMachine,
+        connections: Connections,
+        metrics: TaskMetrics,
+        jitter: random.Random,
+        monotonic_ms: float,
     ) -> None:
-        """``intake`` makes the way in for each input, as ``Intake`` does."""
-        self.task = task
-        self.chooser = Chooser(task.specs, task.side_inputs)
+        self.publisher = make.publisher(scope, connections, metrics.warnings, jitter, self._written)
+        self.outlet = Outlet(scope.outputs, scope.name.number, connections, self.publisher, machine.stamp, metrics)
+        self.announcer = Announcer(scope, self.outlet, monotonic_ms)
+        self.task = make.task(self.outlet, metrics, connections.calls)
+        self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self.bootstrap = Bootstrap(self.chooser)
+        intakes = make.intakes(self.task, self.outlet.write, metrics)
+        self.receiver = FrameReceiver(machine, self.task, intakes, self.chooser, metrics)
+        self._make_idleness = make.idleness
+        self.idleness = make.idleness(self.task, monotonic_ms)
         self.settling_ms: float | None = None
-        self._publishing = publishing
-        self._receiver = reception
+        self.used = False
+        """Its stores have been handed out. An unused attempt is as good as a new one."""
         self._saved: dict[SSP, SourceEntry] = {}
-        publishing.begin(task.chain.tables.written)
-        intakes: dict[SSP, Intake] = {}
-        for ssp, spec in task.specs.items():
-            keys, partial = task.chain.tables.keys_of(spec.id), spec.id in task.plan.combined
-            intakes[ssp] = intake(spec, task.metrics, outlet.write, keys=keys, partial=partial)
-        reception.begin(task, self.chooser, intakes)
 
     def stores(self) -> dict[str, StateStore]:
         """Everything that the changelog keeps."""
-        return {**self.task.chain.stores(), **self._publishing.stores()}
+        self.used = True
+        return {**self.task.stores(), **self.publisher.stores()}
 
     def close(self) -> None:
-        """Let go: another beginning follows, or none."""
-        self.task.chain.close()
+        """Release what it holds: calls under way, connections of operators, files of early frames."""
+        with ExitStack() as closing:  # all of it, though the user's part fails
+            closing.callback(self.receiver.buffer.clear)
+            closing.callback(self.publisher.close)
+            closing.callback(self.task.close)
+
+    def _written(self, table: str, rows: pl.DataFrame, gone: pl.DataFrame | None) -> None:
+        self.task.chain.tables.written(table, rows, gone)
 
     # -- the beginning
 
     def restore(
         self, record: CommitRecord | None, times: TimesCheckpoint | None, inputs: Mapping[SSP, Offset | None]
     ) -> dict[SSP, Position]:
-        """Take up a commit with its event times (None: there was none); returns where each input has to be read on.
+        """Take over a commit with its event times (None: there was none); return where to read each input.
 
-        ``inputs`` is what the protocol says of intermediate streams. The stores are filled already.
+        ``inputs`` are the protocol's positions in intermediate streams. The stores are filled already.
         """
         task = self.task
-        self._publishing.resume(-1 if record is None else record.version)
+        self.publisher.resume(-1 if record is None else record.version)
         positions: dict[SSP, Position] = {}
         for ssp, spec in task.specs.items():
             offset = inputs[ssp] if spec.role is Role.INTERMEDIATE else None
@@ -83,9 +122,10 @@ class Attempt:
             positions |= {ssp: entry.offset for ssp, entry in self._saved.items() if entry.offset is not None}
         return positions
 
-    def begin(self, positions: dict[SSP, Offset], ends: Mapping[SSP, Offset], now_ms: int) -> None:
-        """Go on at these positions; ``ends`` says where the side inputs end now."""
-        self._receiver.resume(positions, self._saved)
+    def begin(self, positions: dict[SSP, Offset], ends: Mapping[SSP, Offset], now_ms: int, monotonic_ms: float) -> None:
+        """Start processing at these positions; ``ends`` says where the side inputs end now."""
+        self.receiver.resume(positions, self._saved)
+        self.idleness = self._make_idleness(self.task, monotonic_ms)
         if not self.task.finished:
             self.task.chain.tell_time(now_ms)
             self.task.begin()
@@ -95,36 +135,36 @@ class Attempt:
 
     def take(self, envelope: Envelope, now_ms: int) -> None:
         """Process an envelope that the chooser has chosen."""
-        ssp, reception = envelope.ssp, self._receiver
+        ssp, receiver = envelope.ssp, self.receiver
         self.task.chain.tell_time(now_ms)
         match envelope:
             case Frames():
-                reception.frames(envelope)
+                receiver.frames(envelope)
             case SingleFrame():
-                reception.control(envelope)
+                receiver.control(envelope)
             case RowBatch():
-                reception.table(envelope)
+                receiver.table(envelope)
             case PartitionEnd():
                 self.task.end(ssp)
-                reception.positions[ssp] = envelope.next
+                receiver.positions[ssp] = envelope.next
             case _:
                 assert_never(envelope)
-        self.bootstrap.note(ssp, reception.positions[ssp], ended=isinstance(envelope, PartitionEnd))
+        self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
 
-    def ready(self, instruction: Instruction, now_ms: int, monotonic_ms: float) -> bool:
-        """False when steps that wait for answers have to be done before this: take nothing, and ask again later."""
+    def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:
+        """False when steps that wait for answers have to be done first: take nothing, and ask again later."""
         if self._prepared(instruction, now_ms):
             self.settling_ms = None
             return True
         self.settling_ms = monotonic_ms if self.settling_ms is None else self.settling_ms
         return False
 
-    def _prepared(self, instruction: Instruction, now_ms: int) -> bool:
+    def _prepared(self, instruction: do.Instruction, now_ms: int) -> bool:
         match instruction:
-            case FlushOutputs():
+            case do.FlushOutputs():
                 self.task.chain.collect()
                 return not self.task.chain.holding
-            case Finish():
+            case do.Finish():
                 self.task.chain.tell_time(now_ms)
                 self.task.advance()
                 self.task.chain.collect()
@@ -139,7 +179,7 @@ class Attempt:
 
     @property
     def idle(self) -> bool:
-        """Nothing comes, and nothing is to come of what came: downstream may go on without this task."""
+        """No input sends anything, and no result is outstanding: downstream tasks need not wait for this task."""
         return self.task.times.idle and not self.task.chain.holding
 
 

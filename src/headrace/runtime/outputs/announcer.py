@@ -1,16 +1,14 @@
-"""What a task tells the tasks downstream, in-band: its watermark, whether it is idle, and its end.
+"""What a task reports to the tasks downstream, in-band: its watermark, whether it is idle, and its end.
 
-Each goes to every partition of every intermediate stream the stage writes. Watermarks are held back for a few
+Each goes to every partition of every intermediate stream that the stage writes. Watermarks are held back for a few
 milliseconds, so that a trickle of messages doesn't become a flood of control messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from headrace.core.frame import EndOfStream, Watermark
-from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.host.timing import Every
 from headrace.runtime.outputs.outlet import Outlet
 
@@ -18,40 +16,36 @@ WATERMARK_INTERVAL_MS = 10
 
 
 class Announcer:
-    """The voice of one task."""
+    """Announces the progress of one task, for one attempt: an attempt begins with nothing announced."""
 
-    def __init__(self, outlet: Outlet, task: TaskName, task_count: int, streams: Sequence[str], now_ms: float) -> None:
+    def __init__(self, scope: TaskScope, outlet: Outlet, now_ms: float) -> None:
         self._outlet = outlet
-        self._task = str(task)
-        self._task_count = task_count
-        self._streams = streams
-        self._said: tuple[int, bool] = (NEVER, False)
+        self._task = str(scope.name)
+        self._task_count = scope.task_count
+        self._streams = [stream.spec.id for stream in scope.downstream]
+        self._announced: tuple[int, bool] = (NEVER, False)
         self._every = Every(WATERMARK_INTERVAL_MS, now_ms)
 
-    def reset(self) -> None:
-        """Forget what was said: the task begins again from its last commit."""
-        self._said = (NEVER, False)
-
     def news(self, watermark: int, *, idle: bool) -> bool:
-        """Whether there is something to say that has not been said."""
-        return bool(self._streams) and (watermark, idle) != self._said
+        """Whether there is something that has not been announced."""
+        return bool(self._streams) and (watermark, idle) != self._announced
 
     @property
     def next_ms(self) -> float:
-        """When news may be told."""
+        """When news may be announced."""
         return self._every.next_ms
 
-    def tell(self, watermark: int, *, idle: bool, now_ms: float) -> None:
-        """Say it, if there is news and it is time."""
+    def announce(self, watermark: int, *, idle: bool, now_ms: float) -> None:
+        """Write the watermark downstream, if it is news and it is time."""
         if not self.news(watermark, idle=idle) or not self._every.due(now_ms):
             return
-        self._said = (watermark, idle)
+        self._announced = (watermark, idle)
         message = Watermark(task_name=self._task, task_count=self._task_count, timestamp=watermark, idle=idle)
         for stream in self._streams:
             self._outlet.control(stream, message)
 
     def end(self) -> None:
-        """Say that nothing will follow."""
+        """Write that nothing will follow."""
         for stream in self._streams:
             self._outlet.control(
                 stream, EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)

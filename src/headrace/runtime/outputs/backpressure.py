@@ -1,14 +1,15 @@
 """How far a stage is ahead of its readers, and when that is too far.
 
 Readers publish their positions through the system (``Admin.report_position``), so this works across containers and
-across deployments. A stage is blocked while any partition of an intermediate stream it writes has
-more than the allowed distance unread. No reader yet counts as a reader at the oldest offset.
+across deployments. A stage is blocked while any partition of an intermediate stream that it writes has
+more than the allowed distance unread. A stream without a reader counts as read up to its oldest offset.
 """
 
 from __future__ import annotations
 
-from headrace.api.specs import Role
-from headrace.plan.model import Plan, StagePlan
+from collections.abc import Sequence
+
+from headrace.plan.model import StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.timing import Every
 
@@ -18,10 +19,13 @@ CHECK_MS = 10
 class Backpressure:
     """Watches the intermediate streams that one stage writes, for all its tasks in a container."""
 
-    def __init__(self, plan: Plan, stage: StagePlan, connections: Connections, now_ms: float) -> None:
-        self._limit = plan.graph.settings.ahead_bytes_max
-        self._group = plan.graph.app
-        self._streams = [plan.streams[id_] for id_ in stage.outputs if plan.streams[id_].spec.role is Role.INTERMEDIATE]
+    def __init__(
+        self, app: str, limit: int, streams: Sequence[StreamPlan], connections: Connections, now_ms: float
+    ) -> None:
+        """``streams`` are those that the stage writes; ``limit`` is how many bytes of a partition may be unread."""
+        self._limit = limit
+        self._group = app
+        self._streams = streams
         self._connections = connections
         self._every = Every(CHECK_MS, now_ms - CHECK_MS)
         self.blocked_by: str | None = None

@@ -18,29 +18,30 @@ from headrace.api.remote import Remote
 from headrace.api.specs import StreamSpec, TableSpec
 from headrace.core.errors import HeadraceError, UserFunctionError
 from headrace.core.rate import TokenBucket
-from headrace.plan.model import Plan
 from headrace.runtime.calls.lanes import Calls, Done, Lane
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.outbox import Outbox
 
 Written = Callable[[str, pl.DataFrame, pl.DataFrame | None], None]
-"""Told of rows of a table that have been written, and of deleted keys."""
+"""Receives rows of a table that have been written, and the deleted keys."""
 _Way = Literal["write", "delete"]
 
 
 class FunctionPublisher:
     """One remote table that the task writes. On the run loop's thread."""
 
-    def __init__(self, plan: Plan, table: TableSpec, remote: Remote, spec: StreamSpec, calls: Calls) -> None:
+    def __init__(
+        self, table: TableSpec, remote: Remote, spec: StreamSpec, writers: int, calls: Calls, on_written: Written
+    ) -> None:
+        """``writers`` is the number of tasks that write the table: they share its rate."""
         self.spec = spec
         self.outbox = Outbox(spec.id)
-        self.on_written: Written = lambda table, rows, gone: None
+        self._on_written = on_written
         self._table = table
         self._batch = remote.batch
         calling = replace(remote.calling, concurrency=1)
         rate = remote.writes_per_s
-        writers = sum(len(stage.tasks) for stage in plan.stages if spec.id in stage.outputs)
         limit = None if rate is None else TokenBucket(rate / max(1, writers))
         functions: dict[_Way, Callable[[Any], Any] | None] = {"write": remote.write, "delete": remote.delete}
 
@@ -68,18 +69,13 @@ class FunctionPublisher:
 
     @property
     def calling(self) -> bool:
-        """A write is under way: whoever waits is woken when it is over."""
+        """A write is under way. The run loop is woken when it is over."""
         return self._version is not None
 
     @property
     def next_ms(self) -> float:
-        """When there is something to do, as far as the clock knows."""
+        """When there is something to do by the clock."""
         return float("inf") if self.calling else float("-inf")
-
-    def begin(self) -> None:
-        """Start over: see ``Publishing``."""
-        self.close()
-        self.outbox = Outbox(self.spec.id)
 
     def close(self) -> None:
         """Forget the write under way."""
@@ -90,7 +86,7 @@ class FunctionPublisher:
         self._version = self._rows = self._gone = None
 
     def resume(self, version: int) -> None:
-        """See ``Publishing``. Nothing is known of the other side."""
+        """The outbox has been filled. Nothing is known about the other side."""
 
     def advance(self, now_ms: float) -> None:
         """Take in what has been written, and begin with what comes next."""
@@ -121,7 +117,7 @@ class FunctionPublisher:
             self._lanes[way].put([(0, piece)])
         elif self._version is not None and self._rows is not None:
             self.outbox.published(self._version)
-            self.on_written(self.spec.id, self._rows, self._gone)
+            self._on_written(self.spec.id, self._rows, self._gone)
             self._version = self._rows = self._gone = None
 
     def _check(self, done: Done) -> None:

@@ -1,21 +1,21 @@
 """Where results leave a task: rows become stamped frames in the partitions of their keys.
 
 Frames are handed to the container's producers at once and reach the system when the run loop flushes, after
-every turn, so that latency stays low. Order within a partition is the order of the calls; control messages go through
-the same door, so nothing overtakes data. Rows for a foreign system have no partition and no frame: they wait in an
+every turn, so that latency stays low. Order within a partition is the order of the calls. Control messages take the
+same way, so they never overtake data. Rows for a foreign system have no partition and no frame: they wait in an
 outbox for their version's commit.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
 from headrace.core.frame import ControlMessage, Header, Kind, encode, encode_control, kind_of
-from headrace.core.ids import StreamId, TaskName
-from headrace.plan.model import Plan, StreamPlan
+from headrace.core.ids import StreamId
+from headrace.plan.model import StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs.publisher import Publisher
@@ -30,33 +30,33 @@ Stamp = Callable[[StreamId, int, Kind], Header]
 
 
 class Outlet:
-    """The port of one task."""
+    """The port of one task, for one attempt. ``number`` is the task's number in its stage."""
 
     def __init__(
         self,
-        plan: Plan,
-        task: TaskName,
+        outputs: Mapping[str, StreamPlan],
+        number: int,
         connections: Connections,
-        publishing: Publisher,
+        publisher: Publisher,
         stamp: Stamp,
         metrics: TaskMetrics,
     ) -> None:
-        self._plan = plan
-        self._task = task
+        self._outputs = outputs
+        self._number = number
         self._connections = connections
-        self._publishing = publishing
+        self._publisher = publisher
         self._stamp = stamp
         self._metrics = metrics
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
-        """See ``Port``."""
-        target = self._plan.streams[stream]
+        """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
+        target = self._outputs[stream]
         self._metrics.rows_out += rows.height
-        if self._publishing.takes(stream):
-            self._publishing.write(stream, rows)
+        if self._publisher.takes(stream):
+            self._publisher.write(stream, rows)
             return
         if not keys or target.partitions == 1:
-            self._send(target, self._task.number % target.partitions, rows)
+            self._send(target, self._number % target.partitions, rows)
             return
         ids = partition_of(rows, keys, target.partitions)
         for partition, part in split(rows, ids, target.partitions):
@@ -64,7 +64,7 @@ class Outlet:
 
     def control(self, stream: str, message: ControlMessage) -> None:
         """Write a control message to every partition of a stream."""
-        target = self._plan.streams[stream]
+        target = self._outputs[stream]
         producer = self._connections.record_producer(target.spec.system)
         kind = kind_of(message)
         for partition in range(target.partitions):

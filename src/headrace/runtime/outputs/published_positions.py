@@ -1,7 +1,7 @@
-"""How far a task is, as others need to know it: published positions for back-pressure and lag, and trimming.
+"""How far a task has read, for others: published positions for back-pressure and lag, and trimming.
 
-Positions are published every few milliseconds, whatever is committed. Intermediate streams are trimmed behind what
-the last commit needs, in large steps; a stream that is broadcast has several readers, so it is left alone.
+Positions are published every few milliseconds, whether or not they are committed. Intermediate streams are trimmed up
+to what the last commit needs, in large steps. A broadcast stream has several readers, so it is never trimmed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ TRIM_STEP = 32 << 20
 class PublishedPositions:
     """The inputs of one task as seen by others."""
 
-    def __init__(self, group: str, specs: Mapping[SSP, StreamSpec], connections: Connections, now_ms: float) -> None:
+    def __init__(
+        self,
+        group: str,
+        specs: Mapping[SSP, StreamSpec],
+        connections: Connections,
+        now_ms: float,
+        trim_step: int = TRIM_STEP,
+    ) -> None:
+        self._trim_step = trim_step
         self._group = group
         self._specs = specs
         self._connections = connections
@@ -52,6 +60,6 @@ class PublishedPositions:
             spec = self._specs[ssp]
             if offset is None or spec.broadcast or spec.role is not Role.INTERMEDIATE:
                 continue
-            if offset - self._trimmed.setdefault(ssp, 0) >= TRIM_STEP:
+            if offset - self._trimmed.setdefault(ssp, 0) >= self._trim_step:
                 self._connections.admin(spec.system).trim(ssp, offset)
                 self._trimmed[ssp] = offset

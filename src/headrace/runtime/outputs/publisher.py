@@ -18,11 +18,10 @@ import polars as pl
 
 from headrace.api.specs import StreamSpec
 from headrace.core.errors import HeadraceError, InfrastructureError
-from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
-from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.connections import Connections
+from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.outputs.function_publisher import FunctionPublisher, Written
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.outbox import Outbox
@@ -45,37 +44,32 @@ class PublishingState:
 
 
 class Publisher:
-    """All targets of one task."""
+    """All targets of one task, for one attempt: the outboxes are empty until the task's state is restored.
+
+    ``on_written`` receives rows that are where they belong, and keys that were deleted there.
+    """
 
     def __init__(
         self,
-        plan: Plan,
-        stage: StagePlan,
-        task: TaskName,
+        scope: TaskScope,
         connections: Connections,
         warnings: RecentWarnings,
-        jitter: random.Random | None = None,
+        jitter: random.Random,
+        on_written: Written = lambda table, rows, gone: None,
     ) -> None:
-        jitter = jitter or random.Random()
-        self._limit = plan.graph.settings.ahead_bytes_max
-        specs = [plan.streams[id_].spec for id_ in stage.outputs]
+        self._limit = scope.settings.ahead_bytes_max
         self._outputs: dict[str, _Output | FunctionPublisher] = {}
-        for spec in specs:
-            table = plan.graph.tables.get(spec.id)
+        for id_, stream in scope.outputs.items():
+            spec, table = stream.spec, scope.output_tables.get(id_)
             if table is not None and table.remote is not None and table.remote.write is not None:
-                self._outputs[spec.id] = FunctionPublisher(plan, table, table.remote, spec, connections.calls)
+                writers = scope.output_writers[id_]
+                self._outputs[id_] = FunctionPublisher(
+                    table, table.remote, spec, writers, connections.calls, on_written
+                )
             elif keeps_rows(spec.system):
-                writer = f"{plan.graph.app}/{task}/{spec.id}"
-                self._outputs[spec.id] = _Output(spec, writer, connections, warnings, jitter, told=table is not None)
-
-    def begin(self, on_written: Written = lambda table, rows, gone: None) -> None:
-        """Start over with empty outboxes: the task's stores are about to be filled again.
-
-        ``on_written`` is told of rows that are where they belong from now on, and of keys that are deleted there.
-        """
-        for output in self._outputs.values():
-            output.begin()
-            output.on_written = on_written
+                writer = f"{scope.app}/{scope.name}/{id_}"
+                listener = None if table is None else on_written
+                self._outputs[id_] = _Output(spec, writer, connections, warnings, jitter, listener)
 
     def close(self) -> None:
         """Forget calls under way: what isn't known to be written will be written again."""
@@ -121,7 +115,7 @@ class Publisher:
 
     @property
     def calling(self) -> str | None:
-        """The output whose functions are being called, and why they don't answer; None: there is none."""
+        """The output whose functions are being called, and why they don't answer; None if there is none."""
         for id_, output in self._outputs.items():
             if output.calling:
                 return f"output {id_}" + (f": {output.error}" if output.error else "")
@@ -129,7 +123,7 @@ class Publisher:
 
     @property
     def blocked_by(self) -> str | None:
-        """The output that has so much waiting that the task must not go on reading, and why."""
+        """The output that has so much waiting that the task must stop reading, and why."""
         for id_, output in self._outputs.items():
             waiting = output.outbox.pending_bytes
             if waiting > self._limit:
@@ -156,18 +150,15 @@ class _Output:
         connections: Connections,
         warnings: RecentWarnings,
         jitter: random.Random,
-        *,
-        told: bool,
+        on_written: Written | None,
     ) -> None:
-        """``told``: somebody wants to know of rows that have been written."""
         self.spec = spec
-        self.on_written: Written = lambda table, rows, gone: None
         self.outbox = Outbox(spec.id)
         self.next_ms = float("-inf")
         self.failures = 0
         self.error: str | None = None
         self._writer = writer
-        self._told = told
+        self._on_written = on_written
         self._connections = connections
         self._warnings = warnings
         self._jitter = jitter
@@ -175,21 +166,15 @@ class _Output:
         self._position: int | None = None
         self._resumed_at = -1
 
-    def begin(self) -> None:
-        """See ``Publisher``."""
-        self.outbox = Outbox(self.spec.id)
-
     def close(self) -> None:
-        """See ``Publisher``. Nothing is under way between two calls."""
+        """Nothing is under way between two calls."""
 
     def resume(self, version: int) -> None:
-        """See ``Publisher``. What this incarnation published is in the target, whatever the changelog says yet."""
+        """The outbox has been filled as of this commit; -1 when there never was one."""
         self._resumed_at = version
-        if self._position is not None:
-            self.outbox.published(self._position)
 
     def advance(self, now_ms: float) -> None:
-        """See ``Publisher``."""
+        """Publish the oldest version that waits, unless a failure is too recent."""
         if now_ms < self.next_ms or not self.outbox.entries():
             return
         try:
@@ -232,8 +217,8 @@ class _Output:
             target.publish(self._writer, version, rows)
             self._position = version
             self.outbox.published(version)
-            if self._told:
-                self.on_written(self.spec.id, concat_rows(rows), None)
+            if self._on_written is not None:
+                self._on_written(self.spec.id, concat_rows(rows), None)
 
     def _known(self, position: int) -> int:
         """A position that this task can't have reached means that its own next versions would be ignored as old."""

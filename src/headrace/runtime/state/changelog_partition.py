@@ -1,4 +1,4 @@
-"""One task's changelog partition as I/O: append, flush, read. What counts in it the protocol decides.
+"""One task's changelog partition as I/O: append, flush, read. Which records count is the protocol's matter.
 
 Trimming cuts at the commit frame that a snapshot holds. Blocking: ``flush`` and ``read``.
 """
@@ -33,7 +33,7 @@ class ChangelogPartition:
         return len(frame)
 
     def flush(self) -> Offset:
-        """Wait for the acknowledgement of what was appended; the offset behind the last record."""
+        """Wait for the acknowledgement of what was appended; returns the offset after the last record."""
         return self._producer.flush()[self.ssp.stream.name, self.ssp.partition]
 
     def read(self, start: Offset | None, end: Offset) -> Iterator[tuple[Offset, Header, memoryview]]:
@@ -50,7 +50,7 @@ class ChangelogPartition:
                     yield offset, self._header(offset, payload), body_of(payload)
 
     def header_at(self, offset: Offset) -> Header | None:
-        """The header of the record that begins at ``offset``; None when none does, or is kept."""
+        """The header of the record that begins at ``offset``; None when no record begins there, or it was trimmed."""
         try:
             self._consumer.register(self.ssp, offset)
             found = self._consumer.poll([self.ssp], 1)
@@ -68,7 +68,7 @@ class ChangelogPartition:
             raise CorruptLogError(f"{self.ssp} at offset {offset}: {error.message}", hint=error.hint) from error
 
     def trim(self, commit: Offset) -> None:
-        """Give up what lies before a commit of which there is a snapshot."""
+        """Give up what is before a commit that a snapshot holds."""
         self._admin.trim(self.ssp, commit)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Rebuilding a task's state from its changelog, at its start and at a rollback.
 
-Which records count the protocol's node decides; here they are read and their changes applied. Blocking: it reads
-to the end, and calls ``pulse`` on the way so that others see how far it is.
+The protocol machine decides which records count; here they are read and their changes applied. Reading takes its
+time: it pauses at each commit, and calls ``pulse`` at each record so that others see how far it is.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from headrace.checkpoint.changelog import ReplayStep
 from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.errors import CorruptLogError, FencedError, InfrastructureError, TrimmedOffsetError, UsageError
-from headrace.core.frame import Header, Kind
+from headrace.core.frame import Kind
 from headrace.core.ids import Offset
 from headrace.core.log import logger
+from headrace.runtime.host.pauses import Pause, Steps
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.task_state import TaskState
 
@@ -32,31 +34,37 @@ class Replay:
         """While it runs: how much has been read, of how much."""
         self.records = 0
 
-    def run(self, node: ProtocolMachine, start: Offset | None, end: Offset) -> bool:
-        """Read from ``start`` (None: the oldest) to ``end``; False when another base is needed.
+    def steps(self, machine: ProtocolMachine, start: Offset | None, end: Offset) -> Steps[bool]:
+        """Read from ``start`` (None: the oldest) to ``end``; returns False when another base is needed.
 
-        A base that isn't of this changelog may lie anywhere: behind its end, or where no record begins. Raises
-        ``FencedError`` when a newer generation has come so far already that ``end``, the own fence, lies behind what is
-        kept, or behind the commit that the newest snapshot holds: that snapshot is the newer one's, and a good one.
+        A base that isn't of this changelog may be anywhere: after its end, or where no record begins. Raises
+        ``FencedError`` when a newer generation has trimmed the changelog past ``end``, the own fence, or its newest
+        snapshot holds a later commit: that snapshot belongs to the newer generation, and is a good one.
         """
         begin = start or 0
         if begin >= end:
             found = self._changelog.header_at(begin)
-            if found is not None and found.kind is Kind.COMMIT and found.generation > node.generation:
+            if found is not None and found.kind is Kind.COMMIT and found.generation > machine.generation:
                 raise self._replaced(f"generation {found.generation} has committed at offset {begin}, behind its fence")
             return False
         before = self.records
         try:
             for offset, header, body in self._changelog.read(start, end):
                 if start is None and self.records == before and header.seq > 1:
-                    raise self._lost(f"its changelog begins at offset {offset}, in the midst of a generation")
+                    if self._state.has_snapshot:  # taken since this attempt looked for one
+                        return False
+                    raise self._lost(f"its changelog begins at offset {offset}, in the middle of a generation")
                 self.progress = (offset - begin, end - begin)
                 self.records += 1
-                if not self._take(node, offset, header, body):
+                step = machine.changelog(offset, header, body)
+                if step is ReplayStep.MISFIT:
                     return False
+                self._take(step, body, machine.local)
                 self._pulse()
+                if step is ReplayStep.APPLY:
+                    yield Pause.PROGRESS
         except TrimmedOffsetError as error:
-            if start is None:
+            if start is None and not self._state.has_snapshot:
                 raise self._lost(error.message) from error
             _log.debug("the base is older than the changelog", task=self._task, offset=start, error=error.message)
             return False
@@ -67,9 +75,9 @@ class Replay:
             return False
         finally:
             self.progress = None
-        if self.records == before:  # not even the own fence
+        if self.records == before:  # not even its own fence
             raise self._replaced("what its changelog holds begins behind its fence")
-        self._state.read_to(node.local)
+        self._state.read_to(machine.local)
         return True
 
     def _replaced(self, why: str) -> FencedError:
@@ -84,16 +92,11 @@ class Replay:
             hint="restore the folder of snapshots, or start the app under another name to begin anew",
         )
 
-    def _take(self, node: ProtocolMachine, offset: Offset, header: Header, body: memoryview) -> bool:
-        match node.changelog(offset, header, body):
+    def _take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:
+        match step:
             case ReplayStep.HOLD:
                 self._state.hold(body)
             case ReplayStep.APPLY:
-                self._state.apply(node.local)
+                self._state.apply(local)
             case ReplayStep.FORGET:
                 self._state.forget()
-            case ReplayStep.MISFIT:
-                return False
-            case ReplayStep.SKIP:
-                return True
-        return True

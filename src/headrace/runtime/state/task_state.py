@@ -1,7 +1,7 @@
 """The state of one task: its stores, the database that caches them, the snapshots that bound the changelog.
 
-The changelog says what is true. The local database corresponds to one commit in it and outlives the process, so
-a restart reads just what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
+The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so
+a restart reads only what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
 snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
 changelog has grown enough; what lies before the last but one is trimmed.
 
@@ -11,7 +11,7 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
+from headrace.runtime.state.disk import Disk
 from headrace.stores.base import StateStore
 from headrace.stores.database import Database, KeySpace, PartOfBatch
 from headrace.stores.pinned import Pin
@@ -28,11 +29,6 @@ from headrace.stores.state_folder import (
     FolderLock,
     StateCorruptError,
     StateLockedError,
-    discard,
-    discard_abandoned,
-    discard_drafts,
-    restore_snapshot,
-    stand_in_for,
 )
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
@@ -55,28 +51,32 @@ class Snapshot:
         return f"{local.offset:020}-{local.generation}-{local.version}"
 
     @classmethod
+    def at(cls, path: Path) -> Snapshot:
+        """The snapshot in this folder."""
+        offset, generation, version = path.name.split("-", 2)
+        return cls(path, LocalCheckpoint(int(offset), int(generation), int(version)))
+
+    @classmethod
     def all(cls, folder: Path) -> list[Snapshot]:
         """The snapshots in a folder, oldest first."""
-        found = []
-        for path in sorted(folder.glob("[0-9]*-*-*")):
-            offset, generation, version = path.name.split("-", 2)
-            found.append(cls(path, LocalCheckpoint(int(offset), int(generation), int(version))))
-        return found
-
-    def set_aside(self) -> None:
-        """It can't be used, and would be in the way of others. Deleting it is left to whoever knows why."""
-        aside = self.folder.with_name(f"unfit-{self.folder.name}")
-        discard(aside)
-        with suppress(FileNotFoundError):  # another incarnation has given it up for newer ones
-            self.folder.rename(aside)
+        return [cls.at(path) for path in Disk().snapshots(folder)]
 
 
 class TaskState:
     """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog."""
 
-    def __init__(self, changelog: SSP, folders: StateFolders | None, warnings: RecentWarnings) -> None:
+    def __init__(
+        self,
+        changelog: SSP,
+        folders: StateFolders | None,
+        warnings: RecentWarnings,
+        disk: Disk | None = None,
+        snapshot_after_bytes: int | None = None,
+    ) -> None:
         self._changelog = changelog
         self._folders = folders
+        self._disk = disk or Disk()
+        self._snapshot_after = snapshot_after_bytes
         self._database: Database | None = None
         self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
@@ -100,81 +100,90 @@ class TaskState:
             return None
         if self._database is None:
             self._database = self._open(self._folders)
-            discard_drafts(self._folders.snapshots)
+            self._disk.discard_drafts(self._folders.snapshots)
         local = self._read_local()
         if local is None:
             local = self._from_snapshot()
         if local is not None:
-            # A life that ends early must not put the next snapshot off for ever. Where offsets count records and not
-            # bytes this is too little, and does no harm.
+            # A life that ends early must not put the next snapshot off forever. Where offsets count records instead
+            # of bytes this is too little, which does no harm.
             self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
         for id_, store in stores.items():
             store.attach(KeySpace(self._database, id_))
         return local
 
     def misfit(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
-        """The local state isn't this changelog's: begin again from the snapshot, or from nothing."""
+        """The local state isn't this changelog's: start again from the snapshot, or from nothing."""
         which = "local state" if self._restored is None else f"snapshot {self._restored.folder.name}"
         self._warn(f"{which} doesn't fit the changelog; rebuilding it")
         if self._restored is not None:
-            self._restored.set_aside()
+            self._disk.set_aside(self._restored.folder)
         self._throw_away()
         return self.begin(stores)
 
     def _open(self, folders: StateFolders) -> Database:
         try:
-            self._lock = self._lock or FolderLock(folders.local)
-            database = Database(folders.local)
+            self._lock = self._lock or self._disk.lock(folders.local)
+            database = self._disk.open(folders.local)
         except StateLockedError as error:
-            # Whoever holds it is fenced off already; waiting for it to die could take for ever.
+            # Whoever holds it is fenced off already; waiting for it to die could take forever.
             self._warn(f"{error.message}; using a folder of its own for this life")
-            self._borrowed = stand_in_for(folders.local)
-            return Database(self._borrowed)
+            self._borrowed = self._disk.stand_in(folders.local)
+            return self._disk.open(self._borrowed)
         except StateCorruptError as error:
             self._warn(f"{error.message}; rebuilding it")
             self._damaged = True
-            discard(folders.local)
-            return Database(folders.local)
-        discard_abandoned(folders.local)
+            self._disk.discard(folders.local)
+            return self._disk.open(folders.local)
+        self._disk.discard_abandoned(folders.local)
         return database
 
     def _from_snapshot(self) -> LocalCheckpoint | None:
         """Restore the newest snapshot that can be; None, and nothing in the database, when there is none."""
         if self._folders is None or self._database is None:
             return None
-        for snapshot in reversed(Snapshot.all(self._folders.snapshots)):
+        for snapshot in reversed(self._snapshots()):
             folder = self._database.folder
             self._database.close()
-            restore_snapshot(snapshot.folder, folder)
+            self._disk.restore(snapshot.folder, folder)
             try:
-                self._database = Database(folder)
+                self._database = self._disk.open(folder)
                 if self._damaged:
-                    # Snapshots share files with the state: what was wrong with that may be wrong with them.
+                    # Snapshots share files with the state, so they may be damaged in the same way.
                     self._database.verify()
                 if self._read_local() == snapshot.local:
                     self._restored = snapshot
                     _log.info("restored a snapshot", changelog=str(self._changelog), snapshot=snapshot.folder.name)
                     return snapshot.local
-                self._warn(f"snapshot {snapshot.folder.name} holds something else than its name says")
+                self._warn(f"snapshot {snapshot.folder.name} doesn't hold what its name says")
             except StateCorruptError as error:
                 self._warn(f"snapshot {snapshot.folder.name}: {error.message}")
-            snapshot.set_aside()
+            self._disk.set_aside(snapshot.folder)
             self._database.close()
-            discard(folder)
-            self._database = Database(folder)
+            self._disk.discard(folder)
+            self._database = self._disk.open(folder)
         self._restored = None
         return None
 
+    @property
+    def has_snapshot(self) -> bool:
+        """There is a snapshot to begin from."""
+        return bool(self._snapshots())
+
     def _newest_snapshot(self) -> Offset:
-        snapshots = Snapshot.all(self._folders.snapshots) if self._folders is not None else []
+        snapshots = self._snapshots()
         return snapshots[-1].local.offset if snapshots else 0
 
     def _throw_away(self) -> None:
         if self._database is not None:
             folder = self._database.folder
             self._database.close()
-            discard(folder)
-            self._database = Database(folder)
+            self._disk.discard(folder)
+            self._database = self._disk.open(folder)
+
+    def _snapshots(self) -> list[Snapshot]:
+        folders = self._folders
+        return [] if folders is None else [Snapshot.at(path) for path in self._disk.snapshots(folders.snapshots)]
 
     def _read_local(self) -> LocalCheckpoint | None:
         data = self._database.get(LOCAL_KEY) if self._database is not None else None
@@ -183,14 +192,14 @@ class TaskState:
     # -- a commit being written
 
     def changes(self, version: int) -> Iterator[Change]:
-        """What the commit of this version has to say."""
+        """The changes that belong to the commit of this version."""
         for id_, store in self._stores.items():
             for change in store.take_changes(version):
                 self._since_snapshot += len(change)
                 yield Change(id_, change)
 
     def grown(self, size: int) -> None:
-        """The changelog has grown by a record of so many bytes besides the changes."""
+        """The changelog has grown by a record of this size, apart from the changes."""
         self._since_snapshot += size
 
     def persist(self, local: LocalCheckpoint) -> None:
@@ -205,14 +214,15 @@ class TaskState:
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
         """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to."""
-        if self._database is None or self._folders is None or self._since_snapshot < SNAPSHOT_AFTER_BYTES:
+        limit = SNAPSHOT_AFTER_BYTES if self._snapshot_after is None else self._snapshot_after
+        if self._database is None or self._folders is None or self._since_snapshot < limit:
             return None
         self._database.snapshot(self._folders.snapshots / Snapshot.name(local))
         self._since_snapshot = 0
         _log.debug("took a snapshot", changelog=str(self._changelog), snapshot=Snapshot.name(local))
-        snapshots = Snapshot.all(self._folders.snapshots)
+        snapshots = self._snapshots()
         for old in snapshots[:-SNAPSHOTS_KEPT]:
-            discard(old.folder)
+            self._disk.discard(old.folder)
         return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
 
     # -- a changelog being read
@@ -222,17 +232,17 @@ class TaskState:
         self._held.append(Change.decode(body))
 
     def forget(self) -> None:
-        """What is held never happened."""
+        """Drop what is held: it never happened."""
         self._held.clear()
 
     def apply(self, local: LocalCheckpoint | None) -> None:
-        """What is held counts: ``local`` is its commit."""
+        """Apply what is held: its commit is ``local``, and counts."""
         for change in self._held:
             store = self._stores.get(change.store)
             if store is None:
                 raise CorruptLogError(
                     f"{self._changelog} holds state of step {change.store!r}, which the app doesn't have any more",
-                    hint="give the step its id back, or start the app under another name (its state begins anew)",
+                    hint="give the step its id back, or start the app under another name (its state starts empty)",
                 )
             store.apply(bytes(change.change))
             self._applied_bytes += len(change.change)
@@ -243,7 +253,7 @@ class TaskState:
             self._settle(local)
 
     def read_to(self, local: LocalCheckpoint | None) -> None:
-        """The changelog has been read to its end, of which this commit is the last: it is local state now."""
+        """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""
         self._settle(local)
         if self._database is not None:
             self._database.end_rebuilding()
@@ -255,7 +265,7 @@ class TaskState:
         self._applied_bytes = 0
 
     def begun(self) -> None:
-        """All of it is there, and the task goes on from it: others may read what is committed."""
+        """The state is complete: others may read what is committed."""
         self._readable = True
 
     # -- for other threads
@@ -295,7 +305,7 @@ class TaskState:
             self._database.close()
             self._database = None
         if self._borrowed is not None:
-            discard(self._borrowed)
+            self._disk.discard(self._borrowed)
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -1,0 +1,340 @@
+"""One process: the real run loop with the real hosts of its tasks, driven in virtual time.
+
+At each pause of the host the process may be killed or stand still, other processes may overtake it, and what it has
+sent may land or not. It sleeps as a container does: for as long as its turn says, or until something rings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from typing_extensions import override
+
+from headrace.checkpoint import instructions as do
+from headrace.checkpoint.protocol import Phase
+from headrace.core.clock import Clock
+from headrace.core.errors import (
+    FencedError,
+    HeadraceError,
+    IndeterminateWriteError,
+    InfrastructureError,
+    ProtocolError,
+    UnavailableError,
+)
+from headrace.core.frame import decode_header
+from headrace.core.ids import SSP, TaskName
+from headrace.runtime.container import OBSERVE_MS
+from headrace.runtime.host import pauses
+from headrace.runtime.host.pauses import Pause
+from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.run_loop import RunLoop, backpressures
+from simulator.calls import VirtualCalls
+from simulator.cluster import Cluster
+from simulator.disks import SimDisk
+from simulator.journal import Journal, WatchedMachine
+from simulator.storage import STEP, Channel, SimLog
+from simulator.story import brief
+from simulator.systems import SimConnections
+from simulator.world import Actor, Steps
+
+T = TypeVar("T")
+_PASSING = UnavailableError, IndeterminateWriteError
+_SNAPSHOT_AFTER_BYTES = (0, 1000, 1 << 30)
+_TRIM_STEPS = (0, 4 * STEP)
+_NEVER_TRIM = 1 << 40
+PROBED = 0.1
+"""How often a sleep is interrupted for nothing."""
+
+_DRAIN_MS_MAX = 80.0
+"""A few checkpoint intervals, as in a container."""
+
+
+class SimClock(Clock):
+    """The clock of one process, which may be off, and may jump."""
+
+    def __init__(self, container: SimContainer) -> None:
+        self._container = container
+
+    @override
+    def now_ms(self) -> int:
+        return int(self._container.world.now + self._container.skew)
+
+    @override
+    def monotonic_ms(self) -> float:
+        return self._container.world.now
+
+
+class SimContainer:
+    """One incarnation of a container. ``seat`` is the container's number, ``number`` its own among all processes."""
+
+    actor: Actor
+
+    def __init__(self, cluster: Cluster, seat: int, attempt: int, number: int, host: int) -> None:
+        self.cluster = cluster
+        self.world = cluster.world
+        self.seat = seat
+        self.attempt = attempt
+        self.number = number
+        self.incarnation = f"w{number}"
+        self.host = host
+        self.term = cluster.coordinator.term
+        self.name = f"container {seat}~{number}"
+        self.skew = cluster.draw_skew()
+        self.clock = SimClock(self)
+        self.hosts: list[TaskHost] = []
+        self.journals: dict[int, Journal] = {}
+        self.next_instruction: tuple[Journal, do.Instruction]
+        self.disk_fails = False
+        self.gives_up = False
+        self.draining = False
+        self._calls = VirtualCalls(self.world, number, self.ring)
+        self._connections = SimConnections(self, cluster.admin, cluster.targets, self._calls)
+        self._channels: dict[SSP, Channel] = {}
+        self._granted: dict[TaskName, int] = {}
+        self._rung = False
+        self._probed: float | None = None
+        """It has woken before its time; when it would have."""
+        self._was_settling: set[TaskName] = set()
+
+    # -- as others see it
+
+    @property
+    def alive(self) -> bool:
+        """It still takes steps."""
+        return self.actor.alive
+
+    @property
+    def tasks(self) -> list[TaskName]:
+        """The tasks that it has been given."""
+        return [host.name for host in self.hosts]
+
+    def status(self) -> str:
+        """Where it stands, for a run that hangs."""
+        machines = [host.machine for host in self.hosts]
+        return "; ".join(machine.status() for machine in machines if isinstance(machine, WatchedMachine))
+
+    def ring(self) -> None:
+        """Something has come."""
+        self._rung = True
+        self.actor.wake()
+
+    def die(self) -> None:
+        """Stop at once; what is in flight is left to chance."""
+        self.actor.kill()
+        for channel in self._channels.values():
+            channel.die()
+        self.release()
+
+    def release(self) -> None:
+        """Give back what the operating system takes from the dead: locks, and calls under way."""
+        for host in self.hosts:
+            host.state.close()
+            host.attempt.close()
+        self._calls.close()
+
+    def tell(self, what: str) -> None:
+        """Add a line to the story."""
+        self.world.tell(self.name, what)
+
+    # -- what its tasks reach
+
+    def channel(self, ssp: SSP) -> Channel:
+        """The way to a log."""
+        if ssp not in self._channels:
+            log = self.cluster.partitions[ssp]
+            assert isinstance(log, SimLog)
+            self._channels[ssp] = Channel(self.world, log, self.cluster.settings.retry)
+        return self._channels[ssp]
+
+    def sends(self, ssp: SSP, payload: bytes) -> None:
+        """A frame leaves."""
+        self._acts("a frame")
+        header = decode_header(payload)
+        journal = self.journals[header.producer]
+        if ssp in self.cluster.logs:
+            journal.sends(ssp, header, payload)
+        else:
+            journal.records(header, payload)
+
+    def disk_error(self) -> HeadraceError | None:
+        """What a flush raises now."""
+        if not self.disk_fails:
+            return None
+        self.disk_fails = False
+        committing = any(host.machine.phase is Phase.COMMITTING for host in self.hosts)
+        what = "doesn't know whether its commit was written" if committing else "can't write"
+        self.tell(what)
+        return IndeterminateWriteError(f"{self.name} {what}")
+
+    def _next_generation(self, task: TaskName) -> int:
+        return self._granted.pop(task)
+
+    # -- the life
+
+    def run(self) -> Steps:
+        """Live until all tasks are over, or until somebody else has the right to them."""
+        try:
+            yield from self._live()
+        except (FencedError, InfrastructureError) as error:
+            self._end(error)
+        except ProtocolError as error:
+            if not self._began_in_what_was_trimmed():
+                raise
+            self._end(error)
+
+    def _began_in_what_was_trimmed(self) -> bool:
+        """A stale copy of a task that has never committed begins at what is left of its inputs, and can't read that."""
+        new = [host for host in self.hosts if host.machine.version < 0]
+        trimmed = any(self.cluster.logs[ssp].oldest for host in new for ssp in host.scope.producers)
+        return trimmed and not self.cluster.coordinator.is_current(self)
+
+    def _end(self, error: HeadraceError) -> None:
+        """Only one that was replaced may be stopped. Trouble that passes kills anybody, and a new attempt follows."""
+        if not isinstance(error, _PASSING) and self.cluster.coordinator.is_current(self):
+            self.cluster.oracle.fail(self.name, f"the current incarnation was stopped: {error.message}")
+        self.tell(f"stops: {error.message}")
+        self.cluster.coordinator.report_failure(self, error)
+        self.actor.alive = False
+        for channel in self._channels.values():
+            channel.die()
+        self.release()
+
+    def _live(self) -> Steps:
+        self._granted = yield from self.cluster.coordinator.register(self)
+        if not self._granted:
+            return
+        loop = self._begin(list(self._granted))
+        for host in self.hosts:
+            yield from self._drive(host.starting())
+        while True:
+            self._rung = False
+            if self.gives_up:
+                self.gives_up, self._probed = False, None
+                self.world.chance.choice(self.hosts).machine.abandon()
+            sleep = yield from self._drive(loop.turning())
+            self._tell_what_waits()
+            if all(host.finished for host in self.hosts):
+                break
+            if self.draining:
+                self._probed = None
+                yield from self._drain(loop)
+                break
+            self._probed = None
+            if sleep <= 0 or self._rung:
+                yield 0.2 + self.world.chance.random()
+            else:
+                yield from self._sleep(sleep)
+        self.tell("is over")
+        yield from self.cluster.coordinator.report_finished(self, self.tasks)
+        self.actor.alive = False
+        self.release()
+
+    def _sleep(self, ms: float) -> Steps:
+        """Sleep so long, or until something rings. At times it wakes before, for nothing: then nothing may happen."""
+        until, skew, probing = self.world.now + min(ms, OBSERVE_MS), self.skew, self.world.chance.random() < PROBED
+        part = self.world.chance.random() if probing else 1.0
+        self.actor.asleep = True
+        yield (until - self.world.now) * part
+        if probing and not self._rung and self.skew == skew and self.world.now < until - 1:  # clocks show whole ms
+            self._probed = until
+
+    def _acts(self, what: str) -> None:
+        """Something happens: not while it could still be asleep, or it would sometimes have come too late."""
+        if self._probed is not None:
+            self.cluster.oracle.fail(self.name, f"sleeps until {self._probed:.1f}, and would have missed: {what}")
+
+    def _drain(self, loop: RunLoop) -> Steps:
+        targets = [(host, host.machine.label) for host in self.hosts if not host.finished]
+        began = self.world.now
+        yield from self._drive(loop.draining())
+        if self.world.now < began + _DRAIN_MS_MAX:
+            for host, label in targets:
+                if not (host.finished or (host.machine.version >= label and host.publishing.idle)):
+                    self.cluster.oracle.fail(host.name, f"was left by a drain before it had committed {label}")
+        self.tell("is drained")
+
+    def _begin(self, tasks: Sequence[TaskName]) -> RunLoop:
+        cluster, parts = self.cluster, self.cluster.parts
+        chance = self.world.chance
+        scopes = [cluster.scopes[task] for task in tasks]
+        pressures = backpressures(scopes, self._connections, self.world.now)
+        trim_step = chance.choice(_TRIM_STEPS) if cluster.settings.trims else _NEVER_TRIM
+        for scope in scopes:
+            journal = self.journals[scope.producer] = Journal(self, cluster.shape_of(scope.name))
+            machine = parts.machine(scope.machine, self.incarnation, journal)
+            disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored)
+            assert scope.folders is not None
+            limit = chance.choice(_SNAPSHOT_AFTER_BYTES)
+            state = parts.state(scope.changelog[0], scope.folders, disk, limit, journal.tell)
+            ports = Ports(
+                self._connections,
+                self.clock,
+                partial(self._next_generation, scope.name),
+                cluster.factories(scope, journal, machine, self._connections),
+                state,
+                machine,
+                jitter=chance,
+                trim_step=trim_step,
+            )
+            self.hosts.append(parts.host(scope, ports, pressures[scope.name.stage]))
+        loop = parts.loop(self.hosts, self._connections, self.clock)
+        loop.steps_per_turn = chance.choice((1, 2, 8))
+        loop.drain_ms_max = _DRAIN_MS_MAX
+        return loop
+
+    def _drive(self, steps: pauses.Steps[T]) -> Generator[float, None, T]:
+        """Do the work of a host, and let what has to happen at its pauses happen."""
+        chance = self.world.chance
+        try:
+            while True:
+                match next(steps):
+                    case Pause.INSTRUCTION:
+                        yield from self._before_instruction()
+                    case Pause.PROGRESS:
+                        yield chance.random() * 0.3
+                    case Pause.ACKNOWLEDGED:
+                        while any(channel.flying for channel in self._channels.values()):
+                            yield 0.5 + chance.random()
+                    case Pause.GENERATION:
+                        yield from self._get_generation()
+                    case Pause.REST:
+                        yield 2.0
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+
+    def _before_instruction(self) -> Steps:
+        journal, instruction = self.next_instruction
+        self._acts(brief(instruction))
+        yield self.world.chance.random() * 0.6
+        if self.world.story is not None:
+            journal.tell(brief(instruction))
+        doomed, task = self.cluster.doomed, journal.shape.name
+        if doomed.get(task) is type(instruction):
+            del doomed[task]
+            journal.tell("is killed before that")
+            self.world.after(0.0, self.die)
+            yield 1.0
+
+    def _get_generation(self) -> Steps:
+        journal, _ = self.next_instruction
+        task = journal.shape.name
+        if task not in self._granted:
+            self._granted[task] = yield from self.cluster.coordinator.generation(self, task)
+
+    def _tell_what_waits(self) -> None:
+        if self.world.story is None:
+            return
+        for host in self.hosts:
+            journal = self.journals[host.scope.producer]
+            if host.task.chain.full is not None:
+                journal.tell(f"is full: {host.task.chain.full}")
+            if not host.attempt.settling:
+                self._was_settling.discard(host.name)
+            elif host.name not in self._was_settling:
+                self._was_settling.add(host.name)
+                instruction = host.machine.next_step()
+                assert instruction is not None
+                journal.tell(f"{brief(instruction)} has to wait for {host.task.chain.held_by}")

@@ -1,0 +1,153 @@
+"""The coordinator: the real ledger, and generations from a real metadata store that outlives it.
+
+A crash takes the ledger, as the death of a driver does. The next one knows nothing of the containers that are still
+there: they get no answer any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import FencedError, HeadraceError, UnavailableError
+from headrace.core.ids import TaskName
+from headrace.metadata.generations import Generations
+from headrace.metadata.store import MemoryMetadata
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.messages import (
+    ErrorReport,
+    Failure,
+    Finished,
+    GenerationRequest,
+    Heartbeat,
+    Orders,
+    Register,
+)
+from simulator.world import World
+
+if TYPE_CHECKING:
+    from simulator.container import SimContainer
+
+_LOST_AFTER_MS = 60
+_ANSWER_LOST = 0.05
+
+
+class Coordinator:
+    """Who runs what. Requests travel, wait for a coordinator that is down, and get lost with one that dies."""
+
+    def __init__(self, world: World, stages: Mapping[str, Sequence[TaskName]], containers: int) -> None:
+        self.world = world
+        self.up = True
+        self.term = 0
+        self.draining = False
+        self._stages = stages
+        self._containers = containers
+        self._metadata = MemoryMetadata()
+        self.begin()
+
+    def begin(self) -> None:
+        """A new run of the app."""
+        self.up = True
+        self.term += 1
+        self.draining = False
+        self.generations = Generations(self._metadata, "app")
+        self.ledger = Ledger(
+            "app",
+            self._stages,
+            self._containers,
+            started_at=0,
+            guarantee="exactly_once",
+            lost_after_ms=_LOST_AFTER_MS,
+        )
+
+    def crash(self) -> None:
+        """Forget everything but the metadata store."""
+        self.up = False
+        self.term += 1
+
+    @property
+    def finished(self) -> bool:
+        """All tasks are over, and not because of a drain."""
+        return self.up and self.ledger.state == "finished" and not self.draining
+
+    def left(self, seat: int) -> bool:
+        """A container has something to do yet."""
+        return self.ledger.state_of(seat) != "finished" and self.ledger.state != "finished"
+
+    def is_current(self, container: SimContainer) -> bool:
+        """The ledger holds this incarnation for the container's current one."""
+        if not self.up or container.term != self.term:
+            return False
+        try:
+            self.ledger.check_current(container.seat, container.incarnation)
+        except FencedError:
+            return False
+        return True
+
+    # -- what containers ask
+
+    def register(self, container: SimContainer) -> Generator[float, None, dict[TaskName, int]]:
+        """The tasks of a container that starts, with their generations."""
+        yield from self._reach(container)
+        message = Register(
+            container=container.seat,
+            attempt=container.attempt,
+            host=f"host{container.host}",
+            pid=container.number,
+            incarnation=container.incarnation,
+        )
+        seat = self.ledger.register(message, self.world.now)
+        issued = self.generations.issue([task for task in seat.tasks if task not in seat.grants])
+        self.ledger.granted(message, issued)
+        yield from self._answer(container)
+        return {task: {**seat.grants, **issued}[task] for task in seat.tasks}
+
+    def generation(self, container: SimContainer, task: TaskName) -> Generator[float, None, int]:
+        """A new generation for a task that rolls back; raises ``FencedError`` when another incarnation is current."""
+        while True:
+            yield from self._reach(container)
+            generation = self.issue(container, task)
+            yield from self._answer(container)
+            if self.world.chance.random() >= _ANSWER_LOST:
+                return generation
+
+    def issue(self, container: SimContainer, task: TaskName) -> int:
+        """As the server does it, in one moment."""
+        request = GenerationRequest(container=container.seat, incarnation=container.incarnation, task=str(task))
+        self.ledger.check_request(request, self.world.now)
+        issued = self.generations.issue([task])
+        self.ledger.granted(request, issued)
+        return issued[task]
+
+    def report_finished(self, container: SimContainer, tasks: Sequence[TaskName]) -> Generator[float, None, None]:
+        """These tasks are over."""
+        yield from self._reach(container)
+        message = Finished(container=container.seat, incarnation=container.incarnation, tasks=[str(t) for t in tasks])
+        self.ledger.finished(message, self.world.now)
+
+    def report_failure(self, container: SimContainer, error: HeadraceError) -> None:
+        """A container dies of this."""
+        if self.is_current(container):
+            report = ErrorReport.of(error, with_traceback=False)
+            failure = Failure(container=container.seat, incarnation=container.incarnation, error=report)
+            self.ledger.failed(failure, self.world.now)
+
+    def heartbeat(self, container: SimContainer) -> Orders:
+        """A sign of life; raises ``FencedError`` for one that isn't current."""
+        message = Heartbeat(container=container.seat, incarnation=container.incarnation, sent_ms=self.world.now)
+        return self.ledger.heartbeat(message, self.world.now)
+
+    def _reach(self, container: SimContainer) -> Generator[float, None, None]:
+        while not self.up:
+            yield 5.0
+        self._check(container)
+        yield self.world.chance.random()
+        self._check(container)
+
+    def _answer(self, container: SimContainer) -> Generator[float, None, None]:
+        yield self.world.chance.random()
+        self._check(container)
+
+    def _check(self, container: SimContainer) -> None:
+        if container.term != self.term:
+            raise UnavailableError(f"the driver of {container.name} is gone")

@@ -1,0 +1,222 @@
+"""Disks: folders are dicts, so the real ``TaskState`` runs over them unchanged.
+
+A batch is there or not. A folder may be lost, locked or damaged; snapshots are copies that every host can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
+from headrace.core.clock import WallClock
+from headrace.core.errors import FrameError
+from headrace.core.ids import SSP, Offset
+from headrace.core.recent_warnings import RecentWarnings
+from headrace.runtime.naming import StateFolders
+from headrace.runtime.state.disk import Disk
+from headrace.runtime.state.task_state import TaskState
+from headrace.stores.database import Batch, Database
+from headrace.stores.state_folder import FolderLock, StateCorruptError, StateLockedError
+from simulator.storage import Folder
+
+Stored = Callable[[str, LocalCheckpoint], None]
+"""Told of each commit that is written to a folder, by the folder's name."""
+
+
+class _Journal:
+    """Takes down what a batch is told, in order."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[bytes, bytes | None, bytes | None]] = []
+        """A key and its value (None: deleted); or with a third, the end of a range that goes."""
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.entries.append((key, value, None))
+
+    def delete(self, key: bytes) -> None:
+        self.entries.append((key, None, None))
+
+    def delete_range(self, start: bytes, stop: bytes) -> None:
+        self.entries.append((start, None, stop))
+
+
+class SimBatch(Batch):
+    """Writes that become visible together."""
+
+    writes: Any
+
+    def __init__(self) -> None:
+        self.writes = _Journal()
+
+
+class SimDatabase(Database):
+    """A folder's contents, as RocksDB would keep them."""
+
+    def __init__(self, contents: Folder, folder: Path = Path("copy"), disk: SimDisk | None = None) -> None:
+        self.contents = contents
+        self.folder = folder
+        self._disk = disk
+
+    @override
+    def get(self, key: bytes) -> bytes | None:
+        if key == LOCAL_KEY:
+            return self.contents.local
+        value: bytes | None = self.contents.state.get(key)
+        return value
+
+    @override
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.contents.state.get(key) for key in keys]
+
+    @override
+    def range(self, start: bytes, stop: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        state = self.contents.state
+        found = sorted((key for key in state if start <= key < stop), reverse=reverse)
+        return iter([(key, state[key]) for key in found])
+
+    @override
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        state = self.contents.state
+        return iter([(key, state[key]) for key in sorted(state) if key.startswith(prefix)])
+
+    @override
+    def batch(self) -> Batch:
+        return SimBatch()
+
+    @override
+    def write(self, batch: Batch) -> None:
+        assert isinstance(batch, SimBatch)
+        state = self.contents.state
+        for key, value, stop in batch.writes.entries:
+            if stop is not None:
+                for gone in [known for known in state if key <= known < stop]:
+                    del state[gone]
+            elif key == LOCAL_KEY and value is not None:
+                self.contents.local = value
+                if self._disk is not None:
+                    self._disk.stored(self.folder.name, LocalCheckpoint.decode(value))
+            elif value is None:
+                state.pop(key, None)
+            else:
+                state[key] = value
+
+    @override
+    def snapshot(self, folder: Path) -> None:
+        assert self._disk is not None
+        self._disk.shared[folder] = Folder(dict(self.contents.state), self.contents.local)
+
+    @override
+    def verify(self) -> None:
+        return
+
+    @override
+    def begin_rebuilding(self) -> None:
+        return
+
+    @override
+    def end_rebuilding(self) -> None:
+        return
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class SimLock(FolderLock):
+    """Holds a folder until it is released."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._contents = folder
+        folder.owner = self
+
+    @override
+    def release(self) -> None:
+        if self._contents.owner is self:
+            self._contents.owner = None
+
+
+class SimDisk(Disk):
+    """The folders of one host, and the snapshots that all share."""
+
+    def __init__(self, local: dict[Path, Folder], shared: dict[Path, Folder], stored: Stored) -> None:
+        self.local = local
+        self.shared = shared
+        self.stored = stored
+
+    @override
+    def lock(self, folder: Path) -> FolderLock:
+        contents = self.local.setdefault(folder, Folder())
+        if contents.owner is not None:
+            raise StateLockedError("finds its folder locked")
+        return SimLock(contents)
+
+    @override
+    def open(self, folder: Path) -> Database:
+        contents = self.local.setdefault(folder, Folder())
+        if contents.local is not None:
+            try:
+                LocalCheckpoint.decode(contents.local)
+            except FrameError as error:
+                raise StateCorruptError(f"finds its folder damaged: {error.message}") from error
+        return SimDatabase(contents, folder, self)
+
+    @override
+    def stand_in(self, folder: Path) -> Path:
+        return folder.with_name(f"{folder.name}.{len(self.local)}")
+
+    @override
+    def discard(self, folder: Path) -> None:
+        if folder in self.shared:
+            del self.shared[folder]
+        elif folder in self.local:
+            self.local[folder].wipe()
+
+    @override
+    def discard_abandoned(self, folder: Path) -> None:
+        return
+
+    @override
+    def discard_drafts(self, snapshots: Path) -> None:
+        return
+
+    @override
+    def snapshots(self, folder: Path) -> list[Path]:
+        return sorted(path for path in self.shared if path.parent == folder)
+
+    @override
+    def restore(self, snapshot: Path, folder: Path) -> None:
+        copy, contents = self.shared[snapshot], self.local[folder]
+        contents.wipe()
+        contents.state.update(copy.state)
+        contents.local = copy.local
+
+    @override
+    def set_aside(self, snapshot: Path) -> None:
+        self.shared.pop(snapshot, None)
+
+
+class SimState(TaskState):
+    """The real state; what it warns of goes into the story."""
+
+    def __init__(
+        self, changelog: SSP, folders: StateFolders, disk: Disk, limit: int, tell: Callable[[str], None]
+    ) -> None:
+        super().__init__(changelog, folders, RecentWarnings(WallClock()), disk, limit)
+        self._tell = tell
+
+    @override
+    def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
+        known = self._snapshots()
+        trim = super().snapshot_if_due(local)
+        if self._snapshots() != known:
+            self._tell(f"takes a snapshot of {local}")
+        return trim
+
+    @override
+    def _warn(self, text: str) -> None:
+        super()._warn(text)
+        self._tell(f"its {text}" if text.startswith("local state") else text)

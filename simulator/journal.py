@@ -1,0 +1,239 @@
+"""What the oracle sees of a task: parts of the real host that report what passes through them.
+
+Nothing here decides anything. The machine reports its verdicts, the intakes what is processed, the producer what leaves
+(``systems``): so the account of a commit is taken where the commit leaves, without a word of the host about itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from headrace.checkpoint import instructions as do
+from headrace.checkpoint.machine import MachineConfig, ProtocolMachine
+from headrace.core.frame import (
+    UNVERSIONED,
+    ControlMessage,
+    Header,
+    Kind,
+    Restore,
+    body_of,
+    decode_control,
+)
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.chain import Chain
+from headrace.runtime.inputs.intake import DeadLetters
+from headrace.runtime.inputs.intakes import Intakes
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.outputs.publisher import Publisher
+from headrace.runtime.task import Task
+from simulator.oracle import Account
+from simulator.shapes import TaskShape
+from simulator.story import answer, brief, frame
+
+if TYPE_CHECKING:
+    from simulator.container import SimContainer
+
+_CONTROLS = frozenset({Kind.CHECKPOINT, Kind.RESTORE})
+
+
+class Journal:
+    """What one incarnation of a task has done since its last commit."""
+
+    def __init__(self, container: SimContainer, shape: TaskShape) -> None:
+        self.container = container
+        self.shape = shape
+        self.world = container.world
+        self.oracle = container.cluster.oracle
+        self.name = f"{shape.name}~{container.number}"
+        self.scanned: dict[SSP, Offset] = {}
+        self._waiting: dict[int, list[tuple[SSP, Header]]] = defaultdict(list)
+        self._begin()
+
+    def _begin(self) -> None:
+        """A new attempt."""
+        self.latest = 0
+        """The latest that the clock has shown to the task."""
+        self.published = 0.0
+        """When the incarnation last learned what has become of its writes."""
+        self._waiting.clear()
+        self._next()
+
+    def _next(self) -> None:
+        """A new version."""
+        self.consumed: list[int] = []
+        self.emitted: list[int] = []
+        self.told: list[tuple[int, int, int, int, int]] = []
+        self.label = -1
+        self.finished = False
+        self.done: dict[tuple[SSP, int], int] = {}
+
+    def tell(self, what: str) -> None:
+        """Add a line to the story."""
+        self.world.tell(self.name, what)
+
+    # -- what comes in
+
+    def judged(
+        self, before: int, ssp: SSP, offset: Offset, header: Header, control: ControlMessage | None, verdict: object
+    ) -> None:
+        """The protocol has judged a frame, when ``before`` was the version committed last."""
+        if self.world.story is not None:
+            assert isinstance(verdict, do.Verdict | do.Forget)
+            self.tell(f"{ssp}@{offset} {frame(header, control)}: {answer(verdict)}")
+        if verdict is do.Verdict.PROCESS:
+            if header.version <= before and header.version != UNVERSIONED:
+                self.oracle.late(self.shape, header.producer, header.version, before)
+            self._note(ssp, header)
+        elif verdict is do.Verdict.BUFFER:
+            self._waiting[header.version].append((ssp, header))
+        elif verdict is do.Verdict.ROLLBACK:
+            self._rolled_back(ssp, header, control)
+        elif isinstance(verdict, do.Forget):
+            for label, frames in self._waiting.items():
+                void = verdict.ssp, verdict.producer, verdict.seq
+                self._waiting[label] = [
+                    (s, h) for s, h in frames if not ((s, h.producer) == void[:2] and h.seq > void[2])
+                ]
+
+    def fed(self, label: int) -> None:
+        """What was buffered under this label has been processed."""
+        for ssp, header in self._waiting.pop(label, ()):
+            self._note(ssp, header)
+
+    def _note(self, ssp: SSP, header: Header) -> None:
+        self.label = max(self.label, header.version)
+        self.done[ssp, header.producer] = max(header.seq, self.done.get((ssp, header.producer), 0))
+
+    def _rolled_back(self, ssp: SSP, header: Header, control: ControlMessage | None) -> None:
+        assert isinstance(control, Restore)
+        if self.done.get((ssp, header.producer), 0) <= control.seq:
+            self.oracle.fail(self.name, f"rolls back for {frame(header, control)}, which undoes nothing")
+        key = (header.producer, header.generation)
+        self.oracle.rolled_back(self.shape, self.container.number, ssp, key, self.scanned.get(ssp, 0))
+
+    def consume(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> None:
+        """These user frames are being processed."""
+        for offset, payload in zip(offsets, payloads, strict=True):
+            message = self.oracle.consumed_of(ssp, offset, payload)
+            if message is not None:
+                self.consumed.append(message)
+        now, clock = int(self.world.now), self.container.clock.now_ms()
+        told = self.container.number, int(self.published), now, clock, self.latest
+        self.told += [told] * (len(self.consumed) - len(self.told))
+
+    # -- what goes out
+
+    def sends(self, ssp: SSP, header: Header, payload: bytes) -> None:
+        """A frame leaves for a stream."""
+        oracle = self.oracle
+        if self.world.story is not None:
+            self.tell(f"writes {frame(header, None)} to {ssp}")
+        if header.kind is Kind.USER:
+            message = oracle.message_of(ssp, payload)
+            oracle.emitted(message, ssp.stream.name, payload)
+            self.emitted.append(message)
+            oracle.labelled(self.shape, header.generation, header.version)
+        elif header.kind is Kind.END_OF_STREAM:
+            self.finished = True
+        elif header.kind in _CONTROLS:
+            message_ = decode_control(header.kind, body_of(payload))
+            restore = isinstance(message_, Restore)
+            assert restore or header.kind is Kind.CHECKPOINT
+            oracle.labelled(self.shape, header.generation, message_.next_version, restore=restore)  # type: ignore[union-attr]
+
+    def records(self, header: Header, payload: bytes) -> None:
+        """A record leaves for the changelog."""
+        if header.kind is Kind.ABORT:
+            self._begin()
+        elif header.kind is Kind.COMMIT:
+            account = Account(
+                tuple(self.consumed), tuple(self.emitted), self.label, self.finished, tuple(self.told), self.latest
+            )
+            self.oracle.accounts[payload] = account
+            self._next()
+
+
+class WatchedMachine(ProtocolMachine):
+    """The protocol; the journal hears of what it answers."""
+
+    def __init__(self, config: MachineConfig, writer: str, journal: Journal) -> None:
+        self._journal = journal
+        super().__init__(config, writer)
+
+    @override
+    def receive(
+        self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
+    ) -> do.Verdict | do.Forget:
+        before = self.version
+        verdict = super().receive(ssp, offset, after, header, control)
+        self._journal.judged(before, ssp, offset, header, control, verdict)
+        return verdict
+
+    @override
+    def scan_ahead(self) -> do.Instruction:
+        logs = self._journal.container.cluster.partitions
+        self._journal.scanned = {ssp: logs[ssp].end for ssp in self.config.inputs}
+        return super().scan_ahead()
+
+    @override
+    def fed(self) -> None:
+        super().fed()
+        self._journal.fed(self._feeding)
+
+    @override
+    def next_step(self) -> do.Instruction | None:
+        instruction = super().next_step()
+        if instruction is not None:
+            self._journal.container.next_instruction = self._journal, instruction
+        return instruction
+
+    def status(self) -> str:
+        """Where it stands, for a run that hangs."""
+        waits = ", ".join(f"{ssp} p{producer}" for ssp, producer in self.waiting_for())
+        step = "" if self._current is None else f" {brief(self._current)}"
+        return (
+            f"{self._journal.name} g{self.generation} {self.phase.value}{step}, C={self.version}, label {self.label}, "
+            f"alive {self._journal.container.alive}, {self.rollbacks} rollbacks, waits for [{waits}]"
+        )
+
+
+class WatchedIntakes(Intakes):
+    """Intakes that report what is processed."""
+
+    def __init__(self, journal: Journal, task: Task, dead_letters: DeadLetters, metrics: TaskMetrics) -> None:
+        super().__init__(task, dead_letters, metrics)
+        self._journal = journal
+
+    @override
+    def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
+        self._journal.consume(ssp, offsets, payloads)
+        super().frames(ssp, offsets, payloads, after)
+
+
+class WatchedChain(Chain):
+    """Operators; the journal hears what time they are told."""
+
+    def __init__(self, journal: Journal, *arguments: Any) -> None:
+        self._journal = journal
+        super().__init__(*arguments)
+
+    @override
+    def tell_time(self, now_ms: int) -> None:
+        self._journal.latest = max(self._journal.latest, now_ms)
+        super().tell_time(now_ms)
+
+
+def watched_publisher(kind: type[Publisher], journal: Journal) -> type[Publisher]:
+    """A publisher whose journal knows when it last looked what has become of its writes."""
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        @override
+        def advance(self, now_ms: float) -> None:
+            journal.published = journal.world.now
+            super().advance(now_ms)
+
+    return Watched

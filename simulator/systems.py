@@ -1,0 +1,302 @@
+"""The systems of the simulated world, as tasks see them: consumers, producers and admins of logs, and row targets.
+
+What a producer sends is in flight for a while (``storage``). A flush takes no time: whoever drives the task waits
+before it until everything is acknowledged.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.errors import CorruptLogError, TrimmedOffsetError, UnavailableError, UsageError
+from headrace.core.ids import SSP, Offset, StreamId
+from headrace.runtime.calls.lanes import Calls
+from headrace.runtime.connections import Connections
+from headrace.systems.base import (
+    Admin,
+    Consumer,
+    Edge,
+    Ended,
+    Extent,
+    Polled,
+    Position,
+    Producer,
+    Records,
+    StreamInfo,
+    Target,
+)
+from headrace.systems.registry import SystemSpec
+from simulator.storage import Channel, Reader, SimLog
+from simulator.world import World
+
+if TYPE_CHECKING:
+    from simulator.container import SimContainer
+
+
+class Log(Protocol):
+    """What a consumer needs of a partition."""
+
+    readers: dict[Reader, None]
+    wakes: bool
+    """Who reads it is woken by what comes."""
+
+    @property
+    def oldest(self) -> Offset:
+        """Where reading may begin."""
+        ...
+
+    @property
+    def end(self) -> Offset:
+        """Behind what can be read now."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will follow what can be read now."""
+        ...
+
+    def readable(self, offset: Offset) -> bool:
+        """Reading may go on at this offset."""
+        ...
+
+    def offsets(self, start: Offset, stop: Offset) -> list[Offset]:
+        """Where records stand."""
+        ...
+
+    def read(self, offset: Offset) -> bytes:
+        """The record at an offset."""
+        ...
+
+
+class RowTarget(Target):
+    """A foreign system with transactions: rows and each writer's position change together or not at all.
+
+    At times it can't be reached, and at times its answer gets lost, so that what failed has been done.
+    """
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.rows: list[dict[str, object]] = []
+        self.failing = 0.0
+        """How likely a call fails."""
+        self._positions: dict[str, int] = {}
+
+    @override
+    def position(self, writer: str) -> int:
+        self._fail("could not be asked")
+        return self._positions.get(writer, -1)
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        self._fail("could not be reached")
+        if version > self._positions.get(writer, -1):
+            self._positions[writer] = version
+            for part in rows:
+                self.rows += part.to_dicts()
+            if self.world.story is not None:
+                self.world.tell(f"target {self.name}", f"version {version} of {writer}: {sum(map(len, rows))} rows")
+        self._fail("gave no answer")
+
+    @override
+    def close(self) -> None:
+        return
+
+    def _fail(self, why: str) -> None:
+        if self.failing and self.world.chance.random() < self.failing:
+            self.world.tell(f"target {self.name}", why)
+            raise UnavailableError(f"target {self.name} {why}")
+
+
+class SimProducer(Producer):
+    """Sends for one container."""
+
+    def __init__(self, container: SimContainer, system: str) -> None:
+        self._container = container
+        self._system = system
+        self._touched: dict[SSP, Channel] = {}
+
+    @override
+    def send(self, stream: str, partition: int, payload: bytes) -> None:
+        ssp = SSP(StreamId(self._system, stream), partition)
+        channel = self._touched[ssp] = self._container.channel(ssp)
+        self._container.sends(ssp, payload)
+        channel.send(payload)
+
+    @override
+    def flush(self) -> dict[tuple[str, int], Offset]:
+        """Everything is acknowledged by now: where the last records ended. Or the disk was full."""
+        touched, self._touched = self._touched, {}
+        if touched and (error := self._container.disk_error()) is not None:
+            raise error
+        assert not any(channel.flying for channel in touched.values()), "nobody waited before the flush"
+        return {(ssp.stream.name, ssp.partition): channel.acknowledged for ssp, channel in touched.items()}
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class SimConsumer(Consumer):
+    """Reads partitions: some of what is there, in pieces as chance will have it."""
+
+    def __init__(self, world: World, logs: Mapping[SSP, Log], reader: Reader) -> None:
+        self._world = world
+        self._logs = logs
+        self._reader = reader
+        self._positions: dict[SSP, Offset] = {}
+        self._ended: set[SSP] = set()
+
+    @override
+    def register(self, ssp: SSP, position: Position) -> None:
+        log = self._logs[ssp]
+        if isinstance(position, Edge):
+            position = log.oldest if position is Edge.OLDEST else log.end
+        if position < log.oldest:
+            raise TrimmedOffsetError(f"{ssp}: offset {position} was given up; the oldest is {log.oldest}")
+        if position > log.end:
+            raise UsageError(f"{ssp}: offset {position} lies behind the end, {log.end}")
+        self._positions[ssp] = position
+        self._ended.discard(ssp)
+        if log.wakes:
+            log.readers[self._reader] = None
+
+    @override
+    def unregister(self, ssp: SSP) -> None:
+        self._positions.pop(ssp, None)
+
+    @override
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+        chance, ready = self._world.chance, []
+        for ssp in self._positions if ssps is None else ssps:
+            log, position = self._logs[ssp], self._positions[ssp]
+            if position < log.end or (log.ended and ssp not in self._ended):
+                ready.append(ssp)
+        found: list[Polled] = []
+        if not ready:
+            return found
+        sure = int(chance.random() * len(ready))  # as long as there is something, something comes
+        for number, ssp in enumerate(ready):
+            if number == sure or chance.random() < 0.5:
+                found += self._read(ssp, max_bytes)
+        if not found:
+            found = [polled for ssp in ready for polled in self._read(ssp, max_bytes)]
+        return found
+
+    def _read(self, ssp: SSP, max_bytes: int) -> list[Polled]:
+        log, position = self._logs[ssp], self._positions[ssp]
+        if position < log.oldest:
+            raise TrimmedOffsetError(f"{ssp}: offset {position} was given up; the oldest is {log.oldest}")
+        if not log.readable(position):
+            raise CorruptLogError(f"{ssp}: no record begins at offset {position}")
+        end = log.end
+        if position >= end:
+            if not log.ended or ssp in self._ended:
+                return []
+            self._ended.add(ssp)
+            return [Ended(ssp, position)]
+        most = 1 if max_bytes == 1 else 1 + int(self._world.chance.random() * 6)
+        offsets = log.offsets(position, end)
+        after = end if len(offsets) <= most else offsets[most]
+        self._positions[ssp] = after
+        del offsets[most:]
+        return [Records(ssp, offsets, [log.read(at) for at in offsets], after)] if offsets else []
+
+    @override
+    def position(self, ssp: SSP) -> Offset:
+        return self._positions[ssp]
+
+    @override
+    def fileno(self) -> int | None:
+        return 0
+
+    @override
+    def lag(self, ssp: SSP) -> int | None:
+        return self._logs[ssp].end - self._positions[ssp]
+
+    @override
+    def close(self) -> None:
+        return
+
+
+class SimAdmin(Admin):
+    """Manages the logs of the world."""
+
+    def __init__(self, logs: Mapping[SSP, Log], positions: dict[SSP, Offset]) -> None:
+        self._logs = logs
+        self._positions = positions
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return sorted({ssp.stream.name for ssp in self._logs})
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        return StreamInfo(stream, len(self._of(stream)))
+
+    @override
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+        return StreamInfo(stream, partitions, columns)
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        return [Extent(log.oldest, log.end, log.ended) for _, log in self._of(stream)]
+
+    @override
+    def seal(self, stream: str) -> None:
+        raise UsageError(f"{stream} ends by itself")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        log = self._logs[ssp]
+        assert isinstance(log, SimLog)
+        log.trim(before)
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        self._positions[ssp] = position
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        return {ssp.partition: self._positions[ssp] for ssp, _ in self._of(stream) if ssp in self._positions}
+
+    def _of(self, stream: str) -> builtins.list[tuple[SSP, Log]]:
+        return sorted(
+            ((ssp, log) for ssp, log in self._logs.items() if ssp.stream.name == stream), key=lambda x: x[0].partition
+        )
+
+
+class SimConnections(Connections):
+    """What one simulated container reaches of the world."""
+
+    def __init__(
+        self, container: SimContainer, admin: Admin, targets: Mapping[StreamId, RowTarget], calls: Calls
+    ) -> None:
+        super().__init__()
+        self.calls = calls
+        self._container = container
+        self._admin = admin
+        self._row_targets = targets
+
+    @override
+    def admin(self, spec: SystemSpec) -> Admin:
+        return self._admin
+
+    @override
+    def consumer(self, spec: SystemSpec, columns: Collection[str] | None = None) -> Consumer:
+        return SimConsumer(self._container.world, self._container.cluster.partitions, self._container)
+
+    @override
+    def record_producer(self, spec: SystemSpec) -> Producer:
+        if spec.name not in self._producers:
+            self._producers[spec.name] = SimProducer(self._container, spec.name)
+        return self._producers[spec.name]
+
+    @override
+    def target(self, spec: SystemSpec, stream: StreamId) -> Target:
+        return self._row_targets[stream]

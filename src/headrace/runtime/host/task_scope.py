@@ -1,0 +1,124 @@
+"""The part of a plan that concerns one task: what its host and everything around its operators need to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from headrace.api.settings import Settings
+from headrace.api.specs import Role, StreamSpec, TableSpec
+from headrace.checkpoint.machine import MachineConfig
+from headrace.core.ids import SSP, TaskName
+from headrace.plan.delivery import Delivery, deliveries
+from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
+from headrace.plan.queryable import Queryable, queryable_in
+from headrace.runtime.naming import StateFolders, changelog_ssp, state_folders
+from headrace.systems.registry import SystemSpec, keeps_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskScope:
+    """One task as the plan has it. Everything is about this task and its stage; streams and tables go by their ids.
+
+    ``producers`` names the tasks, by producer id, that write each intermediate input partition.
+    """
+
+    app: str
+    name: TaskName
+    producer: int
+    task_count: int
+    settings: Settings
+    inputs: Mapping[SSP, StreamSpec]
+    """Sources and intermediate streams, by the partitions that the task reads."""
+    side_inputs: Mapping[SSP, StreamSpec] = field(default_factory=dict)
+    """They keep tables: event time and the end of the app don't depend on them."""
+    writers: Mapping[SSP, tuple[str, ...]] = field(default_factory=dict)
+    """The stages that write each intermediate input partition."""
+    producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
+    outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
+    """The streams and targets that the stage writes."""
+    output_tables: Mapping[str, TableSpec] = field(default_factory=dict)
+    """The remote tables among the outputs."""
+    output_writers: Mapping[str, int] = field(default_factory=dict)
+    """The number of tasks that write each of those."""
+    partial: frozenset[str] = frozenset()
+    """The inputs that carry partial results of a window."""
+    deliveries: Mapping[str, Delivery] = field(default_factory=dict)
+    """The guarantee of each output outside the app, and of each sink function."""
+    queryable: Mapping[str, Queryable] = field(default_factory=dict)
+    """The tables of the stage that can be queried."""
+
+    @classmethod
+    def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
+        """The scope of a task of this stage."""
+        mine = set(task.inputs)
+        inputs = _partitions(plan, mine, _streams_read(plan, stage))
+        shuffled = {s.spec.id: s for s in plan.streams.values() if s.spec.role is Role.INTERMEDIATE}
+        writers = {ssp: shuffled[spec.id].writers for ssp, spec in inputs.items() if spec.id in shuffled}
+        tables = {id_: plan.graph.tables[id_] for id_ in stage.outputs if id_ in plan.graph.tables}
+        return cls(
+            app=plan.graph.app,
+            name=task.name,
+            producer=task.producer,
+            task_count=len(stage.tasks),
+            settings=plan.graph.settings,
+            inputs=inputs,
+            side_inputs=_partitions(plan, mine, stage.side_inputs),
+            writers=writers,
+            producers={
+                ssp: {task.producer: task.name for name in names for task in plan.stage(name).tasks}
+                for ssp, names in writers.items()
+            },
+            outputs={id_: plan.streams[id_] for id_ in stage.outputs},
+            output_tables=tables,
+            output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
+            partial=frozenset(plan.combined),
+            deliveries=deliveries(plan.graph, stage),
+            queryable=queryable_in(plan, stage),
+        )
+
+    @cached_property
+    def specs(self) -> Mapping[SSP, StreamSpec]:
+        """All inputs, side inputs too."""
+        return {**self.inputs, **self.side_inputs}
+
+    @property
+    def downstream(self) -> tuple[StreamPlan, ...]:
+        """The intermediate streams that the stage writes."""
+        return tuple(stream for stream in self.outputs.values() if stream.spec.role is Role.INTERMEDIATE)
+
+    @cached_property
+    def machine(self) -> MachineConfig:
+        """The task as the protocol sees it: who writes its inputs, which framed streams it writes."""
+        framed = (stream for stream in self.outputs.values() if not keeps_rows(stream.spec.system))
+        return MachineConfig(
+            task=self.name,
+            task_count=self.task_count,
+            producer=self.producer,
+            inputs={ssp: tuple(producers) for ssp, producers in self.producers.items()},
+            outputs={stream.spec.stream: stream.partitions for stream in framed},
+            interval_ms=self.settings.checkpoint_interval_ms,
+            exactly_once=self.settings.guarantee == "exactly_once",
+        )
+
+    @property
+    def changelog(self) -> tuple[SSP, SystemSpec]:
+        """The task's changelog partition, and the system it is in."""
+        return changelog_ssp(self.settings, self.app, self.name)
+
+    @property
+    def folders(self) -> StateFolders | None:
+        """The task's folders; None for an app that keeps no state on disk."""
+        return state_folders(self.settings, self.app, self.name)
+
+
+def _streams_read(plan: Plan, stage: StagePlan) -> Iterable[str]:
+    """The streams that the stage's operators read."""
+    read = (plan.graph.nodes[id_].operator.stream_read for id_ in stage.nodes)
+    return dict.fromkeys(stream for stream in read if stream is not None)
+
+
+def _partitions(plan: Plan, mine: set[SSP], streams: Iterable[str]) -> dict[SSP, StreamSpec]:
+    """This task's partitions of these streams."""
+    return {ssp: plan.streams[id_].spec for id_ in streams for ssp in plan.streams[id_].ssps() if ssp in mine}

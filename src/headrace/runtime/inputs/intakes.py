@@ -1,0 +1,39 @@
+"""All inputs of one task: frames and tables whose turn has come are decoded, checked, and processed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.core.ids import SSP, Offset
+from headrace.runtime.inputs.envelope import RowBatch
+from headrace.runtime.inputs.intake import DeadLetters, Intake
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.operators.provenance import Arrival
+from headrace.runtime.task import Task
+from headrace.serdes.ipc import concat_rows
+
+
+class Intakes:
+    """The intakes of one attempt: everything that the task processes comes through here."""
+
+    def __init__(self, task: Task, dead_letters: DeadLetters, metrics: TaskMetrics) -> None:
+        self._task = task
+        self._metrics = metrics
+        tables, partial = task.chain.tables, task.scope.partial
+        self._intakes = {
+            ssp: Intake(spec, metrics, dead_letters, keys=tables.keys_of(spec.id), partial=spec.id in partial)
+            for ssp, spec in task.specs.items()
+        }
+
+    def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
+        """Process user frames of a partition, all their rows at once. ``after`` is the offset after the last frame."""
+        tables = self._intakes[ssp].decode(ssp, offsets, payloads)
+        rows = concat_rows(tables)
+        heights = [table.height for table in tables]
+        self._task.rows(Arrival(ssp, offsets[0], after, rows.height, list(offsets), heights), rows)
+
+    def table(self, table: RowBatch) -> None:
+        """Process rows of a row system."""
+        accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad)
+        self._metrics.bytes_in += table.bytes
+        self._task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height), accepted)
