@@ -148,6 +148,13 @@ class Unlocked(SimState):
 mutant("the folder isn't locked", "two incarnations write one folder", Parts(state=Unlocked), first_seed=61)
 
 
+mutant(
+    "a later snapshot isn't looked for",
+    "a restart takes its state for lost that was trimmed behind a snapshot since it looked for one",
+    Parts(),
+    patches=((SimState, "has_snapshot", property(no)),),
+)
+
 # -- waking up ---------------------------------------------------------------------------------------------
 
 
@@ -168,6 +175,15 @@ def next_second(self, now_ms):
 
 
 mutant("no wake-up for commits", "an idle task sleeps through its checkpoint", host(_until_due=next_second))
+
+
+def now_and_then(self, now_ms):
+    if self._tick_every.due(now_ms):
+        self.machine.tick(self._clock.now_ms())
+    self._ticked = self._clock.now_ms() // self._interval_ms
+
+
+mutant("ticks only now and then", "a tick just before a checkpoint is due puts that off", host(_tick=now_and_then))
 
 
 class Drowsy(RunLoop):

@@ -107,11 +107,6 @@ class Changelog:
             hint="nothing to do: the newer one has taken over",
         )
 
-    def own(self, offset: Offset, header: Header, record: CommitRecord) -> None:
-        """The reader's own commit, which stands at ``offset`` with nothing but its own changes before it."""
-        self.generation, self.seq = header.generation, header.seq
-        self._adopt(offset, record)
-
     def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
         base, self._base = self._base, None
         found = (offset, header.generation, header.version)

@@ -126,16 +126,6 @@ class ProtocolMachine:
         self._expect(Phase.REPLAYING, Phase.CHECKING)
         return self._changelog.take(offset, header, body)
 
-    def unbroken(self, offset: Offset) -> None:
-        """Instead of ``changelog`` while checking: nobody else wrote in the range, the own commit is at ``offset``.
-
-        For hosts that can tell from the acknowledged offsets alone, and so needn't read what they wrote.
-        """
-        self._expect(Phase.CHECKING)
-        if self._sealed is None:
-            raise ProtocolError(f"task {self.config.task}: nothing was sealed")
-        self._changelog.own(offset, *self._sealed)
-
     def performed(self, end: Offset | None = None) -> None:
         """The current instruction is done; ``end`` is the acknowledged offset where the instruction asks for it."""
         step = self._steps.get(self.phase)

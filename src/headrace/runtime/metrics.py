@@ -1,4 +1,4 @@
-"""Counters of one task: plain numbers that the run loop adds to and status pages read. Nobody waits for them."""
+"""Counters of one task: plain numbers that the run loop adds to and status pages read, without a lock."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.naming import StateFolders
-from headrace.runtime.state import task_state
+from headrace.runtime.state import disk
 from headrace.runtime.state.task_state import Snapshot, TaskState
 from headrace.stores import database
 
@@ -57,11 +57,11 @@ def test_nobody_comes_in_while_a_folder_is_rebuilt(
 
     def interrupted(snapshot: Path, folder: Path) -> None:
         """The folder is closed, and about to be replaced, when another incarnation starts."""
-        monkeypatch.setattr(task_state, "restore_snapshot", restore)
+        monkeypatch.setattr(disk, "restore_snapshot", restore)
         second.begin({})
         restore(snapshot, folder)
 
-    monkeypatch.setattr(task_state, "restore_snapshot", interrupted)
+    monkeypatch.setattr(disk, "restore_snapshot", interrupted)
     first.misfit({})
     assert "a folder of its own" in second.warnings[0]
     for each in states:
