@@ -148,13 +148,6 @@ class Unlocked(SimState):
 mutant("the folder isn't locked", "two incarnations write one folder", Parts(state=Unlocked), first_seed=61)
 
 
-mutant(
-    "a later snapshot isn't looked for",
-    "a restart takes its state for lost that was trimmed behind a snapshot since it looked for one",
-    Parts(),
-    patches=((SimState, "has_snapshot", property(no)),),
-)
-
 # -- waking up ---------------------------------------------------------------------------------------------
 
 

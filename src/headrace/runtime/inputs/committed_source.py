@@ -41,8 +41,8 @@ class CommittedSource:
     def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
         """Take consecutive frames; return all frames that are committed now, in order."""
         released = Released([], [])
-        behind = [*offsets[1:], after]
-        for offset, payload, follows in zip(offsets, payloads, behind, strict=True):
+        afters = [*offsets[1:], after]
+        for offset, payload, follows in zip(offsets, payloads, afters, strict=True):
             try:
                 header = decode_header(payload)
                 control = None

@@ -59,9 +59,9 @@ class InputConsumers:
                 hint="this is a stale copy of the task; its replacement has read further",
             )
         return TrimmedOffsetError(
-            f"its checkpoint goes on in what was given up: {error.message}",
+            f"its checkpoint continues in what was given up: {error.message}",
             hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is "
-            "lost. Start the app under another name to begin anew with what is left",
+            "lost. Start the app under another name to read what is left",
         )
 
     def poll(self, chooser: Chooser) -> None:
@@ -92,7 +92,7 @@ class InputConsumers:
         return self._consumers[self._specs[ssp].system.name].position(ssp)
 
     def lag(self, ssp: SSP) -> int | None:
-        """How far polling is behind the end of the partition; None when unknown."""
+        """How far the polled position is from the end of the partition; None when unknown."""
         consumer = self._consumers.get(self._specs[ssp].system.name)
         return consumer.lag(ssp) if consumer is not None and self._begun else None
 
@@ -147,5 +147,5 @@ def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
         raise StreamNotFoundError(
             f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {error.message}",
             hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
-            "old one back and start again; to read the one that is there, begin anew under another app name",
+            "old one back and start again; to read the one that is there, use another app name",
         ) from error

@@ -77,17 +77,17 @@ def envelopes(polled: Polled) -> list[Envelope]:
 def _cut(records: Records) -> list[Envelope]:
     cut: list[Envelope] = []
     ssp, payloads, offsets = records.ssp, records.payloads, records.offsets
-    behind = [*offsets[1:], records.next]
+    afters = [*offsets[1:], records.next]
     start, total = 0, len(payloads)
     for i, payload in enumerate(payloads):
         if payload and payload[0] == _USER:
             continue
         if i > start:
-            cut.append(_frames(ssp, offsets[start:i], payloads[start:i], behind[i - 1]))
-        cut.append(SingleFrame(ssp, offsets[i], payload, behind[i], len(payload)))
+            cut.append(_frames(ssp, offsets[start:i], payloads[start:i], afters[i - 1]))
+        cut.append(SingleFrame(ssp, offsets[i], payload, afters[i], len(payload)))
         start = i + 1
     if start < total:
-        cut.append(_frames(ssp, offsets[start:], payloads[start:], behind[-1]))
+        cut.append(_frames(ssp, offsets[start:], payloads[start:], afters[-1]))
     return cut
 
 
