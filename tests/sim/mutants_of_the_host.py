@@ -170,6 +170,15 @@ def next_second(self, now_ms):
 mutant("no wake-up for commits", "an idle task sleeps through its checkpoint", host(_until_due=next_second))
 
 
+def now_and_then(self, now_ms):
+    if self._tick_every.due(now_ms):
+        self.machine.tick(self._clock.now_ms())
+    self._ticked = self._clock.now_ms() // self._interval_ms
+
+
+mutant("ticks only now and then", "a tick just before a checkpoint is due puts that off", host(_tick=now_and_then))
+
+
 class Drowsy(RunLoop):
     def turning(self):
         yield from super().turning()

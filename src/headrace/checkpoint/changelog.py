@@ -113,11 +113,6 @@ class Changelog:
             hint="nothing to do: the newer one has taken over",
         )
 
-    def take_own_commit(self, offset: Offset, header: Header, record: CommitRecord) -> None:
-        """Take the reader's own commit at ``offset``, when only its own changes precede it."""
-        self.generation, self.seq = header.generation, header.seq
-        self._adopt(offset, record)
-
     def _take_base(self, offset: Offset, header: Header, body: Bytes) -> ReplayStep:
         base, self._base = self._base, None
         found = (offset, header.generation, header.version)

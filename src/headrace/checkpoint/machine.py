@@ -127,17 +127,6 @@ class ProtocolMachine:
         self._expect("changelog", Phase.REPLAYING, Phase.CHECKING)
         return self._changelog.take(offset, header, body)
 
-    def confirm_own_commit(self, offset: Offset) -> None:
-        """Confirm that the range to check holds only the task's own records, and its commit at ``offset``.
-
-        This replaces the calls of ``changelog`` while checking, for hosts that know from the acknowledged offsets
-        alone that nobody else wrote in the range, and so needn't read back what they wrote.
-        """
-        self._expect("confirm_own_commit", Phase.CHECKING)
-        if self._sealed is None:
-            raise ProtocolError(f"task {self.config.task}: no commit was sealed")
-        self._changelog.take_own_commit(offset, *self._sealed)
-
     def performed(self, end: Offset | None = None) -> None:
         """Note that the current instruction is done; ``end`` is the acknowledged offset, if the instruction has one."""
         step = self._steps.get(self.phase)

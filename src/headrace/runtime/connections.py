@@ -1,6 +1,6 @@
-"""The systems one container talks to: each opened once, with one producer, shared by its tasks (one thread).
+"""The systems that one container uses: each is opened once, with one producer that its tasks share (on one thread).
 
-Row systems have no producer: their outputs are targets, one for each stream, which a task publishes to.
+Row systems have no producer. Their outputs are targets, one per stream, which a task publishes to.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, o
 
 
 class Connections:
-    """Systems by name, opened when first needed and closed together."""
+    """Systems by name, opened when they are first needed and closed together."""
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        """``wake`` wakes the run loop from another thread, when calls have been done."""
+        """``wake`` wakes the run loop from another thread when calls are done."""
         self.calls = Calls(wake)
         self._systems: dict[str, System] = {}
         self._row_systems: dict[str, RowSystem] = {}
@@ -33,7 +33,7 @@ class Connections:
         return self._admins[spec.name]
 
     def consumer(self, spec: SystemSpec, columns: Collection[str] | None = None) -> Consumer:
-        """A new consumer; the caller closes it. A row system need not read others than these ``columns``."""
+        """A new consumer, which the caller closes. A row system need only read these ``columns``."""
         return self._row_system(spec).consumer(columns) if keeps_rows(spec) else self._system(spec).consumer()
 
     def record_producer(self, spec: SystemSpec) -> Producer:
@@ -49,12 +49,12 @@ class Connections:
         return self._targets[stream]
 
     def flush_records(self) -> None:
-        """Have everything sent to record systems acknowledged."""
+        """Wait until everything sent to record systems is acknowledged."""
         for producer in self._producers.values():
             producer.flush()
 
     def close(self) -> None:
-        """Close all producers and targets, and forget calls."""
+        """Close all producers and targets, and drop the calls under way."""
         self.calls.close()
         for producer in self._producers.values():
             producer.close()

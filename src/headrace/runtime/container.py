@@ -64,7 +64,7 @@ class Wakeup:
 
 
 class Container:
-    """Runs tasks until they have finished, or until it is told to drain."""
+    """Runs tasks until they have finished, or until it is ordered to drain or stop."""
 
     def __init__(
         self, plan: Plan, tasks: Collection[TaskName], next_generation: Callable[[TaskName], int], clock: Clock
@@ -106,12 +106,12 @@ class Container:
 
     @property
     def drained(self) -> bool:
-        """It was told to drain, and has."""
+        """It was ordered to drain, and has drained."""
         return self._draining and not self._stopping
 
     @property
     def stopped(self) -> bool:
-        """It was told to stop: what it did since its last checkpoint is for others to do again."""
+        """It was ordered to stop: its replacement repeats what it has done since its last checkpoint."""
         return self._stopping
 
     def run(self, observe: Observe | None = None) -> None:
@@ -132,11 +132,11 @@ class Container:
             try:
                 self._close_hosts()
             except HeadraceError as later:
-                told = f"closing failed, too: {later.message}"
+                also = f"closing failed, too: {later.message}"
                 if isinstance(error, HeadraceError):
-                    error.message += f"\n  {told}"
+                    error.message += f"\n  {also}"
                 else:
-                    error.add_note(told)
+                    error.add_note(also)
             raise  # what went wrong first has to be fixed first
         else:
             self._close_hosts()

@@ -1,4 +1,4 @@
-"""Counters and warnings of one task: the run loop adds to them, status pages read them. No lock is needed."""
+"""Counters and warnings of one task: the run loop adds to them and status pages read them, without a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of what an app owns in a system: its intermediate streams and changelogs. Durable; change nothing here."""
+"""Names of what an app owns in a system: its intermediate streams and changelogs. They are durable."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Task:
 
     @property
     def output_watermark(self) -> int:
-        """The watermark as it holds for what leaves the task: lower than the task's behind some steps."""
+        """The watermark of what leaves the task. Some steps make it lower than the task's own."""
         return self.chain.output_watermark
 
     def rows(self, arrival: Arrival, rows: pl.DataFrame) -> None:
@@ -78,7 +78,7 @@ class Task:
             partition.advance(clock.read(rows))
 
     def control(self, ssp: SSP, message: ControlMessage) -> None:
-        """Take in what an upstream task says. Checkpoint and restore concern the host, not the task."""
+        """Process a message of an upstream task. Checkpoints and restores concern the host, not the task."""
         partition = self.times[ssp]
         match message:
             case Watermark(task_name=name, task_count=count, timestamp=timestamp, idle=idle):
@@ -89,12 +89,12 @@ class Task:
                 raise ProtocolError(f"{ssp}: a {type(message).__name__} reached the task's operators")
 
     def end(self, ssp: SSP) -> None:
-        """A source partition has ended; of a side input it means that the table stays as it is."""
+        """A source partition has ended. If it is a side input, its table stays as it is."""
         if ssp not in self.side_inputs:
             self.times[ssp].end()
 
     def idle(self, ssp: SSP) -> None:
-        """A source partition has been silent for its stated timeout: it holds nobody back until it speaks."""
+        """A source partition has sent nothing for its timeout: until it sends something, nobody waits for it."""
         self.times[ssp].idle = True
 
     def advance(self) -> bool:
@@ -110,7 +110,7 @@ class Task:
         return self.times.ended
 
     def finish(self) -> bool:
-        """All inputs have ended: what is open leaves now. False when that takes time: call again after ``collect``."""
+        """All inputs have ended: emit what is open. False when that takes time: call again after ``collect``."""
         self.finished = self.chain.end()
         return self.finished
 
@@ -119,7 +119,7 @@ class Task:
         return self.times.save()
 
     def begin(self) -> None:
-        """Be ready; stores and bookkeeping are as the last commit left them."""
+        """Prepare for the first message; stores and bookkeeping are as the last commit left them."""
         self.chain.begin(self.scope.name)
 
     def stores(self) -> dict[str, StateStore]:
@@ -131,7 +131,7 @@ class Task:
         self.chain.close()
 
     def load(self, times: TimesCheckpoint) -> None:
-        """Take up where ``save`` left off; the stores have been filled already."""
+        """Continue from what ``save`` returned; the stores have been filled already."""
         self.times.load(times)
         self.chain.resume(times.watermark)
 

@@ -83,15 +83,6 @@ def test_the_owner_learns_of_a_second_writer():
     assert "also to writer x" in str(changelog.stop_reason(T))
 
 
-def test_the_own_commit_may_be_vouched_for():
-    changelog = Changelog(1, "w", None)
-    read(changelog, abort(1))
-    header, _ = commit(1, 5, 0)
-    changelog.take_own_commit(40, header, CommitRecord(generation=1, version=0, next_version=1))
-    assert changelog.local == LocalCheckpoint(40, 1, 0)
-    assert read(changelog, commit(1, 6, 1)) == [ReplayStep.APPLY]
-
-
 @pytest.mark.parametrize(
     ("records", "says"),
     [

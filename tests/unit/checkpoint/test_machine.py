@@ -272,17 +272,6 @@ def test_unversioned_parents_never_roll_back_or_hold_up_an_exactly_once_task(rea
     assert reader.machine.waiting_for() == []
 
 
-def test_a_host_may_vouch_for_what_it_wrote_itself(source):
-    source.run()
-    source.machine.tick(10_000)
-    source.run(until="ReadChangelog")
-    source.machine.confirm_own_commit(len(source.changelog) - 1)
-    source.machine.performed()
-    source.run()
-    assert source.machine.version == 0
-    assert source.local.offset == 2
-
-
 def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_written(source):
     source.run()
     source.machine.tick(10_000)
@@ -301,7 +290,6 @@ def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_w
         (lambda machine: machine.start(1, None), "generation 1 can't start while generation 1 is running"),
         (lambda machine: machine.seal(), "seal was called while running"),
         (lambda machine: machine.rebase(None), "rebase was called while running"),
-        (lambda machine: machine.confirm_own_commit(0), "confirm_own_commit was called while running"),
     ],
 )
 def test_a_host_out_of_turn_is_told_so(source, act, says):

@@ -49,6 +49,7 @@ class Driven:
         self.metadata = SqliteMetadata(home / "metadata.db")
         generations = Generations(self.metadata, name)
         tasks = [task.name for stage in planned.stages for task in stage.tasks]
+        self.plan = planned
         self.container = Container(planned, tasks, lambda task: generations.issue([task])[task], self.clock)
         for host in self.container.hosts:
             host.start()
@@ -132,7 +133,7 @@ def test_a_restart_shows_as_a_newer_generation(home: Path, running: Driven) -> N
         host.close()
     generations = Generations(running.metadata, "page-views")
     again = Container(
-        running.container.hosts[0].plan,
+        running.plan,
         [TaskName("views", 0)],
         lambda task: generations.issue([task])[task],
         running.clock,

@@ -146,4 +146,4 @@ def test_an_input_that_was_replaced_while_the_app_was_stopped(
     code, err = how_it_ended(spawn("run", pipeline, "--local", "--quiet"))
     assert code == 1
     assert err.startswith("error: this is not the stream that the app has read before"), err
-    assert "begin anew under another app name" in err
+    assert "use another app name" in err

@@ -190,8 +190,8 @@ class TaskHost:
 
     def lag(self, ssp: SSP) -> int | None:
         """How far the processed position of an input is from its end; None when unknown."""
-        behind = self.inputs.lag(ssp)
-        return None if behind is None else behind + self.inputs.position(ssp) - self.positions.get(ssp, 0)
+        unpolled = self.inputs.lag(ssp)
+        return None if unpolled is None else unpolled + self.inputs.position(ssp) - self.positions.get(ssp, 0)
 
     # -- one turn
 

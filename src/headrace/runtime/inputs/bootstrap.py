@@ -1,4 +1,4 @@
-"""How far a task has read its side inputs: all else waits until each has been read to where it ended at the start."""
+"""How far a task has read its side inputs: everything else waits until all are read up to their ends at the start."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from headrace.runtime.inputs.chooser import Chooser
 
 
 class Bootstrap:
-    """The side inputs of a task that begins, or begins anew. It tells the chooser when one has been read."""
+    """The side inputs of one attempt. Reports to the chooser when one has been read."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
         self._stretches: dict[SSP, tuple[Offset, Offset]] = {}
-        """From where to where each is read."""
+        """The first and the last offset of each."""
         self._open: set[SSP] = set()
 
     def begin(self, positions: Mapping[SSP, Offset], ends: Mapping[SSP, Offset]) -> None:
-        """``ends``: where the side inputs end now."""
+        """Start at these positions; ``ends`` says where the side inputs end now."""
         self._stretches = {ssp: (positions[ssp], end) for ssp, end in ends.items()}
         self._open = set(ends)
         for ssp in ends:
             self.note(ssp, positions[ssp])
 
     def note(self, ssp: SSP, position: Offset, *, ended: bool = False) -> None:
-        """A partition, of a side input or not, has been processed up to ``position``."""
+        """A partition, of a side input or another input, has been processed up to ``position``."""
         if ssp in self._open and (ended or position >= self._stretches[ssp][1]):
             self._open.remove(ssp)
             self._chooser.bootstrapped(ssp)
 
     def percent(self, positions: Mapping[SSP, Offset]) -> int | None:
-        """How much of what the side inputs held has been read, by offsets; None: all of it, nothing waits any more."""
+        """How much of the side inputs has been read, by offsets; None once all of it has, and nothing waits."""
         if not self._open:
             return None
         whole = sum(max(0, end - begin) for begin, end in self._stretches.values())

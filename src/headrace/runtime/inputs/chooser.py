@@ -1,7 +1,7 @@
 """Which envelope a task processes next: pure, and fair.
 
-Within a partition the order is kept, always. Between partitions: a side input that is still being read to its
-end goes before everything; then control messages (they cost nothing and may set others free); then round robin.
+Within a partition the order is always kept. Between partitions, a side input that is still being read up to its end
+comes first, then control messages (they cost nothing and may release others), then the rest in turn.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.runtime.inputs.envelope import Envelope, PartitionEnd, SingleFrame
 
 
 class Chooser:
-    """The waiting envelopes of one task, a queue a partition."""
+    """The waiting envelopes of one task: one queue per partition."""
 
     def __init__(self, ssps: Iterable[SSP], bootstrap: Iterable[SSP] = ()) -> None:
         self._queues: dict[SSP, deque[Envelope]] = {ssp: deque() for ssp in ssps}
@@ -23,17 +23,17 @@ class Chooser:
         self._bytes: dict[SSP, int] = dict.fromkeys(self._queues, 0)
 
     def offer(self, envelope: Envelope) -> None:
-        """Put an envelope behind those of its partition."""
+        """Append an envelope to the queue of its partition."""
         self._queues[envelope.ssp].append(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
 
     def put_back(self, envelope: Envelope) -> None:
-        """Return what was chosen, or the rest of it: it goes before everything of its partition."""
+        """Return what was chosen, or the rest of it, to the front of its queue."""
         self._queues[envelope.ssp].appendleft(envelope)
         self._bytes[envelope.ssp] += envelope.bytes
 
     def choose(self) -> Envelope | None:
-        """Take the next envelope; None when there is none that may be processed now."""
+        """Take the next envelope; None if none may be processed now."""
         for ssp in self._bootstrap:
             if self._queues[ssp]:
                 return self._take(ssp)
@@ -50,7 +50,7 @@ class Chooser:
         return None
 
     def bootstrapped(self, ssp: SSP) -> None:
-        """The side input has been read to the end it had at the start: others may go on."""
+        """The side input has been read up to where it ended at the start: others need not wait for it any longer."""
         self._bootstrap.pop(ssp, None)
 
     @property
@@ -61,19 +61,19 @@ class Chooser:
 
     @property
     def bootstrapping(self) -> Collection[SSP]:
-        """The side inputs that all others wait for."""
+        """The side inputs that everything else waits for."""
         return self._bootstrap.keys()
 
     def waiting_bytes(self, ssp: SSP) -> int:
-        """How much of a partition waits; its host stops polling it above a limit."""
+        """How many bytes of a partition wait. The host stops polling it above a limit."""
         return self._bytes[ssp]
 
     def waits(self, ssp: SSP) -> bool:
-        """Something of this partition has come, and waits for its turn."""
+        """Something of this partition waits for its turn."""
         return bool(self._queues[ssp])
 
     def clear(self) -> None:
-        """Forget everything that waits (a rollback will read it again)."""
+        """Drop everything that waits."""
         for ssp, queue in self._queues.items():
             queue.clear()
             self._bytes[ssp] = 0

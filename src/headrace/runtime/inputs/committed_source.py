@@ -1,7 +1,7 @@
-"""A source partition read committed: another app's frames are taken once their commit is known.
+"""A source partition, read committed: another app's frames are released once their commit is known.
 
-Frames of plain writers pass at once. What can't even be read as a frame passes too: the intake's policy decides about
-it. The position is what a checkpoint keeps: the first frame still held, and what is dealt with of each producer.
+Frames of plain writers pass at once. So does what can't be decoded as a frame: the intake's policy decides about it. A
+checkpoint keeps the position: the first frame still held, and what has been dealt with of each producer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLAIN = Header(Kind.USER)
 
 @dataclass(slots=True)
 class Released:
-    """Whole frames that may be processed, and where they stood."""
+    """Whole frames that may be processed, and their offsets."""
 
     offsets: list[Offset]
     payloads: list[bytes]
@@ -29,7 +29,7 @@ class CommittedSource:
     """One source partition of a record system."""
 
     def __init__(self, ssp: SSP, start: Offset, saved: SourceEntry | None) -> None:
-        """Begin at ``start``, which is the saved position's offset if there is one."""
+        """Start reading at ``start``, the offset of the saved position if there is one."""
         self._ssp = ssp
         position = ReaderPosition(offset=start)
         if saved is not None:
@@ -39,10 +39,10 @@ class CommittedSource:
         self._reader: ReadCommitted[bytes] = ReadCommitted(position)
 
     def receive(self, offsets: list[Offset], payloads: list[bytes], after: Offset) -> Released:
-        """Take consecutive frames; answers all that are committed now, in order."""
+        """Take consecutive frames; return all frames that are committed now, in order."""
         released = Released([], [])
-        behind = [*offsets[1:], after]
-        for offset, payload, follows in zip(offsets, payloads, behind, strict=True):
+        afters = [*offsets[1:], after]
+        for offset, payload, follows in zip(offsets, payloads, afters, strict=True):
             try:
                 header = decode_header(payload)
                 control = None

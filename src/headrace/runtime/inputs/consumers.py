@@ -1,4 +1,4 @@
-"""The consumers of one task: one for each system, all its partitions, and how much may wait unprocessed."""
+"""The consumers of one task: one per system for all partitions there, with a bound on what waits unprocessed."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class InputConsumers:
             self._ssps.setdefault(name, []).append(ssp)
 
     def begin(self, positions: Mapping[SSP, Position]) -> dict[SSP, Offset]:
-        """Read on at these positions (also after a rollback); returns them as offsets.
+        """Read from these positions, at the start and after a rollback; return them as offsets.
 
-        Raises ``FencedError`` where an intermediate stream was trimmed beyond its position: its only reader has read
-        further. A source may be trimmed by anybody, read or not: that is a ``TrimmedOffsetError``.
+        Raises ``FencedError`` where an intermediate stream was trimmed past its position: its only reader has read
+        further. Anybody may trim a source, read or not: that is a ``TrimmedOffsetError``.
         """
         begun: dict[SSP, Offset] = {}
         for name, ssps in self._ssps.items():
@@ -59,13 +59,13 @@ class InputConsumers:
                 hint="this is a stale copy of the task; its replacement has read further",
             )
         return TrimmedOffsetError(
-            f"its checkpoint goes on in what was given up: {error.message}",
+            f"its checkpoint continues in what was given up: {error.message}",
             hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is "
-            "lost. Start the app under another name to begin anew with what is left",
+            "lost. Start the app under another name to read what is left",
         )
 
     def poll(self, chooser: Chooser) -> None:
-        """Hand what has arrived to the chooser; partitions of which enough waits are left alone."""
+        """Hand what has arrived to the chooser. Partitions that have enough waiting are left out."""
         for name, consumer in self._consumers.items():
             ssps = self._ssps[name]
             wanted = [ssp for ssp in ssps if chooser.waiting_bytes(ssp) < WAITING_BYTES_MAX]
@@ -79,11 +79,11 @@ class InputConsumers:
 
     @property
     def hungry(self) -> bool:
-        """The last poll found something, or left something out: there may be more."""
+        """The last poll found something, or left a partition out: there may be more."""
         return any(self._hungry.values())
 
     def filenos(self) -> list[int]:
-        """Descriptors that turn readable when there may be something to poll."""
+        """The descriptors that become readable when there may be something to poll."""
         numbers = [consumer.fileno() for consumer in self._consumers.values()]
         return [number for number in numbers if number is not None]
 
@@ -92,12 +92,12 @@ class InputConsumers:
         return self._consumers[self._specs[ssp].system.name].position(ssp)
 
     def lag(self, ssp: SSP) -> int | None:
-        """How far polling is behind the end of the partition; None when unknown."""
+        """How far the polled position is from the end of the partition; None when unknown."""
         consumer = self._consumers.get(self._specs[ssp].system.name)
         return consumer.lag(ssp) if consumer is not None and self._begun else None
 
     def ends(self, ssps: Collection[SSP]) -> dict[SSP, Offset]:
-        """Where these partitions end at present. A partition without new data has been read to there."""
+        """Where these partitions end now."""
         extents: dict[StreamId, list[Extent]] = {}
         for ssp in ssps:
             if ssp.stream not in extents:
@@ -105,7 +105,7 @@ class InputConsumers:
         return {ssp: extents[ssp.stream][ssp.partition].upcoming for ssp in ssps}
 
     def scan(self, positions: Mapping[SSP, Offset | None]) -> Iterator[Records]:
-        """All records from these offsets to the present ends, without moving any position."""
+        """Yield all records from these offsets up to the present ends, without moving any position."""
         for ssp, start in positions.items():
             spec = self._specs[ssp]
             end = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition].upcoming
@@ -128,7 +128,7 @@ class InputConsumers:
 
 
 def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> Collection[str] | None:
-    """The columns of a system's rows that the task looks at; None: all, as where a dead letter keeps the whole row."""
+    """The columns of a system's rows that the task reads; None for all, as where a dead letter keeps the whole row."""
     names: dict[str, None] = {}
     for spec in specs.values():
         if spec.system.name != system:
@@ -147,5 +147,5 @@ def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:
         raise StreamNotFoundError(
             f"this is not the stream that the app has read before; its checkpoint doesn't fit it: {error.message}",
             hint="the stream was replaced by another of its name, or lost its end in a crash of the machine: put the "
-            "old one back and start again; to read the one that is there, begin anew under another app name",
+            "old one back and start again; to read the one that is there, use another app name",
         ) from error

@@ -1,7 +1,7 @@
-"""What waits to be processed: runs of user frames, single control frames, tables, ends; in partition order.
+"""What waits to be processed: runs of user frames, single control frames, tables and ends, in partition order.
 
-User frames stay undecoded until their turn comes: the protocol judges a frame at the moment it is
-processed, and what is dropped or put aside need never be decoded.
+User frames stay undecoded until their turn comes. The protocol judges a frame when it is processed, so what it drops
+or holds back need not be decoded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _USER = int(Kind.USER)
 
 @dataclass(slots=True)
 class Frames:
-    """Consecutive user frames of one partition; ``next`` is the offset behind the last."""
+    """Consecutive user frames of one partition; ``next`` is the offset after the last."""
 
     ssp: SSP
     offsets: list[Offset]
@@ -30,7 +30,7 @@ class Frames:
 
 @dataclass(slots=True)
 class SingleFrame:
-    """One frame that isn't the user's (or whose first byte is no kind at all: decoding says so)."""
+    """One frame that isn't a user frame, or whose first byte is no known kind; decoding reports that."""
 
     ssp: SSP
     offset: Offset
@@ -41,7 +41,7 @@ class SingleFrame:
 
 @dataclass(slots=True)
 class RowBatch:
-    """Rows of a row system, with what of them could not be read."""
+    """Rows of a row system, and the records that could not be read."""
 
     ssp: SSP
     rows: pl.DataFrame
@@ -53,7 +53,7 @@ class RowBatch:
 
 @dataclass(slots=True)
 class PartitionEnd:
-    """A partition is at its end for good: it is bounded, or it was sealed."""
+    """A partition has ended: it is bounded, or it was sealed."""
 
     ssp: SSP
     next: Offset
@@ -64,7 +64,7 @@ Envelope = Frames | SingleFrame | RowBatch | PartitionEnd
 
 
 def envelopes(polled: Polled) -> list[Envelope]:
-    """Cut what was polled into envelopes, order kept."""
+    """Cut what was polled into envelopes, in order."""
     match polled:
         case Rows(ssp=ssp, frame=rows, offset=offset, next=after, bad=bad):
             return [RowBatch(ssp, rows, offset, after, tuple(bad), int(rows.estimated_size()))]
@@ -77,17 +77,17 @@ def envelopes(polled: Polled) -> list[Envelope]:
 def _cut(records: Records) -> list[Envelope]:
     cut: list[Envelope] = []
     ssp, payloads, offsets = records.ssp, records.payloads, records.offsets
-    behind = [*offsets[1:], records.next]
+    afters = [*offsets[1:], records.next]
     start, total = 0, len(payloads)
     for i, payload in enumerate(payloads):
         if payload and payload[0] == _USER:
             continue
         if i > start:
-            cut.append(_frames(ssp, offsets[start:i], payloads[start:i], behind[i - 1]))
-        cut.append(SingleFrame(ssp, offsets[i], payload, behind[i], len(payload)))
+            cut.append(_frames(ssp, offsets[start:i], payloads[start:i], afters[i - 1]))
+        cut.append(SingleFrame(ssp, offsets[i], payload, afters[i], len(payload)))
         start = i + 1
     if start < total:
-        cut.append(_frames(ssp, offsets[start:], payloads[start:], behind[-1]))
+        cut.append(_frames(ssp, offsets[start:], payloads[start:], afters[-1]))
     return cut
 
 

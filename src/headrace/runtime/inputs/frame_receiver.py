@@ -78,13 +78,13 @@ class FrameReceiver:
         if self._task.specs[ssp].role is not Role.INTERMEDIATE:
             self._source(ssp, frames.offsets, frames.payloads, frames.next)
             return
-        behind = [*frames.offsets[1:], frames.next]
+        afters = [*frames.offsets[1:], frames.next]
         turn: list[int] = []
         for i, payload in enumerate(frames.payloads):
             if self._machine.due:
                 self._put_back(frames, i)
                 break
-            offset, after = frames.offsets[i], behind[i]
+            offset, after = frames.offsets[i], afters[i]
             header = _header(ssp, offset, payload)
             verdict = self._machine.receive(ssp, offset, after, header)
             self.positions[ssp] = after
@@ -96,8 +96,8 @@ class FrameReceiver:
                 self._metrics.count("duplicates")
         if turn:
             offsets = [frames.offsets[i] for i in turn]
-            self._intakes.frames(ssp, offsets, [frames.payloads[i] for i in turn], behind[turn[-1]])
-            self.positions[ssp] = behind[turn[-1]]
+            self._intakes.frames(ssp, offsets, [frames.payloads[i] for i in turn], afters[turn[-1]])
+            self.positions[ssp] = afters[turn[-1]]
 
     def control(self, frame: SingleFrame) -> None:
         """Process a control frame, or leave it to the protocol."""

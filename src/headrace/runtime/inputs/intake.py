@@ -1,8 +1,8 @@
-"""Where messages enter a task: frames and tables become rows that fit the declared schema, or meet a policy.
+"""Where messages enter a task: frames and tables become rows of the declared schema, or a policy decides about them.
 
-Each source has one: ``fail`` (the default) raises, with the place of the message; ``skip`` counts; ``dead_letter``
-writes the message, its place and the reason to a stream. Nothing is dropped uncounted. Frames of intermediate
-streams have been written by this app: what is wrong with them is always an error.
+Each source has a policy: ``fail`` (the default) raises with the place of the message, ``skip`` counts it, and
+``dead_letter`` writes the message, its place and the reason to a stream. Nothing is dropped without being counted.
+This app has written the frames of intermediate streams itself, so anything wrong with them is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DeadLetters = Callable[[str, pl.DataFrame], None]
 
 
 class Intake:
-    """The way in for one input stream of one task."""
+    """Decodes and checks one input stream of one task."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Intake:
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
-        """The rows of user frames, a table for each; each payload is a whole frame."""
+        """The rows of user frames, one table per frame; each payload is a whole frame."""
         self._metrics.bytes_in += sum(map(len, payloads))
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
         return [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
 
     def accept(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = ()) -> pl.DataFrame:
-        """The rows that fit; the others, and what could not be read at all, meet the policy."""
+        """The rows that fit. The policy decides about the others, and about what could not be read at all."""
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
         try:
@@ -77,7 +77,7 @@ class Intake:
         return fitting if self._time is None else self._timed(ssp, fitting, offset, self._time)
 
     def _keyed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
-        """The rows that have a key; the others meet the policy."""
+        """The rows that have a key. The policy decides about the others."""
         missing = rows.get_column(column).is_null()
         if not missing.any():
             return rows
@@ -86,7 +86,7 @@ class Intake:
         return rows.filter(~missing)
 
     def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
-        """The rows that have an event time of 64 bits; the others meet the policy."""
+        """The rows with an event time that fits 64 bits. The policy decides about the others."""
         times = rows.get_column(column)
         if times.dtype == pl.UInt64:
             times = times.cast(pl.Int64, strict=False)
@@ -126,7 +126,7 @@ class Intake:
             if header.kind in _CHANGELOG:
                 raise FrameError(f"a frame of kind {header.kind.name}", hint="this stream is the changelog of an app")
             if header.kind is not Kind.USER:
-                return self._schema.empty()  # another app's control messages: not data, and without a meaning here
+                return self._schema.empty()  # control messages of another app are no data
             rows = decode_rows(body_of(payload))
         except DataError as error:
             self._refuse(ssp, offset, error.message, payload, error.hint)
@@ -162,6 +162,6 @@ class Intake:
                 raise DataError(
                     f"{ssp} at offset {offset}: {reason}",
                     hint=hint
-                    or f'mend the data, or give input {self._spec.id!r} on_error="skip" (counts such messages) '
+                    or f'fix the data, or give input {self._spec.id!r} on_error="skip" (counts such messages) '
                     'or on_error="dead_letter" (sets them aside in a stream)',
                 )

@@ -1,7 +1,7 @@
-"""The message buffer: frames that came before their version's turn, by label, in order of arrival.
+"""The version buffer: frames that came before their version's turn, by label, in order of arrival.
 
-Bounded in memory: beyond a limit they go to an unnamed temporary file on the local disk. Nothing of it survives
-the process: what is in here is read again from the stream, whose resume offset lies before it.
+Its memory is bounded: beyond a limit, frames go to an unnamed temporary file on the local disk. Nothing of it survives
+the process: the resume offset is before these frames, so they are read again from the stream.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RECORD = struct.Struct(">IqqI")
 
 @dataclass(frozen=True, slots=True)
 class BufferedFrame:
-    """A whole frame, where it stood and where the next one stands."""
+    """A whole frame with its offset and that of the next one."""
 
     ssp: SSP
     offset: Offset
@@ -33,7 +33,7 @@ class BufferedFrame:
 
 @dataclass(frozen=True, slots=True)
 class _Void:
-    """The producer's frames of a partition above ``seq`` never happened, of those that were there by then."""
+    """The producer's frames of a partition above ``seq`` are void, among the first ``spilled`` ones of the file."""
 
     ssp: SSP
     producer: int
@@ -54,7 +54,7 @@ class _Label:
 
 
 class VersionBuffer:
-    """The early arrivals of one task."""
+    """The frames of one attempt that came early."""
 
     def __init__(self, memory_bytes_max: int = MEMORY_BYTES_MAX) -> None:
         self._limit = memory_bytes_max
@@ -73,7 +73,7 @@ class VersionBuffer:
             self._spill(entry, frame)
 
     def take(self, label: int) -> Iterator[BufferedFrame]:
-        """The frames of a label, in order of arrival; the buffer is gone afterwards."""
+        """Yield the frames of a label, in order of arrival, and drop them."""
         entry = self._labels.pop(label, None)
         if entry is None:
             return
@@ -88,7 +88,7 @@ class VersionBuffer:
                         yield frame
 
     def forget(self, ssp: SSP, producer: int, seq: int) -> None:
-        """Drop the producer's frames of this partition above ``seq``; what is put later is of a new generation."""
+        """Drop the producer's frames of this partition above ``seq``. Frames put later belong to a new generation."""
         for entry in self._labels.values():
             void = _Void(ssp, producer, seq, entry.spilled)
             kept = [frame for frame in entry.frames if not void.covers(frame)]
@@ -101,7 +101,7 @@ class VersionBuffer:
         """Drop everything."""
         for entry in self._labels.values():
             if entry.file is not None:
-                with suppress(OSError):  # it writes what it held back; nobody will read that
+                with suppress(OSError):  # closing flushes what nobody will read
                     entry.file.close()
         self._labels.clear()
         self.memory_bytes = self.disk_bytes = 0
@@ -128,7 +128,7 @@ class VersionBuffer:
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """Trouble with the disk as an error of ours. The task ends with it, and reads what it had here again."""
+    """Turn disk errors into errors of ours. The task ends with one, and reads its early frames again."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""A task's output into functions of the user's: from the outbox of committed rows, by versions, at least once.
+"""A task's output into functions of the user: from the outbox of committed rows, version by version, at least once.
 
-Functions keep no position, so after a restart what isn't known to be written is written again. Within a version the
-last row of a key counts; pieces of at most the table's batch size are written one after the other, so the order of
-versions holds. Calls are made elsewhere (``runtime.calls``): nothing here blocks.
+Functions keep no position, so a restart writes again what isn't known to be written. Within a version the
+last row of a key counts. Pieces of at most the table's batch size are written one after the other, so versions keep
+their order. ``runtime.calls`` makes the calls: nothing here blocks.
 """
 
 from __future__ import annotations
@@ -130,5 +130,5 @@ class FunctionPublisher:
         raise UserFunctionError(
             f"the write function of table {self.spec.id!r} ({self._table.location}) raised "
             f"{type(error).__name__}{users_line(error)} in the last of {done.attempts} attempts: {error}",
-            hint="mend it, or let it be tried for ever: retry=hr.calls.retry(attempts=None)",
+            hint="fix it, or let it be tried forever: retry=hr.calls.retry(attempts=None)",
         ) from error

@@ -55,7 +55,7 @@ class PublishedPositions:
                 self._connections.admin(self._specs[ssp].system).report_position(ssp, self._group, position)
 
     def trim(self, needed: Mapping[SSP, Offset | None]) -> None:
-        """Give up what lies before the offsets that the last commit needs."""
+        """Trim what is before the offsets that the last commit needs."""
         for ssp, offset in needed.items():
             spec = self._specs[ssp]
             if offset is None or spec.broadcast or spec.role is not Role.INTERMEDIATE:

@@ -45,7 +45,7 @@ class Replay:
         if begin >= end:
             found = self._changelog.header_at(begin)
             if found is not None and found.kind is Kind.COMMIT and found.generation > machine.generation:
-                raise self._replaced(f"generation {found.generation} has committed at offset {begin}, behind its fence")
+                raise self._replaced(f"generation {found.generation} has committed at offset {begin}, after its fence")
             return False
         before = self.records
         try:
@@ -76,7 +76,7 @@ class Replay:
         finally:
             self.progress = None
         if self.records == before:  # not even its own fence
-            raise self._replaced("what its changelog holds begins behind its fence")
+            raise self._replaced("its changelog begins after its fence")
         self._state.read_to(machine.local)
         return True
 
@@ -89,7 +89,7 @@ class Replay:
     def _lost(self, why: str) -> InfrastructureError:
         return InfrastructureError(
             f"the state of task {self._task} is lost: {why}, and there is no snapshot to begin from",
-            hint="restore the folder of snapshots, or start the app under another name to begin anew",
+            hint="restore the folder of snapshots, or start the app under another name, without that state",
         )
 
     def _take(self, step: ReplayStep, body: memoryview, local: LocalCheckpoint | None) -> None:

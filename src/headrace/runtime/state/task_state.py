@@ -3,7 +3,7 @@
 The changelog is the truth. The local database corresponds to one commit in it and outlives the process, so
 a restart reads only what came after. When the folder is missing, damaged or doesn't fit the changelog, the newest
 snapshot takes its place; without one the changelog is read from its beginning. Snapshots are hard links, taken when the
-changelog has grown enough; what lies before the last but one is trimmed.
+changelog has grown enough; what is before the last but one is trimmed.
 
 All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` wait for the disk.
 """
@@ -283,9 +283,7 @@ class TaskState:
             )
         database = self._database if self._readable else None
         if database is None:
-            raise UnavailableError(
-                "its state is being restored at present", hint="ask again; headrace status shows how far it is"
-            )
+            raise UnavailableError("its state is being restored", hint="ask again; headrace status shows how far it is")
         pin = database.pin()
         try:
             yield pin
