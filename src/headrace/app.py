@@ -16,7 +16,7 @@ from headrace.api.app import Declarations
 from headrace.core.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
-    from headrace.plan.model import Plan
+    from headrace.plan.readable import ReadablePlan
     from headrace.testing.harness import TestApp
 
 _LOADED = "__headrace_app__"
@@ -52,7 +52,7 @@ class App(Declarations):
     'page-views'
     """
 
-    def plan(self, containers: int = 1) -> Plan:
+    def plan(self, containers: int = 1) -> ReadablePlan:
         """Plan the app for the streams that exist now. Runs nothing.
 
         Parameters
@@ -62,7 +62,7 @@ class App(Declarations):
 
         Returns
         -------
-        Plan
+        ReadablePlan
             ``str(plan)`` is what ``explain`` returns; a notebook shows it as tables.
 
         Raises
@@ -71,10 +71,11 @@ class App(Declarations):
             If an input doesn't exist, or streams that are joined have different partition counts.
         """
         from headrace.plan.planner import plan
+        from headrace.plan.readable import ReadablePlan
         from headrace.runners.facts import gather_facts
 
         graph = self.graph()
-        return plan(graph, gather_facts(graph), containers)
+        return ReadablePlan.of(plan(graph, gather_facts(graph), containers))
 
     def explain(self, containers: int = 1) -> str:
         """Return the plan as text: stages, operators with the lines that declare them, streams and tables.

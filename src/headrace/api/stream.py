@@ -154,7 +154,7 @@ class Stream(MappedFlow):
         allowed_lateness: Duration = 0,
         panes: Panes = "accumulating",
         late_to: Output | None = None,
-    ) -> WindowedStream:
+    ) -> WindowedStream[Stream]:
         """Group messages by key and window, to be aggregated by ``agg``.
 
         A result is emitted when the watermark passes the end of its window. Its columns are the key,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import Generic, TypeVar, final
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.api.aggregates import named_aggregates
+from headrace.api.flow import Flow
 from headrace.api.handles import Output
 from headrace.api.location import Declaring, Location
 from headrace.api.operators.aggregate import Aggregate
@@ -16,12 +17,11 @@ from headrace.api.operators.window import Window, result_time, window_columns, w
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
-if TYPE_CHECKING:
-    from headrace.api.stream import Stream
+S = TypeVar("S", bound=Flow)
 
 
 @final
-class WindowedStream:
+class WindowedStream(Generic[S]):
     """Messages grouped by key and window; made by ``Stream.window``. It waits for its aggregates.
 
     Examples
@@ -32,14 +32,14 @@ class WindowedStream:
 
     __slots__ = ("_here", "_id", "_late_to", "_stream", "_window")
 
-    def __init__(self, stream: Stream, id_: str, window: Window, late_to: Output | None, here: Location) -> None:
+    def __init__(self, stream: S, id_: str, window: Window, late_to: Output | None, here: Location) -> None:
         self._stream = stream
         self._id = id_
         self._window = window
         self._late_to = late_to
         self._here = here
 
-    def agg(self, *aggregates: pl.Expr, **named: Aggregate | pl.Expr) -> Stream:
+    def agg(self, *aggregates: pl.Expr, **named: Aggregate | pl.Expr) -> S:
         """Aggregate the messages of each key and window.
 
         Polars' aggregations are accepted where they can be merged from parts and give what Polars would: ``pl.len()``,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from typing_extensions import override
-
 from headrace.api.specs import Graph, StreamSpec
 from headrace.core.ids import SSP, TaskName
 
@@ -58,20 +56,6 @@ class Plan:
     """The intermediate streams that carry partial results, each with the window they belong to: see ``combining``."""
     needed: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     """By node id the columns of its results that other nodes need; None, or no entry: all. See ``pruning``."""
-
-    @override
-    def __str__(self) -> str:
-        from headrace.plan.render import render
-        from headrace.plan.text import to_text
-
-        return to_text(render(self)).rstrip("\n")
-
-    def _repr_html_(self) -> str:
-        """The plan in a notebook."""
-        from headrace.plan.render import render
-        from headrace.plan.text import to_html
-
-        return to_html(render(self))
 
     def stage(self, name: str) -> StagePlan:
         """The stage of that name; raises ``KeyError`` if there is none."""
