@@ -131,7 +131,7 @@ class ProtocolMachine:
         """Confirm that the range to check holds only the task's own records, and its commit at ``offset``.
 
         This replaces the calls of ``changelog`` while checking, for hosts that know from the acknowledged offsets
-        alone that nobody else wrote in the range, and so needn't read back what they wrote.
+        alone that no other incarnation wrote in the range, and so needn't read back what they wrote.
         """
         self._expect("confirm_own_commit", Phase.CHECKING)
         if self._sealed is None:
@@ -313,7 +313,7 @@ class ProtocolMachine:
         return SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
-        """Report which input frames the commit covers and nobody needs any more."""
+        """Report which input frames the commit covers and that are no longer needed."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
         return Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))

@@ -218,7 +218,7 @@ def test_local_state_of_version_3_is_read() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"segments":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 3"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 3"):
         store().attach(disk)
 
 

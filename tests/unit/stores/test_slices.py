@@ -121,7 +121,8 @@ def test_the_form_and_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(CorruptLogError, match="slices of format 2 in the local state; this Headrace reads 1"):
+    message = "slices of format 2 in the local state; this version of Headrace reads 1"
+    with pytest.raises(CorruptLogError, match=message):
         SliceForm.read(GOLDEN_FORM.replace(b'"format":1', b'"format":2'))
 
 
