@@ -1,4 +1,4 @@
-"""What is said about tables, byte for byte."""
+"""The messages of queries, byte for byte."""
 
 from __future__ import annotations
 
