@@ -1,4 +1,4 @@
-"""Slices hold the rows that they were made of, and give back any of them; their form is durable, byte for byte."""
+"""Slices hold the rows that they were made of, and return any of them; their format is durable, byte for byte."""
 
 from __future__ import annotations
 
