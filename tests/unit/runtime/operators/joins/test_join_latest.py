@@ -1,4 +1,4 @@
-"""join_latest(stream): each message with the last one of its key on the other side, against a dict a side."""
+"""join_latest(stream): each message with the last one of its key on the other side, against a dict for each side."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ TTL_MS = 10_000
 
 
 class Oracle:
-    """Two dicts."""
+    """The same with two dicts."""
 
     def __init__(self, how: How) -> None:
         self.alone = {"views": how != "inner", "carts": how == "full"}

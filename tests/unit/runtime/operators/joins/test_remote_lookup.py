@@ -1,4 +1,4 @@
-"""Joins with remote tables in an app: what is asked, what is joined, what happens when nobody answers."""
+"""Joins with remote tables in an app: what is asked, what is joined, what happens without an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEW = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
 
 
 class Members:
-    """A service that knows some members, and what it was asked."""
+    """A service that knows some members, and records what it was asked."""
 
     def __init__(self, **countries: str) -> None:
         self.countries = countries
