@@ -133,7 +133,7 @@ class App(Declarations):
         conf
             More settings of Spark.
         progress
-            Whether to show a line of progress, and what became of the app, on standard error.
+            Whether to show a line of progress, and how the app ended, on standard error.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""Processes as they are found in ``/proc``, with real ones."""
+"""Finding processes in ``/proc``, with real ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def family() -> Iterator[tuple[int, int]]:
 
 def test_a_session_is_found_whole_and_also_without_its_leader(family: tuple[int, int]) -> None:
     leader, child = family
-    # A child that has just been forked is still called what its parent was.
+    # A child that has just been forked still has its parent's command line.
     until(lambda: any(p.pid == child and p.is_python_side for p in in_session(leader)), "the child runs Python", 60)
     found = {process.pid: process for process in in_session(leader)}
     assert set(found) == {leader, child}

@@ -1,4 +1,4 @@
-"""The verdict sees each row that is lost, doubled or invented, and each that waits for its commit."""
+"""The verdict finds each row that is lost, doubled or made up, and each that waits for its commit."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_messages_are_made_anew_from_their_seed_but_for_their_times() -> None:
         assert pl.concat(ours).drop(times).equals(pl.concat(theirs).drop(times))
     orders = pl.concat(orders for orders, _ in first)
     assert orders["order"].unique(maintain_order=True).to_list() == list(range(100))
-    assert orders.height > 100, "some come twice"
+    assert orders.height > 100, "some occur twice"
 
 
 def test_the_oracle_by_hand() -> None:

@@ -51,7 +51,7 @@ class _WithoutAnEnd(KeyValueStore):
 
 @pytest.mark.parametrize(
     ("broken", "check"),
-    [(_ForgetsDeletes, "deleting"), (_TellsTwice, "changes_are_told_once"), (_WithoutAnEnd, "ranges")],
+    [(_ForgetsDeletes, "deleting"), (_TellsTwice, "changes_are_reported_once"), (_WithoutAnEnd, "ranges")],
 )
 def test_a_broken_store_is_caught(broken: type[KeyValueStore], check: str) -> None:
     with pytest.raises(ContractError, match=check):

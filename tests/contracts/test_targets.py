@@ -73,7 +73,7 @@ class Shelf:
 
 
 class Broken:
-    """A target with one mistake; without any it would do (but for two threads at once)."""
+    """A target with one mistake. Without it the target would pass, except for the check with two threads."""
 
     def __init__(self, shelf: Shelf, mistake: str) -> None:
         self._shelf = shelf

@@ -1,4 +1,4 @@
-"""The examples in the API's docstrings run, and show what really comes out."""
+"""The examples in the API's docstrings run, and print what they show."""
 
 import doctest
 import inspect
@@ -72,7 +72,7 @@ def test_example(example: doctest.DocTest) -> None:
 
 
 def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One after the other, as the module's reader meets them: a stream made, filled, read."""
+    """The examples of a module run in order, because later ones use what earlier ones created."""
     monkeypatch.chdir(tmp_path)
     finder = doctest.DocTestFinder(exclude_empty=True)
     found: dict[str, doctest.DocTest] = {}
@@ -90,11 +90,11 @@ def are_committed() -> bool:
     try:
         return hr.tables.open_table("shop", "prices").scan().height == 2
     except UnavailableError:
-        return False  # it doesn't run yet, or restores
+        return False  # it isn't running yet, or is restoring
 
 
 def test_examples_of_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside an app that runs, as the reader of the page has it."""
+    """While an app runs, as the page assumes."""
     monkeypatch.chdir(tmp_path)
     prices = {"article": pl.String, "euros": pl.Float64}
     hr.streams.create_stream("changes", 1, prices)

@@ -1,4 +1,4 @@
-"""Every numbered example runs as a user would run it, prints what its docstring says, and leaves nothing behind."""
+"""Every numbered example runs as a user would run it, prints what its docstring says, and leaves no files."""
 
 import ast
 import os

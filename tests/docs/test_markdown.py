@@ -1,6 +1,6 @@
-"""The code in README.md and docs/ runs: block after block of a file, as a reader would type them, in an empty folder.
+"""The code in README.md and docs/ runs: the blocks of a file in order, as a reader would type them, in an empty folder.
 
-A ```` ```python ```` block is executed; one with ``>>>`` in it is a doctest, and what it shows must come out. A
+A ```` ```python ```` block is executed; one with ``>>>`` in it is a doctest, and must print what it shows. A
 ```` ```python no-run ```` block is only compiled: it needs a cluster, a server or patience. A block that must
 not start the app says so as a script does, by ``if __name__ == "__main__"``.
 """
@@ -24,7 +24,7 @@ _BLOCK = re.compile(r"^(?P<indent> *)```python(?P<options>[^\n`]*)\n(?P<code>.*?
 
 @dataclass(frozen=True)
 class Block:
-    """A piece of code; ``line`` is where the first line of it stands in its page."""
+    """A block of code; ``line`` is the number of its first line in the page."""
 
     code: str
     line: int
@@ -54,7 +54,7 @@ def run_page(page: Path, module: ModuleType) -> None:
 
 def _run_doctest(page: Path, block: Block, module: ModuleType) -> None:
     test = doctest.DocTestParser().get_doctest(block.code, module.__dict__, page.name, str(page), block.line - 1)
-    test.globs = module.__dict__  # the parser made a copy; what a block defines is there for the next one
+    test.globs = module.__dict__  # the parser made a copy; the next block needs what this one defined
     report: list[str] = []
     doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=report.append, clear_globs=False)
     assert not report, "".join(report)
@@ -62,7 +62,7 @@ def _run_doctest(page: Path, block: Block, module: ModuleType) -> None:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Where a page's code lives: an importable module (dataclasses look theirs up), in an empty folder."""
+    """The module that a page's code runs in: importable, as dataclasses need it, and in an empty folder."""
     monkeypatch.chdir(tmp_path)
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)

@@ -1,6 +1,6 @@
-"""Asks services about numbers, in two stages, and writes sums into a database, until its input ends. Run by a test.
+"""An app that a test runs: calls services with numbers, in two stages, and writes sums into a database.
 
-The services fail now and then, and answer in any order.
+It runs until its input ends. The services fail now and then, and answer in any order.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ SOON = hr.calls.retry(attempts=None, first=1, longest=5)
 
 
 async def doubled(row):
-    """Takes its time, and fails one time in fifty."""
+    """A slow call that fails one time in fifty."""
     await asyncio.sleep(random.random() / 200)
     if random.random() < 0.02:
         raise ConnectionError("down")
@@ -25,12 +25,12 @@ async def doubled(row):
 
 
 def rest(row):
-    """In threads."""
+    """A plain function, so it runs in threads."""
     return {"n": row["n"], "twice": row["twice"], "third": row["third"], "rest": row["n"] % 7}
 
 
 def thirds(keys):
-    """A table: what a number divided by three is."""
+    """A remote table: each number divided by three."""
     if random.random() < 0.02:
         raise ConnectionError("away")
     return keys.with_columns(third=pl.col("n") // 3)

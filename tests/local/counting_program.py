@@ -1,4 +1,4 @@
-"""Counts what it reads, in windows, through two stages, into a SQLite table. Run again and again by a test."""
+"""An app that a test runs repeatedly: counts its input in windows, in two stages, into a SQLite table."""
 
 import sys
 

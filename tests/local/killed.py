@@ -1,4 +1,4 @@
-"""A program that is killed again and again, each time when it has come far enough."""
+"""Run a program repeatedly, and kill it each time it has made enough progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 300.0
 
 
 class Killed:
-    """A program of this folder, which says ``running`` when it has begun and ``ended`` when it has ended well."""
+    """A program of this folder. It prints ``running`` at its start, and ``ended`` when it ends without error."""
 
     def __init__(self, program: str, home: Path, *arguments: object) -> None:
         self._command = [sys.executable, str(Path(__file__).with_name(program)), str(home), *map(str, arguments)]
@@ -26,7 +26,7 @@ class Killed:
 
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
-        """Its process, until the block is over."""
+        """Start its process, which is killed at the end of the block."""
         process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=self._home)
         try:
             assert process.stdout is not None
@@ -38,7 +38,7 @@ class Killed:
             process.communicate(timeout=PATIENCE_S)
 
     def kill_when(self, enough: Callable[[], bool], feed: Callable[[], None], later_s: float = 0.0) -> None:
-        """Start it, ``feed`` it, and kill it ``later_s`` after it has come far enough; it must not end before."""
+        """Start it, ``feed`` it, and kill it ``later_s`` after it has made enough progress; it must not end before."""
         with self.running() as process:
             feed()
 
@@ -53,7 +53,7 @@ class Killed:
             process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        """Run it to its end, which has to be a good one."""
+        """Run it until it ends, which it must do without error."""
         with self.running() as process:
             said, _ = process.communicate(timeout=PATIENCE_S)
             assert (said, process.returncode) == ("ended\n", 0)

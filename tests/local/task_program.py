@@ -1,6 +1,6 @@
-"""Counts by member in a low-level task, with a timer for each, until a message asks for the end. Run by tests.
+"""An app that tests run: a low-level task that counts by member, with a timer for each.
 
-With a second argument it runs on that Spark, in two containers.
+It runs until a message asks it to end. The second argument is a Spark master; the app then has two containers.
 """
 
 import sys
@@ -14,7 +14,7 @@ COLUMNS = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
 
 
 class Counting(hr.tasks.Task):
-    """Sends the count with each message, and once more when a member has been quiet for a second of event time."""
+    """Sends the count with each message, and again when a member has been idle for a second of event time."""
 
     counts = hr.tasks.Store(key={"member": pl.String}, value={"n": pl.Int64, "last": pl.Int64})
 
@@ -32,7 +32,7 @@ class Counting(hr.tasks.Task):
             out.commit()
 
     def on_timer(self, timer, out):
-        """A member is quiet."""
+        """A member is idle."""
         kept = self.counts.get(timer.key)
         out.send("quiet", {"member": timer.key, "n": kept["n"], "ts": timer.time})
 

@@ -1,4 +1,4 @@
-"""Calls and remote tables on the real log, killed again and again: calls are repeated, results count exactly once."""
+"""Calls and remote tables on the real log, killed repeatedly: calls are repeated, results count exactly once."""
 
 from __future__ import annotations
 

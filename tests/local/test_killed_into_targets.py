@@ -1,4 +1,4 @@
-"""An app that is killed again and again, without Spark: each result is in its targets exactly once."""
+"""An app that is killed repeatedly, without Spark: each result is in its targets exactly once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_rows_are_there_exactly_once_after_many_kills(tmp_path: Path) -> None:
     with hr.streams.StreamWriter("numbers", home=home) as writer:
         writer.seal()
     program.end()
-    assert published[0] < published[-1]  # it got on between the kills
+    assert published[0] < published[-1]  # it made progress between the kills
 
     numbers = pl.DataFrame({"n": range(KILLS * NUMBERS)}).with_columns(ts=pl.col("n") * 2, digit=pl.col("n") % 10)
     wanted = (

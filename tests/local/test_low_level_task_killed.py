@@ -1,4 +1,4 @@
-"""A low-level task on the real log and on RocksDB, killed again and again: stores and timers count exactly once."""
+"""A low-level task on the real log and on RocksDB, killed repeatedly: stores and timers count exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KILLS = 5
 
 
 def messages(numbers: range) -> pl.DataFrame:
-    """Members come in turn, 10 ms apart; each comes back after 400 ms, and only the last of it are quiet."""
+    """Members take turns, 10 ms apart, so each comes back after 400 ms. Only after its last message is one idle."""
     return pl.DataFrame({"n": numbers}).select(
         pl.format("m{}", pl.col("n") % MEMBERS).alias("member"), "n", ts=pl.col("n") * 10
     )
@@ -68,7 +68,7 @@ def test_a_task_that_asks_for_the_end_drains_the_app(tmp_path: Path) -> None:
     Killed("task_program.py", tmp_path).end()
     assert committed(tmp_path) == 100
 
-    write(tmp_path, messages(range(100, 120)))  # the next run goes on behind it
+    write(tmp_path, messages(range(100, 120)))  # the next run continues after it
     write(tmp_path, end)
     Killed("task_program.py", tmp_path).end()
     assert hr.streams.read_stream("counted", home=tmp_path)["last"].sort().to_list() == list(range(120))

@@ -13,11 +13,11 @@ QUERIES = ("q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q11")
 
 
 def load(name: str) -> Any:
-    """A fresh module of the file: a query is declared anew each time."""
+    """Load the file as a new module, so that each call declares the query again."""
     spec = importlib.util.spec_from_file_location(f"nexmark_{name}", FOLDER / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = ModuleType(spec.name)
     module.__file__ = spec.origin
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     return module

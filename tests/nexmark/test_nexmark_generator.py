@@ -1,4 +1,4 @@
-"""The generator of Nexmark: what it makes of a seed stays what it is, and has the benchmark's proportions."""
+"""The generator of Nexmark: a seed always gives the same data, in the benchmark's proportions."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -82,8 +82,8 @@ def test_time_runs_at_the_rate_and_arrival_is_late_by_the_disorder_at_most(some:
     for kind in KINDS:
         time = some[kind]["ts"]
         assert time.min() >= GENERATOR.START_MS and time.max() < GENERATOR.START_MS + 20_000
-        behind = (time.cum_max() - time).max()
-        assert 250 < behind <= 300, kind
+        delay = (time.cum_max() - time).max()
+        assert 250 < delay <= 300, kind
         assert events(events=5_000)[kind]["ts"].is_sorted()
 
 

@@ -1,4 +1,4 @@
-"""The queries of Nexmark give what Polars finds in all of the data at once: in any order, and over restarts."""
+"""The queries of Nexmark give what Polars computes from all data at once: in any order, and across restarts."""
 
 import os
 import subprocess
@@ -50,9 +50,9 @@ def test_files_give_the_right_answer(query: str, data: Path, tmp_path: Path, mon
 
 
 def fed(query: str, app: hr.App, data: Path, kills: dict[int, bool]) -> tuple[pl.DataFrame, int]:
-    """What the query commits when its inputs come in pieces, and how many messages were late.
+    """What the query commits when its inputs arrive in pieces, and how many messages were late.
 
-    ``kills`` says after which pieces it is killed, and whether a checkpoint was taken just before.
+    ``kills`` are the pieces after which it is killed, each with whether a checkpoint is taken just before.
     """
     inputs = {
         (kind, partition): pl.read_parquet(data / f"{kind}-{partition:03}.parquet")
@@ -88,11 +88,11 @@ def test_a_result_of_q7_is_a_bid(data: Path, tmp_path: Path, monkeypatch: pytest
     assert found.join(bids, on=["auction", "bidder", "price", "ts"], how="semi").height == found.height == 5
 
 
-def test_averages_of_q4_are_told_on_the_way(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_averages_of_q4_are_grouped_on_the_way(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = fed("q4", declared("q4", data, tmp_path, monkeypatch), data, kills={})
-    told = found.sort("category", "pane_index").group_by("category").agg("pane", "auctions")
-    assert told.height == 5
-    for panes, auctions in told.select("pane", "auctions").iter_rows():
+    grouped = found.sort("category", "pane_index").group_by("category").agg("pane", "auctions")
+    assert grouped.height == 5
+    for panes, auctions in grouped.select("pane", "auctions").iter_rows():
         assert panes == ["early"] * 4 + ["on_time"]
         assert auctions == sorted(set(auctions))
 

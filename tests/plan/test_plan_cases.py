@@ -1,8 +1,8 @@
-"""Every app in ``cases/`` against the plan beside it, which is also what a reader learns the planner from.
+"""Every app in ``cases/`` is compared with the plan beside it. The plans also document the planner.
 
 A case declares ``app`` and ``partitions`` (of the streams that exist). When its first line reads
 ``# must fail: <pattern>``, planning has to raise an error that matches, and the file beside it holds
-the whole error. ``HEADRACE_WRITE_PLANS=1`` writes the files anew; read the difference before you commit it.
+the whole error. ``HEADRACE_WRITE_PLANS=1`` rewrites the files; read the difference before you commit it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MUST_FAIL = "# must fail: "
 
 
 def declared(case: Path) -> tuple[Graph, dict[str, StreamInfo]]:
-    """The app and the streams there are; every case under one guarantee, whatever is the default."""
+    """The app and the streams that exist. All cases use the same guarantee, whatever the default is."""
     names = runpy.run_path(str(case))
     graph: Graph = names["app"].graph()
     settings = replace(graph.settings, guarantee="at_least_once")

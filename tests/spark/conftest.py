@@ -1,4 +1,4 @@
-"""One Spark session for all tests in this folder, and containers simple enough to look at from outside."""
+"""One Spark session for all tests in this folder, and containers that are simple enough to observe from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_process(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two sessions, or two apps with a JVM each, would be too much at once for a machine with two cores."""
+    """Two sessions, or two apps with a JVM each, are too much at once for a machine with two cores."""
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
         return

@@ -1,4 +1,4 @@
-"""A driver of its own: two containers, a line once they run, and an orderly end at the first interrupt."""
+"""A driver in a process of its own: runs two containers, prints a line once they run, drains at the first interrupt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole app inside a Spark session that was there before it, as in a notebook: what Spark shows, what it costs."""
+"""A whole app in a Spark session that was already running, as in a notebook: what Spark shows, and what it costs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def two_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_context: S
 
 @contextmanager
 def running(two_stages: TwoStages) -> Iterator[threading.Thread]:
-    """Run it in a thread, until its input is sealed; then it has ended well."""
+    """Run the app in a thread. At the end of the block its input is sealed, and it must end without error."""
     app = load_app(two_stages.file)
     assert isinstance(app, App)
     errors: list[BaseException] = []
@@ -104,12 +104,12 @@ def test_an_app_uses_the_session_that_is_there_and_leaves_it(
 def test_sparks_ui_shows_the_job_by_its_description(two_stages: TwoStages, spark_context: SparkContext) -> None:
     found: list[Any] = []
 
-    def told() -> bool:  # jobs of other tests may still be ending, and Spark tells of changes when it finds the time
+    def alone() -> bool:  # jobs of other tests may still be ending, and Spark reports changes late
         found[:] = ask_ui(spark_context, "jobs?status=running")
         return [job["description"] for job in found] == ["headrace two-stages: 2 containers"]
 
     with running(two_stages):
-        until(told, "the job is the only one that is shown as running", PATIENCE_S)
+        until(alone, "the job is the only one that is shown as running", PATIENCE_S)
         assert found[0]["numTasks"] == 2
 
 

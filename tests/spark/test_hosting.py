@@ -50,7 +50,7 @@ def test_a_killed_container_is_back_alone(spark_context: SparkContext, tmp_path:
         os.kill(pid_of(tmp_path, 0, attempt), signal.SIGKILL)
     pid_of(tmp_path, 0, 6)
     assert is_alive(other)
-    until(lambda: job.failure_count() == len(job.failures()) == 6)  # Spark's record comes after its deeds
+    until(lambda: job.failure_count() == len(job.failures()) == 6)  # Spark records what it did a little later
     assert "Python worker exited unexpectedly" in (job.last_failure() or "")
     (tmp_path / "stop").touch()
     assert job.wait(SECONDS_MAX)
@@ -68,7 +68,7 @@ def test_cancel_kills_containers_that_do_not_listen(spark_context: SparkContext,
     until(lambda: not any(is_alive(pid) for pid in pids))
     (number,) = spark_context.statusTracker().getJobIdsForGroup(job.group)
     until(lambda: spark_context._jsc.sc().statusStore().job(number).numKilledTasks() == 2)
-    assert job.failures() == []  # nothing is broken where somebody cancelled
+    assert job.failures() == []  # a cancelled job is not a failure
 
 
 def test_a_container_that_raises_tells_its_own_line(spark_context: SparkContext) -> None:
@@ -93,7 +93,7 @@ def test_cancel_before_start_does_nothing(spark_context: SparkContext, tmp_path:
 
 
 class CancelsOnItsWay:
-    """A payload; the job is cancelled just when it is packed to be sent to Spark."""
+    """A payload that cancels the job while it is being pickled for Spark."""
 
     def __init__(self) -> None:
         self.job: ContainerJob | None = None

@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark is only starting: the run ends well as soon as it can, and nothing of Spark stays behind."""
+"""Ctrl-C while Spark is starting: the run ends without error as soon as it can, and no process of Spark remains."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_jvm(pid: int) -> bool:
 
 @contextmanager
 def starting(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A run in a session of its own, whose JVM is there, but doesn't listen yet."""
+    """Start a run in a terminal session of its own; its JVM is running, but doesn't listen yet."""
     (folder / "pipeline.py").write_text(PIPELINE)
     create_stream("views", partitions=1, home=folder / ".headrace")
     process = subprocess.Popen(
@@ -54,7 +54,7 @@ def starting(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]
         yield process
     finally:
         for pid in alive_in_session(process.pid):
-            with suppress(ProcessLookupError):  # it may end at this moment
+            with suppress(ProcessLookupError):  # it may have just ended
                 os.kill(pid, signal.SIGKILL)
         process.wait(300)
         if process.stderr is not None:

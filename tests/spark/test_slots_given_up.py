@@ -1,4 +1,4 @@
-"""Spark that doesn't start, or stops by itself, as it does when its master never answers: it is said why."""
+"""Spark doesn't start, or stops by itself, as it does when its master never answers: the error says why."""
 
 from __future__ import annotations
 

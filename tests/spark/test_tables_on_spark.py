@@ -1,4 +1,4 @@
-"""Tables of apps on Spark, asked while they run: at speed, over the death of a container, on executors of their own."""
+"""Queries of tables of apps that run on Spark: under load, while a container dies, on separate executors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 
 class Rounds:
-    """Each round writes every member once. Messages of one member come in the order of rounds."""
+    """Each round writes every member once. Messages of one member arrive in the order of rounds."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -67,7 +67,7 @@ class Rounds:
         return bool(find_all(self.home, "rounds")) and is_running(self.status())
 
     def read(self, reader: hr.tables.TableReader) -> pl.DataFrame | None:
-        """All rows; None while a task says that it can't now."""
+        """All rows; None while a task can't answer."""
         try:
             return reader.scan(limit=None)
         except HeadraceError as error:
@@ -76,7 +76,7 @@ class Rounds:
             return None
 
     def until_committed(self, reader: hr.tables.TableReader) -> pl.DataFrame:
-        """Wait until every member is in the last round; the rows."""
+        """Wait until every member is in the last round. Returns the rows."""
         found: list[pl.DataFrame] = []
 
         def there() -> bool:
@@ -97,14 +97,14 @@ def rounds(tmp_path: Path) -> Rounds:
 
 @pytest.fixture
 def in_session(rounds: Rounds, monkeypatch: pytest.MonkeyPatch, spark_context: SparkContext) -> Rounds:
-    """It runs in the session that all tests share, until the test is over."""
+    """Run the app in the session that all tests share, until the test ends."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", [*sys.argv])
     return rounds
 
 
 class Running:
-    """The app in a thread; ended by draining it, or by sealing its input."""
+    """The app in a thread; it ends when it is drained or its input is sealed."""
 
     def __init__(self, rounds: Rounds, *, drain: bool = False) -> None:
         self._rounds = rounds
@@ -167,7 +167,7 @@ def test_a_table_is_read_at_speed_and_over_the_death_of_a_container(in_session: 
 
 
 def test_what_is_read_never_goes_back_and_is_whole_within_a_task(in_session: Rounds) -> None:
-    """A round comes to a task as one batch: one whose members were in different rounds would be between two commits."""
+    """A task gets a round as one batch, so an answer with members in different rounds would be between two commits."""
     rounds = in_session
     with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout=30) as reader:
         seen: dict[str, list[tuple[int, int]]] = {}
@@ -192,7 +192,7 @@ def test_what_is_read_never_goes_back_and_is_whole_within_a_task(in_session: Rou
 
 def test_uncommitted_rows_do_not_show(in_session: Rounds) -> None:
     rounds = in_session
-    rounds.file.write_text(rounds.file.read_text().replace("300ms", "36500d"))  # nothing but a drain commits
+    rounds.file.write_text(rounds.file.read_text().replace("300ms", "36500d"))  # only a drain commits
     with Running(rounds, drain=True):
         rounds.feed()
         until(lambda: rows_met(rounds) == MEMBERS, "it is processed", PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A low-level task on real Spark: its class reaches the containers, and one of them has all drained when it asks."""
+"""A low-level task on real Spark: its class reaches the containers, and one of them can drain the whole app."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_task_in_one_container_has_the_app_drained(tmp_path: Path) -> None:
     with hr.streams.StreamWriter("messages", home=tmp_path) as writer:
         writer.write([*rows, {"member": "end", "n": 0, "ts": 5_000}])
     run(tmp_path, "local[2]")
-    # What the drain left undone, the next run does; this one ends by itself.
+    # The next run does what the drain left undone, and ends by itself.
     with hr.streams.StreamWriter("messages", home=tmp_path) as writer:
         writer.seal()
     run(tmp_path)

@@ -1,4 +1,4 @@
-"""An app of two stages as a user would write it, its input, and what must come of it, by Polars alone."""
+"""An app of two stages as a user would write it, its input, and its expected results, computed by Polars alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
 
 
 class TwoStages:
-    """The app on a home of its own. Orders are numbered; their times rise by one millisecond each."""
+    """The app in a home folder of its own. Orders are numbered; their times rise by one millisecond each."""
 
     def __init__(self, folder: Path, app: str = "two-stages", home: Path | None = None, broken: int = -1) -> None:
         self.app = app
@@ -57,7 +57,7 @@ class TwoStages:
         self._runs = 0
 
     def feed(self, orders: int) -> None:
-        """Write so many orders, a thousand a batch at most."""
+        """Write this many orders, in batches of at most a thousand."""
         begin = sum(rows.height for rows in self._written)
         for first in range(begin, begin + orders, 1000):
             number = pl.int_range(first, min(first + 1000, begin + orders), eager=True)
@@ -68,14 +68,14 @@ class TwoStages:
             self._written.append(rows)
 
     def share_input(self, other: TwoStages) -> None:
-        """Both read what the other one was fed."""
+        """Both apps read the input of the other one."""
         self._written = other._written
 
     def seal(self) -> None:
         self._writer.seal()
 
     def deploy(self, *command: str) -> Deployment:
-        """Start it by this command, in a session of its own."""
+        """Start it with this command, in a terminal session of its own."""
         self._runs += 1
         return Deployment(command, self.home, self.app, self.folder / f"{self.app}-run-{self._runs}")
 
@@ -89,7 +89,7 @@ class TwoStages:
         return [str(spark_home() / "bin" / "spark-submit"), "--master", "local[2]", str(self.file)]
 
     def assert_exact(self) -> None:
-        """What is committed is what Polars makes of the same orders, row by row."""
+        """Check that the committed results are those that Polars computes from the same orders, row by row."""
         kept = pl.concat(self._written).filter(pl.col("amount") > 0)
         totals = (
             kept.group_by("member", window_start=pl.col("ts") // 1000 * 1000)
@@ -108,7 +108,7 @@ def spark_home() -> Path:
 
 
 def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One command, to its end."""
+    """Run one command until it ends."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     return subprocess.run(
         [*HEADRACE, *arguments], capture_output=True, text=True, timeout=300, env=environment, check=False

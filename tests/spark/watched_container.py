@@ -1,4 +1,4 @@
-"""A container that writes down its birth and lives until it is told to stop; and how a test follows it."""
+"""A container that records its start and runs until it is told to stop, and helpers for tests to watch it."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def until(condition: Callable[[], bool], seconds_max: float = SECONDS_MAX) -> No
 
 
 def pid_of(folder: Path, container: int, attempt: int = 0) -> int:
-    """The process of an attempt, once it has begun."""
+    """The process of an attempt, once it has started."""
     born = folder / f"{container}-{attempt}"
     until(born.exists)
     return int(born.read_text())
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that only waits to be reaped doesn't."""
+    """Whether a process runs. A zombie, which only waits to be reaped, doesn't."""
     return _state_and_session(Path(f"/proc/{pid}/stat"))[0] not in ("", "Z")
 
 
 def alive_in_session(session: int) -> list[int]:
-    """The processes that came from one terminal session, whatever became of their parents."""
+    """The processes of one terminal session, whether or not their parents still run."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         state, owner = _state_and_session(stat)

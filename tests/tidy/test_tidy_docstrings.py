@@ -1,4 +1,4 @@
-"""Docstrings of what is public follow numpydoc, and list the parameters that there are: all of them, and no others."""
+"""Public docstrings follow numpydoc, and list exactly the parameters that there are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLED = {
     headrace.tasks.Timer,
     TestApp,
 }
-"""The classes that are called with arguments by users; others are made by functions, or are protocols."""
+"""The classes that users instantiate with arguments; others are made by functions, or are protocols."""
 
 ELSEWHERE = {headrace.Schema, headrace.calls.Retry}
 """Not for users to call."""
@@ -43,7 +43,7 @@ def documented() -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def sections(doc: str) -> dict[str, list[str]]:
-    """The sections in their order, each as its lines."""
+    """The sections in order, each as its lines."""
     found: dict[str, list[str]] = {"": []}
     lines = inspect.cleandoc(doc).splitlines()
     current = ""

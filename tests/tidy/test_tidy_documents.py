@@ -1,4 +1,4 @@
-"""Documents: the changelog has its shape, and links lead somewhere."""
+"""Documents: the changelog has its format, and links have targets."""
 
 from __future__ import annotations
 

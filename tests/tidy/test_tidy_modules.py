@@ -1,4 +1,4 @@
-"""Modules: somebody imports each, none is long, and each package brings in the third parties it may."""
+"""Modules: each is imported, none is too long, and each package imports only the third-party packages it may."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidy_repository import ROOT, Source, package, sources
 
 MODULE_LINES_MAX = 500
 MODULE_LINES_KNOWN: dict[str, int] = {}
-"""Modules that were longer when the limit came, with a limit of their own: it may be lowered, and then removed."""
+"""Modules that were longer when the limit was introduced, each with a limit of its own, which may only be lowered."""
 
 FUNCTION_LINES_MAX = 60
 FUNCTION_LINES_KNOWN: dict[str, int] = {}
@@ -24,7 +24,7 @@ ENTRIES = {
     "headrace.testing.metadata_contract": "for metadata stores of others",
     "headrace.testing.store_contract": "for stores of others",
 }
-"""Modules that nobody imports, and why they are there all the same."""
+"""Modules that no other module imports, and why they exist."""
 
 ANYWHERE = {"polars", "msgspec", "numpy", "typing_extensions"}
 THIRD_PARTIES = {
@@ -37,16 +37,16 @@ THIRD_PARTIES = {
     "rocksdict": ("headrace.stores",),
     "typer": ("headrace.cli",),
 }
-"""Who may import what; ``ANYWHERE`` is for all. A vendor's client belongs in that system's ``...client.py`` alone."""
+"""Which packages may import what; ``ANYWHERE`` is for all. A vendor's client belongs only in a ``...client.py``."""
 
 DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "py4j": "pyspark", "typing_extensions": "typing-extensions"}
-"""Where the name to install differs from the name to import, or another one brings it along."""
+"""Where the name to install differs from the name to import, or another package depends on it."""
 
 POINTLESS_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base_utils"}
 
 
 def functions(source: Source) -> Iterator[tuple[str, int]]:
-    """Each function with the lines of its body: the signature and the docstring are for readers, and don't count."""
+    """Each function with the number of lines of its body. The signature and the docstring don't count."""
     for node in source.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
         body = node.body[ast.get_docstring(node, clean=False) is not None :]
         if body:
@@ -54,7 +54,7 @@ def functions(source: Source) -> Iterator[tuple[str, int]]:
 
 
 def over(limit: int, known: dict[str, int], found: dict[str, int]) -> list[str]:
-    """What is longer than it may be, and exceptions that aren't needed any more."""
+    """What is longer than it may be, and exceptions that are no longer needed."""
     long = [f"{name} has {lines} lines" for name, lines in found.items() if lines > known.get(name, limit)]
     return long + [f"{name} is listed without need" for name in known if found.get(name, 0) <= limit]
 
@@ -89,8 +89,8 @@ def test_somebody_imports_each_module() -> None:
         wanted |= {name for name in {*source.imports(), *named} if name != source.module}
     packages = {"__init__", "__main__"}
     lonely = {s.module for s in package() if s.path.stem not in packages and s.module not in wanted}
-    assert lonely - ENTRIES.keys() == set(), "nobody imports these: remove them, or say in ENTRIES why they are there"
-    assert ENTRIES.keys() - lonely == set(), "these are imported now, or gone: take them off ENTRIES"
+    assert lonely - ENTRIES.keys() == set(), "no module imports these: remove them, or say in ENTRIES why they exist"
+    assert ENTRIES.keys() - lonely == set(), "these are imported now, or were removed: take them out of ENTRIES"
 
 
 def test_third_parties_stay_where_they_belong() -> None:

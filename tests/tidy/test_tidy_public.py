@@ -1,4 +1,4 @@
-"""What users see: every public name, setting, command, option and error is explained somewhere."""
+"""Every public name, setting, command, option and error is documented."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 
 
 ELSEWHERE = {
-    "headrace.stores.state_folder.StateCorruptError": "a subclass that the task's start tells apart",
-    "headrace.stores.state_folder.StateLockedError": "a subclass that the task's start tells apart",
+    "headrace.stores.state_folder.StateCorruptError": "a subclass that a starting task handles differently",
+    "headrace.stores.state_folder.StateLockedError": "a subclass that a starting task handles differently",
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }
@@ -35,7 +35,7 @@ NAMESPACES = {name: one for name, one in vars(headrace).items() if name in headr
 
 
 def public() -> dict[str, Any]:
-    """Every public name with its one home, ``App`` or ``windows.sliding``, and what it is."""
+    """Every public name by its one place, such as ``App`` or ``windows.sliding``, and what it is."""
     top = {name: getattr(headrace, name) for name in headrace.__all__ if name not in NAMESPACES}
     del top["__version__"]
     spaces = {f"{space}.{name}": getattr(one, name) for space, one in NAMESPACES.items() for name in one.__all__}
@@ -87,7 +87,7 @@ def test_public_names_have_a_docstring_of_their_own(path: str) -> None:
 
 @pytest.mark.parametrize("path", public())
 def test_public_names_are_on_the_page_of_names(path: str) -> None:
-    """In the row of their home."""
+    """The names are in the row of their namespace."""
     space, _, name = path.rpartition(".")
     home = f"`hr.{space}`" if space else "`hr`"
     rows = [line for line in texts()["docs/api.md"].splitlines() if line.startswith(f"| {home} |")]
@@ -155,7 +155,7 @@ def test_errors_are_explained(error: type[errors.HeadraceError]) -> None:
 
 
 def test_errors_are_of_one_tree() -> None:
-    """What users may meet comes from ``core/errors.py``; ``ELSEWHERE`` says which don't, and why."""
+    """Errors that users may see come from ``core/errors.py``; ``ELSEWHERE`` lists the exceptions, and why."""
     others = {
         f"{source.module}.{node.name}"
         for source in package()

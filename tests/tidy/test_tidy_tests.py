@@ -1,4 +1,4 @@
-"""Tests: each file has some, has a name of its own, and unit tests lie where their subject does."""
+"""Tests: each file has some and a unique name, and unit tests mirror the folders of what they test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_every_test_file_has_tests() -> None:
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    """Pytest puts the folder of each on the path: of two with one name, it would import one."""
+    """Pytest puts the folder of each test file on the path: of two modules with one name, it would import one."""
     names = Counter(s.path.name for s in sources("tests") if s.path.name != "conftest.py" and "cases" not in s.name)
     assert [name for name, count in names.items() if count > 1] == []
 
@@ -49,7 +49,7 @@ SLEEPS = {
 
 
 def test_no_test_sleeps() -> None:
-    """A sleep is too short on a busy machine and too long on every other: wait for what is to happen."""
+    """A sleep is too short on a busy machine and too long on any other: wait for the event itself."""
     sleeping = {
         source.name
         for source in sources("tests")
@@ -57,15 +57,15 @@ def test_no_test_sleeps() -> None:
         if ast.unparse(node.func) in ("time.sleep", "sleep")
     }
     assert sleeping - SLEEPS.keys() == set()
-    assert SLEEPS.keys() - sleeping == set(), "these sleep no more: take them off SLEEPS"
+    assert SLEEPS.keys() - sleeping == set(), "these no longer sleep: take them out of SLEEPS"
 
 
 def test_nothing_is_caught_and_forgotten() -> None:
-    silent = [
+    empty = [
         f"{source.name}:{node.lineno}"
         for source in sources()
         for node in source.nodes(ast.ExceptHandler)
         if (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
         and all(isinstance(statement, ast.Pass) for statement in node.body)
     ]
-    assert silent == []
+    assert empty == []

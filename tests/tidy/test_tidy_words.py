@@ -1,4 +1,4 @@
-"""Words: plain ones, no machine's paths, no addresses but known ones."""
+"""Words: no banned ones, no path of a machine, and only known addresses."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ BANNED = {
     "under the hood": "inside",
     "out of the box": "say what needs no set-up",
     "please note": "leave it out",
-    "chatbot": "the project speaks of itself alone",
-    "language model": "the project speaks of itself alone",
+    "chatbot": "write only about the project",
+    "language model": "write only about the project",
 }
-"""What isn't written here, and what to write instead."""
+"""Words that are not used here, and what to write instead."""
 
 _WORDS = re.compile(r"(?<![\w-])(" + "|".join(re.escape(word) for word in BANNED) + r")(?![\w-])", re.IGNORECASE)
 
 _MARKS = re.compile(r"\b(?:TODO|FIXME|XXX)\b")
-"""What is left for later is an issue, not a comment."""
+"""Open work goes into an issue, not into a comment."""
 
 _PATH = re.compile(r"(?<![\w.~$}/*:<-])/(?:work|home|root|Users|private|tmp|workspace)/\w")
-"""A path of somebody's machine: it means nothing on another one."""
+"""An absolute path of one machine, which means nothing on another."""
 
 _ADDRESS = re.compile(r"\b(?:https?|ftp|ssh|git\+\w+|s3)://([^\s/\"'`)>\]:]*)")
 
@@ -60,12 +60,12 @@ HOSTS = {
     "host",
     "x",
 }
-"""Hosts that may be named: of standards, and of no one."""
+"""Hosts that may be named: those of standards, and examples."""
 
 _DOWNLOADS = re.compile(
     r"--(?:extra-)?index-url|--find-links|--trusted-host|^registry\s*=|<repository>|\bresolved\b.*://", re.MULTILINE
 )
-"""Where things are downloaded from is for the machine to say, not for the repository."""
+"""Where packages are downloaded from is configured on the machine, not in the repository."""
 
 
 def lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, str, re.Match[str]]]:

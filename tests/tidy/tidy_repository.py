@@ -37,7 +37,7 @@ class Source:
         return (node for node in _nodes(self) if isinstance(node, kinds))
 
     def imports(self) -> Iterator[str]:
-        """Every module it imports, at its top or in a function, and every member that may be a module."""
+        """Every module it imports, at the top level or in a function, and every imported name that may be a module."""
         for node in self.nodes(ast.Import, ast.ImportFrom):
             if isinstance(node, ast.Import):
                 yield from (alias.name for alias in node.names)
@@ -78,7 +78,7 @@ def texts() -> dict[str, str]:
 
 
 def documents() -> str:
-    """All that is written for users."""
+    """All documents for users."""
     return "\n".join(text for name, text in texts().items() if name == "README.md" or name.startswith("docs/"))
 
 

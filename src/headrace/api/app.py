@@ -135,7 +135,7 @@ class Declarations:
         physical
             Its name in the system.
         on_error
-            What becomes of a message that can't be decoded or doesn't fit the schema: ``"fail"`` stops the app,
+            What happens to a message that can't be decoded or doesn't fit the schema: ``"fail"`` stops the app,
             ``"skip"`` drops it and counts it, ``"dead_letter"`` sends it to ``dead_letter``.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
@@ -343,7 +343,7 @@ class Declarations:
             The column of the outputs' event time, for all or by output. By default a time column with the name of an
             input's keeps its role.
         on_error
-            What becomes of a message on which ``process`` raises: ``"fail"`` stops the app, ``"skip"`` drops it and
+            What happens to a message on which ``process`` raises: ``"fail"`` stops the app, ``"skip"`` drops it and
             counts it, ``"dead_letter"`` sends it to ``dead_letter``. What the call did before it raised is undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.

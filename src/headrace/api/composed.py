@@ -1,4 +1,4 @@
-"""Operators that are made of others, by the public methods of a stream alone: anybody could have written them.
+"""Operators that are made of others, by the public methods of a stream alone. Users could write them, too.
 
 ``Composed`` is what ``Stream`` inherits them from; the methods that they are made of are ``Stream``'s own.
 """

@@ -138,7 +138,7 @@ def memory(name: str = "memory") -> Memory:
     Parameters
     ----------
     name
-        Tells several apart.
+        Its name, if you need several.
 
     Returns
     -------

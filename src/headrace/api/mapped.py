@@ -45,7 +45,7 @@ class MappedFlow(Flow):
             A Polars expression, the name of a Boolean column, or a function that is called once a row. The function
             gets a dict, or an instance of the dataclass that the schema was made from.
         on_error
-            What becomes of a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
             ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
             The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
@@ -88,7 +88,7 @@ class MappedFlow(Flow):
         schema
             The new columns; by default those of the dataclass that the function is annotated to return.
         on_error
-            What becomes of a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
             ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
             The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
@@ -127,7 +127,7 @@ class MappedFlow(Flow):
         schema
             The new columns; by default those of the dataclass that the function is annotated to return rows of.
         on_error
-            What becomes of a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
             ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
             The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
@@ -163,7 +163,7 @@ class MappedFlow(Flow):
         schema
             The new columns; by default they stay as they are.
         on_error
-            What becomes of a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
+            What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
             and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
             The output for failed batches, with ``on_error="dead_letter"``. No flow may write it as well.
@@ -217,7 +217,7 @@ class MappedFlow(Flow):
         retry
             How often to try a call that fails, see ``hr.calls.retry``; five times by default.
         on_error
-            What becomes of a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
+            What happens to a row on which the function raises, or whose result doesn't fit: ``"fail"`` stops the app,
             ``"skip"`` drops the row and counts it, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
             The output for failed rows, with ``on_error="dead_letter"``. No flow may write it as well.
@@ -259,7 +259,7 @@ class MappedFlow(Flow):
         function
             Gets a batch as a DataFrame. What it did before it raised is done.
         on_error
-            What becomes of a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
+            What happens to a batch on which the function raises: ``"fail"`` stops the app, ``"skip"`` drops the batch
             and counts its rows, ``"dead_letter"`` sends it with the error to ``dead_letter``.
         dead_letter
             The output for failed batches, with ``on_error="dead_letter"``. No flow may write it as well.

@@ -227,7 +227,7 @@ def cached(remote: Remote, rows: int = 100_000, ttl: Duration = "1m", *, write: 
             raise DeclarationError("a table that is only written has nothing to cache", hint="give it a read function")
         check_count("rows", rows)
         if write not in get_args(OnWrite):
-            raise DeclarationError(f"write={write!r} is unknown", hint='write "through" or "around"')
+            raise DeclarationError(f"write={write!r} is not one of the choices", hint='write "through" or "around"')
         return replace(remote, cache=Cache(rows, to_ms(ttl, "ttl", minimum=1), write))
 
 

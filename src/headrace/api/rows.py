@@ -24,7 +24,7 @@ ROW, BATCH = ("a row",), ("a batch",)
 
 
 def check_function(function: object, what: str, given: Sequence[str] = ROW, *, may_be_async: bool = False) -> None:
-    """Raise unless ``function`` can be called with the arguments ``given``, which says in words what each one is."""
+    """Raise unless ``function`` can be called with the arguments ``given``, a description of each."""
     if isinstance(function, pl.Expr) or not callable(function):
         raise DeclarationError(
             f"{what} must be a function, and is {type(function).__name__} {function!s:.80}",

@@ -408,7 +408,7 @@ class Stream(MappedFlow):
             The column of the outputs' event time, for all or by output. By default a time column with the name of the
             input's keeps its role.
         on_error
-            What becomes of a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. What
+            What happens to a message on which ``process`` raises: ``"fail"``, ``"skip"`` or ``"dead_letter"``. What
             the call did before it raised is undone.
         dead_letter
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.

@@ -84,7 +84,7 @@ def check_filled_by_flows(spec: TableSpec) -> None:
 
 
 def nulls_to_delete(table: TableSpec) -> list[pl.Expr]:
-    """The columns besides the key of a row that means a deletion from a remote table: all null."""
+    """The columns other than the key, all null: such a row deletes from a remote table."""
     if table.remote is None or table.remote.delete is None:
         raise DeclarationError(
             f"nothing says how to delete rows of the remote table {table.id!r} (at {table.location})",
@@ -120,7 +120,7 @@ def remote_table(table: TableSpec, remote: object, system: Callable[[Sql, str], 
         raise DeclarationError(f"the remote table {table.id!r} needs a schema=", hint="name the columns that it has")
     if remote.delete is not None and not set(table.schema.columns) - set(table.key):
         raise DeclarationError(
-            f"the remote table {table.id!r} has no columns but its key, so no row of it can stand for a deletion",
+            f"the remote table {table.id!r} has no columns but its key, so no row of it can mean a deletion",
             hint="give it a column beside the key, or leave out delete=",
         )
     place = None if remote.sql is None else system(replace(remote.sql, key=table.key), table.id)

@@ -59,7 +59,7 @@ class Timer:
     time
         The time it was set for (ms since the epoch).
     name
-        Tells timers of one key apart.
+        Distinguishes timers of one key.
     axis
         The clock: ``"event"`` or ``"processing"`` time.
 
@@ -122,7 +122,7 @@ class TaskContext(Protocol):
         at
             Milliseconds since the epoch, or a datetime; a naive one is UTC.
         name
-            Tells timers of one key apart.
+            Distinguishes timers of one key.
         axis
             The clock: ``"event"`` or ``"processing"`` time.
         """
@@ -136,7 +136,7 @@ class TaskContext(Protocol):
         key
             What it was set for.
         name
-            Tells timers of one key apart.
+            Distinguishes timers of one key.
         axis
             The clock: ``"event"`` or ``"processing"`` time.
         """
@@ -150,7 +150,7 @@ class TaskContext(Protocol):
         key
             What it was set for.
         name
-            Tells timers of one key apart.
+            Distinguishes timers of one key.
         axis
             The clock: ``"event"`` or ``"processing"`` time.
 

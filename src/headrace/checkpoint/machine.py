@@ -302,7 +302,7 @@ class ProtocolMachine:
         return SendControl(self._stamper.checkpoints(self._commit_version, self._next_version))
 
     def report(self) -> Instruction:
-        """Report which input frames the commit covers and nobody needs any more."""
+        """Report which input frames the commit covers and that are no longer needed."""
         record = self._changelog.record
         inputs = record.inputs if record else ()
         return Report(self.version, tuple((_ssp(entry), entry.offset) for entry in inputs))

@@ -11,7 +11,7 @@ changelog decides which: the *commit*. Five small state machines take part.
 zombies that were declared dead and still run, may append to it too. Each incarnation, and each rollback, is a new
 *generation*. A generation starts by appending an *abort* record; after it, no record of an older generation counts.
 A task stops when it finds a generation above its own, either at its start or before its own commit. An older
-generation never stops anybody.
+generation never stops a task.
 
 ``FrameStamper`` (module ``frame_stamper``) identifies what the task sends: it gives each frame its (generation, seq)
 and the label of the version that it belongs to. ``FrameJudge`` (module ``frame_judge``) judges each frame that
@@ -41,7 +41,7 @@ The end. When all inputs have ended, the task fires its open windows and sends e
 announced with next = END, which closes every version there could be. The task is over once that is acknowledged.
 
 At-least-once is the same machine with barriers off. Frames are labelled UNVERSIONED. Every upstream task counts as
-closed for good, so every task is timer-driven. No checkpoint frames are sent, and no restore rolls anybody back.
+permanently closed, so every task is timer-driven. No checkpoint frames are sent, and no restore rolls a task back.
 
 The host's contract
 ===================
@@ -66,7 +66,7 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
    or rollback its frames are read again;
 8. answers ``TakeGeneration`` with the most recent local state that the changelog can bring up to date: that of the
    local folder, else that of the newest snapshot, else None together with empty stores. The base may prove unusable:
-   its offset was trimmed, lies past the end or holds no record, or it is None and the changelog has lost its
+   its offset was trimmed, is past the end or holds no record, or it is None and the changelog has lost its
    beginning, or ``changelog`` answers ``MISFIT``. The host then throws the local state away and calls ``rebase`` with
    the next candidate. If the range to *check* was trimmed, the task was replaced long ago: it stops. A snapshot is
    made durable before the changelog is trimmed up to the snapshot's commit;

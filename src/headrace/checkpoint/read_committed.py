@@ -1,6 +1,6 @@
 """The read_committed reader of one framed partition, as pure state: it releases frames once their commit is known.
 
-Inside the app, tasks process frames at once. Outside it, nobody may see a frame that could still become void. So the
+Inside the app, tasks process frames at once. Outside it, no reader may see a frame that could still become void. So the
 reader holds each producer's frames until another frame says that they were committed:
 
 ==========================================  =================================================================

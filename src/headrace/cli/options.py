@@ -33,7 +33,7 @@ Schema = Annotated[
     typer.Option(
         "--schema",
         metavar="COLUMNS",
-        help='The columns and their types: "member:str,url:str,ts:i64".',
+        help='The columns and their types: "member:str,url:str,ts:datetime[ms]".',
         show_default=False,
     ),
 ]

@@ -48,7 +48,7 @@ class ManualClock(Clock):
         return float(self._now_ms)
 
     def set_back(self, ms: int) -> None:
-        """Show an earlier wall time from now on, as when somebody sets the clock. Monotonic time isn't affected."""
+        """Show an earlier wall time from now on, as when the clock is set. Monotonic time isn't affected."""
         self._behind_ms += ms
 
     def advance(self, ms: int) -> None:

@@ -147,7 +147,7 @@ def decode_header(data: Bytes) -> Header:
         known = ", ".join(f"{k.value} {k.name.lower()}" for k in Kind)
         raise FrameError(
             f"unknown frame kind {number} (known: {known})",
-            hint="the stream was written by something else, or by a newer Headrace; check the stream's name",
+            hint="the stream was written by something else, or by a newer version of Headrace; check the stream's name",
         )
     return Header(kind, producer, generation, version, seq)
 
@@ -168,7 +168,7 @@ def decode_control(kind: Kind, body: Bytes) -> ControlMessage:
         raise FrameError(f"unreadable {kind.name} message: {error}: {bytes(body[:200])!r}") from error
     if message.version != CONTROL_VERSION:
         raise FrameError(
-            f"{kind.name} message of format version {message.version}; this Headrace reads {CONTROL_VERSION}",
+            f"{kind.name} message of format {message.version}; this version of Headrace reads {CONTROL_VERSION}",
             hint="upgrade the reader before the writer",
         )
     return message

@@ -59,11 +59,11 @@ class Logger:
         self._log(logging.INFO, message, fields)
 
     def warning(self, message: str, **fields: Field) -> None:
-        """Something went wrong and was dealt with; somebody may want to know."""
+        """Something went wrong and was handled; an operator may want to know."""
         self._log(logging.WARNING, message, fields)
 
     def error(self, message: str, **fields: Field) -> None:
-        """Something went wrong for good: a container dies, an app ends."""
+        """A failure that Headrace can't handle: a container dies, an app ends."""
         self._log(logging.ERROR, message, fields)
 
     def _log(self, level: int, message: str, fields: Mapping[str, Field]) -> None:

@@ -108,7 +108,7 @@ class Generations:
             raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
         if record.version != FORMAT:
             raise DataError(
-                f"{where} is of format {record.version}; this Headrace reads {FORMAT}",
+                f"{where} is of format {record.version}; this version of Headrace reads {FORMAT}",
                 hint="use the Headrace that wrote it, or a newer one",
             )
         return record.generation

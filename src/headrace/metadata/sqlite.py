@@ -129,7 +129,7 @@ class SqliteMetadata(MetadataStore):
             )
         if found != FORMAT:
             raise InfrastructureError(
-                f"the metadata store {self._path} is of format {found}; this Headrace reads {FORMAT}",
+                f"the metadata store {self._path} is of format {found}; this version of Headrace reads {FORMAT}",
                 hint="use the Headrace that wrote it, or a newer one",
             )
 

@@ -88,7 +88,7 @@ def update(
             done = entry is None or store.delete_if(namespace, key, entry.version)
         if done:
             return new
-        _log.debug("somebody else changed the value; trying again", namespace=namespace, key=key)
+        _log.debug("another writer changed the value; trying again", namespace=namespace, key=key)
     raise UnavailableError(
         f"{key!r} of {namespace!r} in the metadata store changed {_MOST_ATTEMPTS} times while it was being replaced",
         hint="find out which process keeps writing it",

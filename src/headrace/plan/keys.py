@@ -20,7 +20,7 @@ from headrace.plan.traverse import topological_order
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """How a flow is partitioned. Each key is the set of all columns that hold its values by now.
+    """How a flow is partitioned. Each key is the set of all columns that hold its values at this point.
 
     ``certain``: the keys are columns as they entered the app, so a different column is certainly a different key.
     """

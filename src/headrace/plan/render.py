@@ -85,7 +85,7 @@ class RenderedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStream:
-    """A stream; ``notes`` say in words how it is read.
+    """A stream; ``notes`` say how it is read.
 
     ``delivery`` is how often a result arrives at an output. A ``target`` is an output in a foreign system.
     """

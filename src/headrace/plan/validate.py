@@ -107,7 +107,7 @@ def _check_edges(graph: Graph) -> None:
     cycle = a_cycle(successors)
     if cycle:
         raise PlanError(
-            f"operators feed each other in a circle: {' -> '.join([*cycle, cycle[0]])} "
+            f"operators feed each other in a cycle: {' -> '.join([*cycle, cycle[0]])} "
             f"({graph.nodes[cycle[0]].location})",
             hint="messages can only go forward; to feed results back, send them to a stream or a table",
         )

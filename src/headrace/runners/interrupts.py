@@ -53,5 +53,5 @@ class Interrupts:
         if self._drain is not None:
             self._drain()
         elif self._said_at_start:
-            with suppress(OSError):  # the terminal is gone, so there is nobody to tell
+            with suppress(OSError):  # the terminal is gone, so there is nowhere to print
                 os.write(2, f"{self._said_at_start}\n".encode())

@@ -108,7 +108,7 @@ _SET_ASIDE = {
 
 
 def set_aside(status: AppStatus) -> str:
-    """Return what became of messages that had no effect, for the last line of a run; empty if there were none."""
+    """Return what happened to messages that had no effect, for the last line of a run; empty if there were none."""
     sums = {words: sum(task.counters.get(counter, 0) for task in status.tasks) for counter, words in _SET_ASIDE.items()}
     parts = [f"{count:,} {words}" for words, count in sums.items() if count]
     return f"; messages {', '.join(parts)}" if parts else ""

@@ -1,4 +1,4 @@
-"""Column types as durable JSON, and as a user writes them: ``"member:str,url:str,ts:i64"``.
+"""Column types as durable JSON, and as a user writes them: ``"member:str,url:str,ts:datetime[ms]"``.
 
 ``stream.json`` and other files hold the JSON form, so new types may be added to it but nothing else may change. A type
 without parameters is its name, as in ``"Int64"``; a type with parameters is an object with one entry, as in
@@ -150,7 +150,9 @@ def parse_columns(text: str) -> dict[str, pl.DataType]:
     for part in re.split(r",(?![^\[]*\])", text):
         name, colon, type_text = (piece.strip() for piece in part.partition(":"))
         if not (name and colon and type_text):
-            raise DeclarationError(f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:i64"')
+            raise DeclarationError(
+                f"columns: {part.strip()!r} is not name:type", hint='write "member:str,ts:datetime[ms]"'
+            )
         if name in columns:
             raise DeclarationError(f"columns: {name!r} is named twice", hint="each column needs its own name")
         columns[name] = parse_dtype(type_text, name)

@@ -1,6 +1,6 @@
 """Rows out of bytes: rows that follow one another, and those among them that can't be read.
 
-A block of whole rows is parsed at once. If that fails, it is halved until the bad rows stand alone, so good data never
+A block of whole rows is parsed at once. If that fails, it is halved until the bad rows are isolated, so good data never
 pays for the search. Row numbers count lines, blank ones too (in CSV they count records, whose quotes may contain line
 breaks; the header has no number). So a row can be found again by counting, without parsing.
 

@@ -39,9 +39,11 @@ class Mismatch:
 
     def error(self) -> DataError:
         """Return the error to raise when the policy is to fail."""
+        which = f"row {self.rows[0]} doesn't fit"
+        if len(self.rows) > 1:
+            which = f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}"
         return DataError(
-            f"{len(self.rows)} rows don't fit; the first is row {self.rows[0]}: column {self.column!r} "
-            f"should be {self.expected}, found {self.sample} ({self.found})",
+            f"{which}: column {self.column!r} should be {self.expected}, found {self.sample} ({self.found})",
             hint='fix the input, or set on_error="skip" or "dead_letter" to set such rows aside',
         )
 

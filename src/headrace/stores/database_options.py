@@ -44,7 +44,7 @@ def options(cache: Cache) -> Options:
     built.set_max_background_jobs(1)
     built.set_allow_concurrent_memtable_write(False)  # one thread writes
     built.set_write_buffer_size(_WRITE_BUFFER_BYTES)
-    # Nobody reads RocksDB's statistics, so no thread wakes up for them, and no table is read for them at the opening.
+    # Nothing reads RocksDB's statistics, so no thread wakes up for them, and no table is read for them at the opening.
     built.set_stats_dump_period_sec(0)
     built.set_stats_persist_period_sec(0)
     built.set_skip_stats_update_on_db_open(True)

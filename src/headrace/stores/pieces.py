@@ -117,7 +117,7 @@ class Kept:
             self._put(number, piece, rows, size)
 
     def forget(self, number: int, pieces: int) -> None:
-        """Drop these pieces: nobody asks for them any more."""
+        """Drop these pieces, which are no longer needed."""
         for piece in range(pieces):
             if (number, piece) in self._frames:
                 self._drop((number, piece))

@@ -217,7 +217,7 @@ class SliceForm:
         found = _DECODER.decode(value)
         if found.format != _FORMAT:
             raise CorruptLogError(
-                f"slices of format {found.format} in the local state; this Headrace reads {_FORMAT}",
+                f"slices of format {found.format} in the local state; this version of Headrace reads {_FORMAT}",
                 hint=f"upgrade Headrace, or {DELETE_LOCAL_STATE}",
             )
         return cls([_Kind.read(column) for column in found.columns], found.rows)

@@ -92,7 +92,7 @@ def discard(folder: Path) -> None:
     """Delete local state."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
-        _log.warning("local state can't be deleted, and keeps its room on the disk", folder=str(folder))
+        _log.warning("local state can't be deleted, and still takes space on the disk", folder=str(folder))
 
 
 def discard_drafts(snapshots: Path) -> None:

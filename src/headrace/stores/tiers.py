@@ -110,7 +110,7 @@ class Tiers(Generic[P]):
         found = msgspec.json.decode(data, type=_Format).format
         if found != format_:
             raise CorruptLogError(
-                f"store {self._kept.store!r}: local state of format {found}; this Headrace reads {format_}",
+                f"store {self._kept.store!r}: local state of format {found}; this version of Headrace reads {format_}",
                 hint="upgrade Headrace, or delete the local state: it is rebuilt from the changelog",
             )
         return msgspec.json.decode(data, type=kind)
@@ -135,5 +135,5 @@ def unknown_change(store: str, operation: bytes) -> CorruptLogError:
     """Return the error for a change in the changelog that starts with an unknown byte."""
     return CorruptLogError(
         f"store {store!r}: unknown change format {operation!r} in the changelog",
-        hint="the changelog was written by a newer Headrace; upgrade this one",
+        hint="the changelog was written by a newer version of Headrace; upgrade this one",
     )

@@ -174,7 +174,7 @@ class FrameReader:
             empty_polls = 0 if polled else empty_polls + 1
             if empty_polls > _EMPTY_POLLS_MAX and not self._follow:
                 raise UnavailableError(
-                    f"{unread[0]}: no record comes, though the stream continues to offset {ends[unread[0]]}"
+                    f"{unread[0]}: no record arrives, though the stream continues to offset {ends[unread[0]]}"
                 )
             if not polled and not self._wait(consumer):
                 return

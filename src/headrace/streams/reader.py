@@ -186,7 +186,7 @@ class StreamReader:
             raise UsageError(f"this is not a position of a StreamReader: {error}: {text!r:.200}") from error
         if position.format != POSITION_FORMAT:
             raise UsageError(
-                f"a position of format {position.format}; this Headrace reads {POSITION_FORMAT}",
+                f"a position of format {position.format}; this version of Headrace reads {POSITION_FORMAT}",
                 hint="upgrade the reader before the writer",
             )
         found = (position.stream, position.committed, len(position.partitions))

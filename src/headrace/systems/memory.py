@@ -63,7 +63,7 @@ class _Stream:
 
 
 class MemorySystem(System):
-    """Streams in memory. Whoever shares streams shares this object."""
+    """Streams in memory. Tasks and tests that share streams share this object."""
 
     _named: ClassVar[dict[str, MemorySystem]] = {}
     _naming: ClassVar[threading.Lock] = threading.Lock()
@@ -147,9 +147,9 @@ class MemoryAdmin(Admin):
                 self._system._streams[stream] = there
         if there.info.partitions != partitions or typed not in (None, there.info.columns):
             raise StreamExistsError(
-                f"stream {stream!r} is there with {there.info.partitions} partitions and columns "
+                f"stream {stream!r} already exists with {there.info.partitions} partitions and columns "
                 f"{there.info.columns}, not with {partitions} and {typed}",
-                hint="use another name, or the same shape",
+                hint="use another name, or the same partition count and columns",
             )
         return there.info
 
@@ -190,7 +190,7 @@ class MemoryAdmin(Admin):
 
 
 class MemoryConsumer(RegisteringConsumer[Reading]):
-    """Reads the partitions of a memory system. A pipe wakes whoever waits for it."""
+    """Reads the partitions of a memory system. A pipe wakes the thread that waits for records."""
 
     def __init__(self, system: MemorySystem) -> None:
         super().__init__()

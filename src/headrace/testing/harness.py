@@ -296,15 +296,15 @@ class TestApp:
             known = [s.id for s in self.plan.graph.streams.values() if s.role in roles]
             raise UsageError(f"the app has no such stream: {id_!r}", hint=f"there are {', '.join(sorted(known))}")
         if id_ in self.plan.graph.tables:
-            raise UsageError(f"{id_!r} is a remote table", hint="look where it is stored")
+            raise UsageError(f"{id_!r} is a remote table", hint="read it from the system that stores it")
         return spec
 
     def _user_frames(self, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
         readers: dict[SSP, ReadCommitted[bytes]] = {}
         for records in self._records(spec):
             reader = readers.setdefault(records.ssp, ReadCommitted(whole=True))
-            behind = [*records.offsets[1:], records.next]
-            for offset, after, payload in zip(records.offsets, behind, records.payloads, strict=True):
+            following = [*records.offsets[1:], records.next]
+            for offset, after, payload in zip(records.offsets, following, records.payloads, strict=True):
                 header = decode_header(payload)
                 if not committed:
                     if header.kind is Kind.USER:

@@ -74,7 +74,7 @@ class StoreLife:
         self._persisted = 0
 
     def replayed(self) -> KeyValues:
-        """Another store, in memory, that was told all changes and nothing else."""
+        """Another store, in memory, that was given all changes and nothing else."""
         store = self._make()
         for change in self.log:
             store.apply(change)
@@ -224,10 +224,10 @@ def _writing_while_iterating(life: StoreLife) -> None:
     _in_each_state(life, {b"%03d+" % number: b"more" for number in range(len(seen))})
 
 
-def _changes_are_told_once(life: StoreLife) -> None:
+def _changes_are_reported_once(life: StoreLife) -> None:
     _put(life, {b"a": b"1"})
     expect(len(life.commit()) == 1, "a few entries are one change")
-    expect(life.commit() == [], "a change is told once")
+    expect(life.commit() == [], "a change is reported once")
     copy = life.replayed()
     expect(copy.take_changes(1) == [], "applied changes are not changes of the store itself")
     copy.put_many([b"b"], [b"2"])
@@ -301,7 +301,7 @@ _CHECKS: Iterable[Callable[[StoreLife], None]] = (
     _deleting,
     _ranges,
     _writing_while_iterating,
-    _changes_are_told_once,
+    _changes_are_reported_once,
     _an_unknown_change,
     _changes_are_small,
     _rolling_back,

@@ -41,7 +41,7 @@ def create_describe_list(scene: Scene) -> None:
 
 
 def create_with_another_shape(scene: Scene) -> None:
-    """A stream that is there with another partition count or schema is not taken for the wanted one."""
+    """An existing stream with another partition count or schema is not taken for the wanted one."""
     name = scene.stream(2)
     expect_raises(StreamExistsError, lambda: scene.admin.create(name, 3), "another partition count")
     other: dict[str, pl.DataType] = {"a": pl.Int64()}
@@ -275,20 +275,20 @@ def _refused(producer: Producer, stream: str) -> bool:
     return False
 
 
-def trim_gives_up_what_lies_below(scene: Scene) -> None:
+def trim_gives_up_what_is_below(scene: Scene) -> None:
     """Below the trim point nothing is read, and never something else instead; above it nothing changes."""
     name = scene.stream()
     payloads = [bytes([i]) * 3000 for i in range(30)]
     end = scene.write(name, payloads)
     consumer = scene.consumer(ssp(name))
     records = scene.read(consumer, 30)
-    behind = scene.consumer(ssp(name), records[3][0])
+    below = scene.consumer(ssp(name), records[3][0])
     point = records[10][0]
     scene.admin.trim(ssp(name), point)
     scene.admin.trim(ssp(name), records[5][0])
     expect(scene.admin.extents(name)[0].oldest == point, "the trim point isn't the oldest offset")
     expect_raises(TrimmedOffsetError, lambda: scene.consumer(ssp(name), records[9][0]), "a register below it")
-    expect_raises(TrimmedOffsetError, lambda: scene.polls(behind, bool), "a poll below it")
+    expect_raises(TrimmedOffsetError, lambda: scene.polls(below, bool), "a poll below it")
     for position in (point, Edge.OLDEST):
         expect(scene.read(scene.consumer(ssp(name), position), 20) == records[10:], f"reading from {position}")
     expect_raises(UsageError, lambda: scene.admin.trim(ssp(name), end + 10_000), "a trim after the end")
@@ -328,5 +328,5 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     order_within_a_partition, offsets_read_again, edges, poll_bounds,
     large_and_empty_records, many_partitions,
     nothing_before_flush_is_missing_after, readiness,
-    seal_ends, trim_gives_up_what_lies_below, positions, lag_falls_to_zero,
+    seal_ends, trim_gives_up_what_is_below, positions, lag_falls_to_zero,
 )  # fmt: skip

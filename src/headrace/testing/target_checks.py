@@ -65,7 +65,7 @@ def _brief(rows: list[tuple[object, ...]]) -> str:
 
 
 def a_new_writer(scene: TargetScene) -> None:
-    """Nobody has a position before publishing."""
+    """A writer has no position before it publishes."""
     expect(scene.target().position(scene.writer) == -1, "the position of an unknown writer is -1")
 
 
@@ -86,7 +86,7 @@ def pieces_of_one_version(scene: TargetScene) -> None:
 
 
 def the_same_again(scene: TargetScene) -> None:
-    """Whoever doesn't know whether it got there publishes it again."""
+    """A writer that doesn't know whether a version arrived publishes it again."""
     target = scene.target()
     for _ in range(3):
         scene.publish(target, 7)

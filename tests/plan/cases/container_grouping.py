@@ -1,4 +1,4 @@
-"""One task for each container, which reads everything."""
+"""Grouping by container: one task for each container."""
 
 import polars as pl
 

@@ -1,4 +1,4 @@
-"""The last messages of two streams: both sides get the count of the one that is given."""
+"""A join of the latest messages of two streams: both sides get the known partition count of one of them."""
 
 import polars as pl
 

@@ -1,5 +1,5 @@
 # must fail: headrace stream create page-views --partitions N
-"""An input that doesn't exist comes with the command that creates it."""
+"""The error about a missing input contains the command that creates it."""
 
 import polars as pl
 

@@ -1,4 +1,4 @@
-"""A source joined with a table of its own counts is read by two stages, or one would feed itself."""
+"""A source joined with a table of its own counts is read by two stages; a single one would feed itself."""
 
 import polars as pl
 

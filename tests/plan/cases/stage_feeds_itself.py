@@ -1,5 +1,5 @@
 # must fail: stages can't feed themselves through an intermediate stream
-"""An intermediate stream met again behind another one: a stage would wait for its own end."""
+"""An intermediate stream joined with a stream derived from it: a stage would wait for its own end."""
 
 import polars as pl
 

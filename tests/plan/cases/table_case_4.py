@@ -1,4 +1,4 @@
-"""Seed 004, table case 4: both are intermediate, and what comes of them is joined with an input."""
+"""Seed 004, table case 4: both are intermediate, and their result is joined with an input."""
 
 import polars as pl
 

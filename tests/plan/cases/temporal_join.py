@@ -1,4 +1,4 @@
-"""Versions that one flow puts and another takes away: the join comes behind both, though it is declared before."""
+"""Versions that one flow puts and another deletes: the join runs after both, though it is declared before them."""
 
 import polars as pl
 

@@ -1,4 +1,4 @@
-"""The app of the README: event-time windows behind a partition_by."""
+"""The app of the README: event-time windows after a partition_by."""
 
 import polars as pl
 

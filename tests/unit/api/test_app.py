@@ -1,4 +1,4 @@
-"""App, input, output, table: what is declared, and how it can be wrong."""
+"""App, input, output, table: what they declare, and which declarations are refused."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Event time follows its column; where that is lost, the error of a later window says where."""
+"""Event time follows its column; where the column is lost, the error of a later window says where."""
 
 from collections.abc import Callable
 

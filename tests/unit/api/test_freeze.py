@@ -1,4 +1,4 @@
-"""graph(): the app as frozen data, without what is unused, and never unfinished."""
+"""graph(): the app as frozen data. Unused parts are left out, and unfinished ones are refused."""
 
 import polars as pl
 import pytest

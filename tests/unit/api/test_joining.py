@@ -1,4 +1,4 @@
-"""join: two streams within a bound of event time, or a stream and a table."""
+"""join: two streams within a bound of event time, or a stream with a table."""
 
 from collections.abc import Callable
 from typing import Any

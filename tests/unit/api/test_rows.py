@@ -1,4 +1,4 @@
-"""map, flat_map, map_batches: what a function's result looks like is said, or annotated."""
+"""map, flat_map, map_batches: the schema of a function's results is passed, or annotated."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -137,7 +137,7 @@ class Bound:
 
 
 def wrapped(row: Any, connection: Any) -> Any:
-    """As a decorator leaves a function that it gives the second argument itself."""
+    """Like a decorated function whose decorator passes the second argument."""
     return row
 
 

@@ -1,4 +1,4 @@
-"""split, sample and pipe: made of other operators."""
+"""split, sample and pipe: operators made of other operators."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_sample_without_a_key_takes_about_so_many() -> None:
     app.input("views", VIEWS).sample(0.25).send_to(app.output("out"))
     with app.test() as t:
         t.feed("views", pl.DataFrame({"member": ["a"] * 10_000, "ms": range(10_000)}))
-        assert 2_000 <= t.read("out").height <= 3_000  # chance misses this once in 10^30
+        assert 2_000 <= t.read("out").height <= 3_000  # this fails by chance once in 10^30
     assert sampled(pl.DataFrame({"member": ["a"] * 9}), 1, None).height == 9
 
 
@@ -117,7 +117,7 @@ def test_pipe_calls_an_operator_of_the_users(app: hr.App, views: hr.Stream) -> N
     assert list(slow.schema.columns) == ["url"]
     node = app.graph().nodes["filter-1"]
     assert isinstance(node.operator, Filter)
-    assert "slower_than" not in node.location.text  # the line inside of the operator, where the filter is
+    assert "slower_than" not in node.location.text  # the line inside the operator, where the filter is
     assert views.pipe(lambda stream: 3) == 3
 
 

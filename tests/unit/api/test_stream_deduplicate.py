@@ -1,4 +1,4 @@
-"""deduplicate and drop_late: what they are declared with."""
+"""deduplicate and drop_late: their arguments."""
 
 from __future__ import annotations
 

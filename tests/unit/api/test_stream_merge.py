@@ -1,4 +1,4 @@
-"""merge: flows of one shape become one."""
+"""merge: flows with the same columns become one."""
 
 import polars as pl
 import pytest

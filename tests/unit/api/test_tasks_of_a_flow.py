@@ -1,4 +1,4 @@
-"""Stream.process: the step that app.task makes of one input, and no other."""
+"""Stream.process adds the same step as app.task with one input."""
 
 from __future__ import annotations
 

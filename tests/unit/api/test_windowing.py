@@ -1,4 +1,4 @@
-"""window: keys, bounds and aggregates, and what becomes of their types."""
+"""window: keys, bounds and aggregates, and the types of the results."""
 
 from collections.abc import Callable
 from typing import Any

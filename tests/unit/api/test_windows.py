@@ -1,4 +1,4 @@
-"""Shapes, triggers and the user's aggregates: what can be said of a window, and what is refused and how."""
+"""Shapes, triggers and the user's aggregates: how windows are declared, and which declarations are refused."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -114,7 +114,7 @@ WRONG: list[tuple[Callable[[hr.App], object], str]] = [
     (lambda app: plain(app, late=1), "late= has no meaning without allowed_lateness="),
     (lambda app: plain(app, allowed_lateness="-1s"), "allowed_lateness: '-1s' is below 0 ms"),
     (lambda app: plain(app, panes="discarding"), "has no meaning for a window that emits one result"),
-    (lambda app: plain(app, early=1, panes="all"), "panes='all' is unknown"),
+    (lambda app: plain(app, early=1, panes="all"), "panes='all' is not one of the choices"),
     (lambda app: plain(app, hr.windows.sliding("1s"), early=1), "a sliding window ends with its message"),
     (lambda app: plain(app, hr.windows.count(2), early=1), "a count window ends by counting alone"),
     (lambda app: plain(app, hr.windows.count(2), time="processing"), "a count window ends by counting alone"),

@@ -1,4 +1,4 @@
-"""A host for one node that keeps its changelog in a list, for tests that read like a conversation."""
+"""A host for one task that keeps the changelog in a list, for tests that read like a conversation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = END_VERSION
 
 @dataclass
 class Host:
-    """Performs instructions at once; ``done`` lists them by name, ``sent`` the frames that left."""
+    """Performs instructions at once; ``done`` lists them by name, ``sent`` the frames that were sent."""
 
     config: MachineConfig
     changelog: list[tuple[Header, bytes]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Host:
         self.stop_before = None
 
     def run(self, until: str | None = None):
-        """Perform until there is nothing to do, or until the named instruction comes (it is not performed)."""
+        """Perform until there is nothing to do, or until the named instruction is next (it is not performed)."""
         while (step := self.machine.next_step()) is not None:
             self.last = step
             name = type(step).__name__

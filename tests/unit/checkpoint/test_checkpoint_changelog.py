@@ -1,4 +1,4 @@
-"""Which changelog records count, whoever wrote them, in whatever order they landed."""
+"""Which changelog records count, whichever incarnation wrote them, in whatever order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on formats names every message and record of SEP-10, and calls its fields what they are called here."""
+"""The page on formats lists every message and record of SEP-10, with the names that their fields have here."""
 
 import re
 from pathlib import Path

@@ -23,7 +23,7 @@ def user(generation, seq, version=0, producer=1):
 
 
 def read(reader, frames, start=0):
-    """The (generation, seq) of what is released; frames stand at offsets 10 apart."""
+    """The (generation, seq) of what is released; frames are at offsets 10 apart."""
     out = []
     for i, (header, control) in enumerate(frames, start):
         released = reader.receive(10 * i, 10 * i + 10, header, control, i)
@@ -74,7 +74,7 @@ def test_the_position_is_the_first_held_frame_and_what_is_covered():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_plain_frames_among_held_ones_go_out_once_wherever_a_reader_begins_anew(seed):
-    """They have no identity but their place: a reader that goes back to a held frame comes by them again."""
+    """Their only identity is their place: a reader that goes back to a held frame reads them again."""
     chance = random.Random(seed)
     plain = (Header(Kind.USER), None)
     frames, committed, held = [restore(1, 0)], [], []
@@ -127,14 +127,14 @@ def test_in_mid_stream_a_newer_generation_voids_what_is_held():
 def test_in_mid_stream_a_restore_tells_committed_frames_from_late_copies():
     committed = [user(1, 7), restore(2, 7, committed_by=1)]
     assert read(ReadCommitted(), committed) == [(1, 7)]
-    # Generation 2 began from seq 6, used 8 for a frame of its own and committed it, all before this reader's
-    # beginning: the held frame is a late copy of one that was void.
+    # Generation 2 started from seq 6, used 8 for a frame of its own and committed it, all before this reader
+    # started: the held frame is a late copy of one that was void.
     void = [user(1, 7), restore(3, 8, committed_by=2)]
     assert read(ReadCommitted(), void) == []
 
 
 def test_in_mid_stream_a_restore_may_be_a_late_one():
-    # The restore of generation 3 lies before the beginning; generation 2 wakes up and sends its own.
+    # The restore of generation 3 is before the start; generation 2 wakes up and sends its own.
     assert read(ReadCommitted(), [restore(2, 0), user(2, 2), user(3, 2), checkpoint(3, 3)]) == [(3, 2)]
 
 

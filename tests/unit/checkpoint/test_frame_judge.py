@@ -1,4 +1,4 @@
-"""The judgement on single frames: each row of the table, and the shortcut that most frames take."""
+"""The verdicts on single frames: each row of the table, and the shortcut that most frames take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.core.frame import Header, Kind
 
 
 def frames(receiving, *sequence, ssp=A0):
-    """Receive (header, control) pairs at offsets 10 apart; the verdicts."""
+    """Receive (header, control) pairs at offsets 10 apart, and return the verdicts."""
     out = []
     for header, control in sequence:
         offset = receiving.__dict__.setdefault("next_offset", 0)
@@ -29,7 +29,7 @@ def plain(*arguments):
 
 @pytest.fixture
 def one():
-    """One partition, one producer that has introduced itself."""
+    """One partition, and one producer whose first restore has been received."""
     receiving = FrameJudge({A0: (1,)}, barriers=True)
     frames(receiving, restore(1, 1, -1, 0, 0))
     return receiving

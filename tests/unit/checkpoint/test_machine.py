@@ -85,7 +85,7 @@ def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
 
 
 def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_committed(reader):
-    """Of a step that waited for answers until then."""
+    """The results of a step that waited for answers until then."""
     heard(reader)
     reader.receive(A0, user(1, 1, 2))
     reader.receive(A0, *checkpoint(1, 1, 0, 3))

@@ -58,7 +58,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 @pytest.fixture
 def clean_modules() -> Iterator[None]:
-    """Forget what loading a user's file does to this process."""
+    """Undo what loading a user's file changes in this process."""
     path, argv = list(sys.path), list(sys.argv)
     yield
     sys.path[:], sys.argv[:] = path, argv
@@ -70,7 +70,7 @@ Spawn = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """The command line as a process of its own, with pipes at all three ends; ended after the test."""
+    """The command line in a process of its own, with pipes for its three standard streams; killed after the test."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*words: object) -> subprocess.Popen[bytes]:
@@ -87,7 +87,7 @@ def spawn() -> Iterator[Spawn]:
             process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout, process.stderr):
-            # What is still in a pipe's buffer has nobody to go to.
+            # What is still in a pipe's buffer has no reader any more.
             with suppress(BrokenPipeError):
                 assert pipe is not None
                 pipe.close()

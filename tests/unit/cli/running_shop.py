@@ -24,7 +24,7 @@ SINCE = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
 class Shop:
-    """Prices by article (two partitions), stock by place and shelf (nobody knows where), rates (everywhere)."""
+    """Prices by article (two partitions), stock by place and shelf (in an unknown partition), rates (in every task)."""
 
     def __init__(self, home: Path, interval: str = "200ms") -> None:
         self.home = home
@@ -59,7 +59,7 @@ class Shop:
 
     @contextmanager
     def running(self, *stages: str) -> Iterator[None]:
-        """Run it, until the block is over; then it is drained."""
+        """Run the shop until the end of the block, which drains it."""
 
         def run() -> None:
             try:
@@ -111,7 +111,7 @@ class Shop:
         raise AssertionError("it didn't come to that")
 
     def until_committed(self, table: str, rows: int) -> None:
-        """Wait until so many rows of a table can be read."""
+        """Wait until this many rows of a table can be read."""
 
         def there() -> bool:
             try:

@@ -1,4 +1,4 @@
-"""``headrace checkpoint``: what real tasks have committed, read beside them."""
+"""``headrace checkpoint``: what real tasks have committed, read while they run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def views_app(home: Path, name: str) -> hr.App:
 
 
 class Driven:
-    """A container of an app, driven by the test."""
+    """A container of an app, whose turns the test makes."""
 
     def __init__(self, home: Path, name: str) -> None:
         graph = views_app(home, name).graph()

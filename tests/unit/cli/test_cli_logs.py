@@ -1,4 +1,4 @@
-"""Log lines of the command: which, how, beside what else it prints, and warnings in the status."""
+"""Log lines of commands: levels, formats, together with other output; and warnings in the status."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_log_lines_can_be_more_fewer_and_json(cli: Cli, pipeline: Path) -> None:
     assert cli("run", pipeline, "--local", "--quiet", "--log-level", "off").err == ""
     run = cli("run", pipeline, "--local", "--quiet", "--log-level", "info", "--log-format", "json")
     found = [json.loads(line) for line in run.err.splitlines()]
-    assert {line["level"] for line in found} == {"info"}  # all was read by the first run
+    assert {line["level"] for line in found} == {"info"}  # the first run has read everything
     assert {"the container has started", "the task has its state and reads on"} <= {line["message"] for line in found}
 
 

@@ -102,7 +102,7 @@ def test_an_error_is_plain_where_no_terminal_is(cli: Cli) -> None:
 
 
 def test_start_up_imports_nothing_that_takes_long() -> None:
-    """What the package itself imports is its own affair; the command line adds nothing heavy to it."""
+    """The command line adds no heavy import to those of the package itself."""
     package = str(Path(headrace.__file__).parent)
     script = (
         "import sys, types\n"

@@ -1,4 +1,4 @@
-"""Whole processes: pipes, following, Ctrl-C, a reader that goes away."""
+"""Whole processes: pipes, following, Ctrl-C, a reader that closes the pipe."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def log(home: Path) -> LogSystem:
 
 
 def ended(process: Process) -> tuple[int, str]:
-    """How the process ended, and what it said on stderr."""
+    """The process's exit code, and what it printed on stderr."""
     code = process.wait(PATIENCE_S)
     assert process.stderr is not None
     return code, process.stderr.read().decode()
@@ -45,12 +45,12 @@ def put(process: Process, text: str) -> None:
 def next_line(process: Process) -> Any:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
-    assert ready, "nothing came"
+    assert ready, "nothing arrived"
     return json.loads(process.stdout.readline())
 
 
 def wait_for_rows(log: LogSystem, partition: int = 0) -> None:
-    """Until the partition has more than it had."""
+    """Wait until the partition has grown."""
     consumer = log.consumer()
     consumer.register(SSP(StreamId("log", "views"), partition), Edge.OLDEST)
     fd = consumer.fileno()
@@ -85,7 +85,7 @@ def test_rows_pass_from_a_writer_to_a_follower_promptly(spawn: Spawn, log: LogSy
         put(writer, json.dumps({"n": number}) + "\n")
         assert next_line(follower) == {"n": number}
         waits.append(time.monotonic() - began)
-    # A quarter, as others want the processor too; of looks every 500 ms one in ten would come so soon.
+    # A quarter is enough, as the machine may be busy. With polls every 500 ms, one in ten would be as fast.
     assert sorted(waits)[len(waits) // 4] < 0.05
     log.admin().seal("views")
     assert ended(follower) == (0, "")

@@ -48,7 +48,7 @@ def test_the_plan_as_json(cli: Cli, pipeline: Path, home: Path) -> None:
     assert plan["applicationName"] == "page-views"
     assert [job["jobName"] for job in plan["jobs"]]
     assert set(plan["sourceStreams"]) == {"views"}
-    assert [path.name for path in (home / "streams").iterdir()] == ["views"], "planning makes nothing"
+    assert [path.name for path in (home / "streams").iterdir()] == ["views"], "planning creates nothing"
 
 
 @pytest.mark.usefixtures("views")

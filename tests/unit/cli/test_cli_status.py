@@ -90,7 +90,7 @@ def test_another_app_is_not_there(cli: Cli) -> None:
 def watched(process: subprocess.Popen[bytes]) -> Any:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], 120)
-    assert ready, "nothing came"
+    assert ready, "nothing arrived"
     return json.loads(process.stdout.readline())
 
 

@@ -1,4 +1,4 @@
-"""``headrace table`` beside an app that runs: what is shown, and what each mistake is told."""
+"""``headrace table`` while an app runs: what it shows, and the error for each mistake."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture
 def table(cli: Cli, shop: Shop) -> Cli:
-    """``headrace table VERB shop ...`` on the home of the shop."""
+    """``headrace table VERB shop ...`` in the home folder of the shop."""
     return lambda verb, *words: cli("table", verb, "--home", shop.home, "shop", *words)
 
 
@@ -173,7 +173,7 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "messages"),
     [
         (
             ["get", "price", "x"],
@@ -198,10 +198,10 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
         (["get", "prices"], 2, ["Missing argument 'KEY'"]),
     ],
 )
-def test_wrong_usage(table: Cli, words: list[str], code: int, told: list[str]) -> None:
+def test_wrong_usage(table: Cli, words: list[str], code: int, messages: list[str]) -> None:
     wrong = table(*words)
     assert (wrong.code, wrong.out) == (code, "")
-    for text in told:
+    for text in messages:
         assert text in wrong.err
 
 

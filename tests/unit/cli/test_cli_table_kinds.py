@@ -1,4 +1,4 @@
-"""``headrace table`` for each kind of table, and for stores of low-level tasks; what can't be asked about says why."""
+"""``headrace table`` for each kind of table and for stores of low-level tasks; what can't be queried is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONED = {**RATES, "ts": pl.Int64}
 
 
 class Counted(hr.tasks.Task):
-    """Where each currency was seen; its key isn't what messages are partitioned by."""
+    """Where each currency was seen. Messages are partitioned by another column than its key."""
 
     seen = hr.tasks.Store(key={"currency": pl.String}, value={"n": pl.Int64, "partition": pl.Int64}, ttl="30d")
 
@@ -145,7 +145,7 @@ def test_the_list_tells_kinds_and_sizes(table: Cli, shop: Kinds) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "messages"),
     [
         (["get", "away", "CHF"], ["table 'away' of app 'shop' is remote: the app doesn't keep its rows"]),
         (["get", "per-second", "CHF"], ["'per-second' of app 'shop' is a window, not a table", "to a table"]),
@@ -159,10 +159,10 @@ def test_the_list_tells_kinds_and_sizes(table: Cli, shop: Kinds) -> None:
         (["get", "counted.seen", "CHF", "2"], ["the key of table 'counted.seen' is currency (String)"]),
     ],
 )
-def test_what_cant_be_asked_says_why(table: Cli, words: list[str], told: list[str]) -> None:
+def test_what_cant_be_asked_says_why(table: Cli, words: list[str], messages: list[str]) -> None:
     wrong = table(*words)
     assert (wrong.code, wrong.out) == (2, "")
-    for text in told:
+    for text in messages:
         assert text in wrong.err
 
 

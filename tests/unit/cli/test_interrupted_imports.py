@@ -31,7 +31,7 @@ def test_an_interrupt_while_it_is_imported_ends_it_quietly(imported: str) -> Non
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stderr=pipe, env=os.environ | {"PYTHONPATH": str(SOURCE)}, text=True)
     assert process.stderr is not None
-    for line in process.stderr:  # of each module one, once it is imported; those above it are still at it
+    for line in process.stderr:  # one line per module, printed once it is imported, after the modules that it imports
         if line.rpartition("|")[2].strip().startswith(imported):
             break
     process.send_signal(signal.SIGINT)

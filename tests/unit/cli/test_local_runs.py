@@ -33,7 +33,7 @@ def test_a_local_run_shows_and_a_second_one_is_refused(cli: Cli, home: Path) -> 
 
 
 def test_rows_show_when_their_version_is_committed(home: Path) -> None:
-    shop = Shop(home, interval="36500d")  # nothing but a drain commits
+    shop = Shop(home, interval="36500d")  # only a drain commits
     articles = ["lamp", "desk", "sofa"]
     seen: list[int] = []
     for number, article in enumerate(articles):
@@ -58,7 +58,7 @@ def test_what_python_reads_has_its_types(home: Path) -> None:
     shop = Shop(home)
     shop.price(lamp="20.50", desk="90.00")
     shop.put(("cellar", 1, 10))
-    shop.put(("cellar", 1, 11))  # one after the other into the partitions in turn: a key in two places
+    shop.put(("cellar", 1, 11))  # they go to the partitions in turn, so a key is in two of them
     shop.put(("attic", 1, 7))
     with shop.running():
         shop.until_committed("prices", 2)
@@ -109,7 +109,7 @@ def test_a_reader_finds_the_app_again_when_it_was_started_anew(home: Path) -> No
 
 
 def fetch(keys: list[dict[str, Any]]) -> list[dict[str, Any] | None]:
-    """What reads a table that lives elsewhere."""
+    """The function that reads a remote table."""
     return [None for _ in keys]
 
 

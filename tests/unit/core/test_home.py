@@ -1,4 +1,4 @@
-"""One rule for the home folder, whoever asks."""
+"""One rule decides the home folder everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token bucket: never more than allowed in any stretch of time, and no less than that for those who wait."""
+"""The token bucket: never more than allowed in any period, and no less than that for callers that wait."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ from headrace.core.rate import TokenBucket
         ([(5, 0), (1, 50), (1, 100)], [0, 50, 100]),
         ([(5, 0), (5, 10_000)], [0, 0]),
         ([(20, 0), (1, 1500)], [1500, 100]),
-        ([(5, 1000), (1, 0)], [0, 100]),  # a clock that jumps back gives nothing
+        ([(5, 1000), (1, 0)], [0, 100]),  # a clock that jumps back adds no tokens
     ],
 )
 def test_ten_a_second_with_five_at_once(takes: list[tuple[int, int]], waits: list[int]) -> None:
@@ -38,7 +38,7 @@ def test_in_any_stretch_of_time_no_more_is_used_than_falls_in_and_a_bucket_full(
     burst = max(1.0, per_s / 10)
     for start in range(len(used)):
         for end in range(start, len(used)):
-            # what the first one takes may have fallen in before it
+            # the tokens that the first one takes may have been added before it
             taken = sum(amount for _, amount in used[start + 1 : end + 1])
             assert taken <= burst + (used[end][0] - used[start][0]) * per_s / 1000 + 1e-6 * (1 + taken)
 

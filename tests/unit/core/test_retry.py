@@ -1,4 +1,4 @@
-"""When to try again: pauses by arithmetic, whatever chance says."""
+"""When to try again: the bounds of pauses, whatever random number is drawn."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""A password in a URL is used, and never shown."""
+"""A password in a URL is used, but never shown."""
 
 from __future__ import annotations
 

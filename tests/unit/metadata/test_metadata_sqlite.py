@@ -1,4 +1,4 @@
-"""What the file adds to the contract: several processes, a bounded wait, refusal of what isn't ours."""
+"""What the file adds to the contract: several processes, a bounded wait, and refusal of other files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_where_no_file_can_be_made_the_error_says_so(tmp_path, name):
 
 
 def test_threads_that_open_at_once_all_get_in(tmp_path):
-    # Switching a file to write-ahead mode can't wait for another that does: it must not be seen half-made.
+    # Switching a file to write-ahead mode can't wait for another process that does: no process may see a draft.
     failed = []
 
     def open_and_close(file, together):
@@ -58,7 +58,7 @@ def test_threads_that_open_at_once_all_get_in(tmp_path):
         for thread in threads:
             thread.join()
     assert failed == []
-    assert list(tmp_path.glob("*.db.*")) == [], "no draft is left behind"
+    assert list(tmp_path.glob("*.db.*")) == [], "no draft is left"
 
 
 INCREMENT = """
@@ -116,7 +116,7 @@ def test_refuses_a_newer_format(path):
     with sqlite3.connect(path) as other:
         other.execute("PRAGMA user_version = 2")
     other.close()
-    with pytest.raises(InfrastructureError, match=r"of format 2; this Headrace reads 1"):
+    with pytest.raises(InfrastructureError, match=r"of format 2; this version of Headrace reads 1"):
         SqliteMetadata(path)
 
 
@@ -142,7 +142,7 @@ def test_a_folder_that_cant_be_made(tmp_path):
 
 def test_a_full_disk_is_told_and_nothing_was_written(path):
     store = SqliteMetadata(path)
-    store._connection.execute("PRAGMA max_page_count = 10")  # SQLite's own way to be full
+    store._connection.execute("PRAGMA max_page_count = 10")  # makes SQLite report a full disk
     with pytest.raises(StorageError, match="full"):
         store.put_if("ns", "k", bytes(1 << 20), None)
     assert store.get("ns", "k") is None

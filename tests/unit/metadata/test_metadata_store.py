@@ -22,7 +22,7 @@ def test_sqlite_keeps_the_contract(tmp_path):
 
 
 class Forgetful(MemoryMetadata):
-    """Broken on purpose: numbers versions by key, so that they come again."""
+    """Broken on purpose: numbers versions by key, so that they repeat."""
 
     def _put(self, namespace, put):
         entry = self._entries.get((namespace, put.key))
@@ -31,7 +31,7 @@ class Forgetful(MemoryMetadata):
 
 
 class Careless(MemoryMetadata):
-    """Broken on purpose: takes any version for the right one."""
+    """Broken on purpose: accepts any version as the right one."""
 
     def _put(self, namespace, put):
         entry = self._entries.get((namespace, put.key))

@@ -1,4 +1,4 @@
-"""Builds graphs straight from specs, one declaration a line, each at a line of its own of "pipeline.py"."""
+"""Builds graphs directly from specs. Each declaration gets its own line of "pipeline.py"."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCHEMA = Schema.of({"k": pl.String, "ts": pl.Int64})
 
 
 class AppBuilder:
-    """Methods add a node and return its id; ``facts`` collects the partition counts that were given."""
+    """Methods add a node and return its id; ``facts`` collects the given partition counts."""
 
     def __init__(self, **settings: object) -> None:
         self.settings = Settings(**({"guarantee": "at_least_once"} | settings))

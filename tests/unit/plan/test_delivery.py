@@ -1,4 +1,4 @@
-"""What the app's guarantee is worth at its edges."""
+"""What the app's guarantee means at its edges."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""When partition counts can't agree, the error tells the whole way from one count to the other."""
+"""When partition counts can't agree, the error shows the whole way from one count to the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The JSON: Samza's fields, each where its viewer looks for it, and ours beside them."""
+"""The JSON: Samza's fields where its viewer expects them, and Headrace's own."""
 
 from __future__ import annotations
 

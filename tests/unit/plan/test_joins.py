@@ -1,4 +1,4 @@
-"""Which streams meet where: both traversals of seed 004 and the conversion to streams."""
+"""Which streams meet at which operator: both traversals of seed 004, and the conversion to streams."""
 
 from __future__ import annotations
 

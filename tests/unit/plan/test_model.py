@@ -1,4 +1,4 @@
-"""What a plan can be asked."""
+"""The look-ups that a plan offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators in words."""
+"""The text that describes each operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ownership: for which tables it is known where a key is."""
+"""ownership: for which tables the task that holds a key is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Steps = Callable[[hr.Stream], hr.Stream]
 
 
 def owners(steps: Steps, key: str | tuple[str, ...] = "town", **options: Any) -> tuple[str, ...] | None:
-    """By which columns of a table's key its rows are dealt, when it is filled behind these steps."""
+    """The columns of a table's key that its rows are partitioned by, when these steps fill it."""
     app = hr.App("ownership", intermediate_partitions=4)
     changes = app.input("changes", COLUMNS, event_time="ts")
     table = app.table("towns", key=key, **options)

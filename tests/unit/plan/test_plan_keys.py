@@ -1,4 +1,4 @@
-"""A flow partitioned by one key and joined on another: noticed where it is certain, and only there."""
+"""A flow partitioned by one key and joined on another: refused where the mistake is certain, and only there."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ BY_UNKNOWN: Flow = lambda stream: stream.map_batches(lambda df: df)  # noqa: E73
         (as_it_is, BY_MEMBER, "member"),
         (as_it_is, as_it_is, "shop"),
         (lambda s: by("member")(s).pipe(BY_UNKNOWN), BY_SHOP, "shop"),
-        # What is computed may follow from what is joined on, or be joined on itself.
+        # A computed key may follow from the key of the join, or be that key.
         (by(pl.col("member").str.to_lowercase().alias("m")), BY_MEMBER, "member"),
         (lambda s: by("member")(s.with_columns(member="shop")), BY_MEMBER, "member"),
         (lambda s: by("shop")(s.with_columns(shop=pl.col("member") + "!")), BY_MEMBER, "member"),
         (lambda s: by("shop")(s.pipe(BY_UNKNOWN)), lambda s: BY_SHOP(s.pipe(BY_UNKNOWN)), "member"),
-        # A column that isn't there any more can't be looked at.
+        # A column that was dropped can't be checked.
         (lambda s: by("shop")(s).select("member", "ts"), BY_MEMBER, "member"),
         (lambda s: by("member")(s).rename({"member": "who"}).with_columns(member="who"), BY_MEMBER, "member"),
         (lambda s: by("member", id="one")(s).merge(by("shop", id="two")(s)), BY_SHOP, "shop"),

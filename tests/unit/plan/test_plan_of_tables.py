@@ -1,4 +1,4 @@
-"""What a plan says of each kind of table, in each of its forms: kind, key, options, and how often a row is written."""
+"""How each form of a plan shows each kind of table: kind, key, options, and how often a row is written."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_text_says_what_kind_a_table_is(table: str) -> None:
     for word in WORDS[table]:
         assert line.count(word) == 1, line
     if table == "cached":
-        assert "-once" not in line, "nothing is written there"
+        assert "-once" not in line, "nothing is written to it"
 
 
 def test_json_and_the_page_say_the_same() -> None:

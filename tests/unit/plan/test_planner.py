@@ -1,4 +1,4 @@
-"""The whole plan: what it says, and that the order of declaration says nothing."""
+"""The whole plan: what it contains, and that the order of declaration doesn't matter."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_a_plan_without_expressions_is_equal_after_pickling():
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-# -- no order matters -------------------------------------------------------------------------------------
+# -- the order of declaration -------------------------------------------------------------------------------------
 
 
 @st.composite
 def apps(draw: st.DrawFn) -> AppBuilder:
-    """Apps of any shape, many of which can't be planned."""
+    """Apps of any shape; many of them can't be planned."""
     app = AppBuilder(intermediate_partitions=draw(st.sampled_from([None, 3])))
     some_count = st.sampled_from([2, 2, 2, 4])
     flows = [app.input(f"s{n}", draw(some_count)) for n in range(draw(st.integers(1, 4)))]
@@ -125,7 +125,7 @@ def test_every_plan_keeps_what_plans_promise(app: AppBuilder):
 
 
 def test_many_apps_of_the_generator_can_be_planned():
-    """Otherwise the test above would prove little."""
+    """Otherwise the test above would check little."""
     outcomes = []
 
     @given(apps())

@@ -1,4 +1,4 @@
-"""pruning: which columns somebody still looks at."""
+"""pruning: which columns are still needed."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Cutting at intermediate streams: what ties nodes together, what stages are called, what can't be."""
+"""Cutting at intermediate streams: what ties nodes together, how stages are named, what is refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_stages_are_ordered_upstream_first_then_by_name():
     assert names_of(app) == ["s", "b", "near", "a-far"]
 
 
-# -- a source that is met again -------------------------------------------------------------------------
+# -- a source that is read twice -------------------------------------------------------------------------
 
 
 def test_a_source_joined_with_its_own_messages_partitioned_anew_is_read_by_two_stages():

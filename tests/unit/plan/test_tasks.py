@@ -1,4 +1,4 @@
-"""Which task reads which partition, and the numbers that tasks write under."""
+"""Which task reads which partition, and the tasks' producer ids."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_producer_ids_are_unique_positive_int32_whatever_the_order(names, random
 
 
 def test_the_id_of_a_task_is_always_the_same_number():
-    # Golden: frames on disk carry these.
+    # Golden: frames on disk contain these.
     assert producer_ids("views", [TaskName("by-member", 0), TaskName("by-member", 1)]) == {
         TaskName("by-member", 0): 641664163,
         TaskName("by-member", 1): 1362637881,

@@ -1,4 +1,4 @@
-"""The text: aligned, complete, with the user's lines. The golden cases show whole plans."""
+"""The text: aligned, complete, with the lines of the user's file. The golden cases show whole plans."""
 
 from __future__ import annotations
 

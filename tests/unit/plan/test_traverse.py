@@ -1,4 +1,4 @@
-"""The traversal utility: once for each vertex, deep first, and to an end on any graph."""
+"""The traversal: visits each vertex once, depth first, and ends on any graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't be planned, and what is said about it."""
+"""Apps that can't be planned, and the errors that say why."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_operators_in_a_circle():
     app = simple_app()
     app.node("a", Filter(pl.lit(True)), "b")
     app.node("b", Filter(pl.lit(True)), "a")
-    assert "operators feed each other in a circle: a -> b -> a (/app/pipeline.py:5)" in error_of(app)
+    assert "operators feed each other in a cycle: a -> b -> a (/app/pipeline.py:5)" in error_of(app)
 
 
 @pytest.mark.parametrize(

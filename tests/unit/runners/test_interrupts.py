@@ -1,4 +1,4 @@
-"""The first signal drains, now or as soon as there is what to drain; the second one raises."""
+"""The first signal drains, now or as soon as there is something to drain; the second one raises."""
 
 from __future__ import annotations
 

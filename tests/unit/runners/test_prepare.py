@@ -1,4 +1,4 @@
-"""What is made and looked at before an app runs."""
+"""What is created and checked before an app runs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ BAD = [
     pytest.param(encode(Header(Kind.USER), b"hello"), 1, 0, "a body of 5 bytes", id="no Arrow"),
     pytest.param(frame(GOOD.drop("ts")), 2, 0, "column 'ts' (Int64) is missing", id="a missing column"),
     pytest.param(times([1], [2]), 2, 0, "column 'ts'", id="a wrong type"),
-    pytest.param(times("1", "x"), 1, 1, "1 rows don't fit; the first is row 1", id="values that don't fit"),
+    pytest.param(times("1", "x"), 1, 1, "row 1 doesn't fit", id="values that don't fit"),
     pytest.param(times(3, None), 1, 1, "1 rows have no event time; the first is row 1", id="a null time"),
 ]
 bad_input = pytest.mark.parametrize(("record", "refused", "stay", "says"), BAD)

@@ -1,4 +1,4 @@
-"""Which casts keep values, and which rows are named when one doesn't."""
+"""Which casts keep values, and which rows are reported when one doesn't."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_integers_are_called_lossless_exactly_when_their_bounds_survive(
     bounds = pl.select(pl.concat_list(found.min(), found.max()).explode()).to_series()  # type: ignore[attr-defined]
     exact = [int(value) for value in bounds.to_list()]
     if expected.is_float():
-        # An odd number beyond the mantissa is what gets lost; the bounds themselves are powers of two.
+        # An odd number beyond the mantissa gets lost; the bounds themselves are powers of two.
         survives = abs(max(exact)) <= 2 ** (24 if expected == pl.Float32 else 53)
     else:
         survives = bounds.cast(expected, strict=False).null_count() == 0

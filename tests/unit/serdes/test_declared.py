@@ -1,4 +1,4 @@
-"""Types as users declare them: what they mean, and how the refused ones are named."""
+"""Types as users declare them: what they mean, and the errors for those that are refused."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_binaries_follow_the_definition(values: list[bytes | None]) -> None:
 
 
 def test_very_long_strings_follow_the_definition() -> None:
-    # Longer than one block of words, beside short ones, so that rows begin and end inside of blocks.
+    # Values longer than one block of words beside short ones, so that rows begin and end inside blocks.
     values = [b"ab" * n for n in (1, 50_000, 3, 7, 200_000, 6, 8)]
     assert of(list(values), pl.Binary) == [plain_hash(value) for value in values]
 

@@ -1,4 +1,4 @@
-"""Rows survive the way through bytes, and bytes that are no rows are refused without harm."""
+"""Rows survive the conversion to bytes and back, and bytes that are no rows are refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_damaged_bytes_never_end_the_process_nor_escape_the_error_tree() -> None
             encode_rows(df)
             outcomes["read"] += 1
     assert outcomes["refused"] > 1000
-    assert outcomes["read"] > 100  # a flipped bit of a number or of padding is no business of the format
+    assert outcomes["read"] > 100  # the format doesn't detect a flipped bit in a number or in padding
 
 
 @pytest.mark.parametrize("dtype", [pl.Int128, pl.Object])

@@ -22,7 +22,7 @@ VIEWS = {"member": pl.String(), "ts": pl.Int64()}
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that can't become a row: its index among the lines given, how many rows come before it, and why."""
+    """A line that can't become a row: its index among the given lines, the number of rows before it, and why."""
 
     index: int
     rows_before: int
@@ -32,7 +32,7 @@ class BadLine:
 def decode(
     columns: Mapping[str, pl.DataType], data: bytes, *, drop_unknown: bool = False
 ) -> tuple[pl.DataFrame, list[BadLine]]:
-    """The rows of whole lines, and the lines that are none."""
+    """The rows of whole lines, and the lines that aren't rows."""
     decoder = JsonRows(columns, drop_unknown=drop_unknown)
     frames, bad = [decoder.parse(b"")], []
     line = rows = 0

@@ -1,4 +1,4 @@
-"""Nulls are filled where there are any, and a column without them is left as it is."""
+"""Nulls are filled, and a column without nulls stays the same object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declaring schemas, conforming batches to them, and crossing to records and back."""
+"""Declaring schemas, conforming batches to them, and converting to records and back."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_batch_that_fits_is_handed_back_itself() -> None:
     assert PAGE_VIEWS.conform(PAGE_VIEWS.empty())[1] is None
 
 
-def test_order_is_mended_and_extras_are_dropped() -> None:
+def test_order_is_restored_and_extras_are_dropped() -> None:
     fitted, mismatch = PAGE_VIEWS.conform(pl.DataFrame({"x": [1], "ts": [2], "member": ["a"]}))
     assert mismatch is None
     assert fitted.to_dict(as_series=False) == {"member": ["a"], "ts": [2]}

@@ -1,4 +1,4 @@
-"""What state machines over runs share: a store on a disk, a copy that is told of it by changes alone, and restarts."""
+"""What state machines over runs share: a store on disk, a copy that gets only its changes, and restarts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.stores.runs import Runs
 
 
 class PersistedRuns(RuleBasedStateMachine):
-    """Runs in pieces of a few rows, of which few stay in memory, and slices of one; a restart goes on from the disk."""
+    """Runs in pieces of a few rows, few of which stay in memory, and slices of one row; a restart reads the disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,11 +21,11 @@ class PersistedRuns(RuleBasedStateMachine):
         self.store.attach(self.disk)
 
     def new_store(self) -> Runs:
-        """An empty one."""
+        """A new, empty store."""
         raise NotImplementedError
 
     def all_rows(self) -> Iterable[pl.DataFrame]:
-        """What the store holds, as it can be added to another one."""
+        """What the store holds, in a form that can be added to another store."""
         raise NotImplementedError
 
     def teardown(self) -> None:
@@ -45,7 +45,7 @@ class PersistedRuns(RuleBasedStateMachine):
 
     @rule()
     def restore(self) -> None:
-        """The local state was lost: what the changelog says is told to an empty store."""
+        """Lose the local state: an empty store is rebuilt from the changelog."""
         self.commit()
         self.store, self.copy, self.disk = self.copy, self.new_store(), Disk()
         for rows in self.all_rows():

@@ -1,4 +1,4 @@
-"""What a store writes into its part of the local database, in memory."""
+"""A store's part of the local database, in memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -8,7 +8,7 @@ from headrace.stores import pieces, slices
 
 
 class Disk:
-    """What a store wrote, as the local database would keep it."""
+    """What a store wrote, as the local database would store it."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
@@ -42,7 +42,7 @@ class Disk:
 
 
 def in_small_pieces() -> pytest.MonkeyPatch:
-    """Until it is undone, stores make pieces of a few rows, of which few stay in memory, and slices of one."""
+    """Until this is undone, stores make pieces of a few rows, few of which stay in memory, and slices of one row."""
     patch = pytest.MonkeyPatch()
     patch.setattr(pieces, "PIECE_ROWS", 4)
     patch.setattr(pieces, "KEPT_BYTES_MAX", 100)

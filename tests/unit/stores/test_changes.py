@@ -1,4 +1,4 @@
-"""Changes of a key-value store: many entries in one record, and never too many."""
+"""Changes of a key-value store: many entries in one record, up to a limit."""
 
 from __future__ import annotations
 

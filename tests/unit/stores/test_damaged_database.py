@@ -1,4 +1,4 @@
-"""A local database that was damaged says so, when it is opened or when it is read; it never just holds less."""
+"""A damaged local database raises when it is opened or read; entries are never lost silently."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def fill(folder: Path, size: int) -> None:
             batch.put(b"k%06d" % n, os.urandom(size))
         database.write(batch)
     database.close()
-    Database(folder).close()  # what was in the log is in tables now
+    Database(folder).close()  # the contents of the log are in tables now
 
 
 def damage(folder: Path) -> None:
-    """In the middle, where opening doesn't look."""
+    """Damage the middle, which opening doesn't check."""
     for path in [*folder.glob("*.sst"), *folder.glob("*.blob")]:
         data = bytearray(path.read_bytes())
         if len(data) > 50_000:
@@ -130,7 +130,7 @@ def test_a_folder_is_open_once(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_a_rebuilding_is_what_was_after_one_of_its_batches(tmp_path: Path) -> None:
-    """And once it has ended nothing of it can be lost, nor what is written afterwards."""
+    """Once it has ended, neither its result nor later writes can be lost."""
     database = Database(tmp_path / "state")
     written: list[dict[bytes, bytes]] = [{}]
 

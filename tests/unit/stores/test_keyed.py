@@ -1,4 +1,4 @@
-"""Keyed rows are looked up, taken, put back, and asked what is due; rebuilt from changes, or from the database."""
+"""Keyed rows: look-ups, taking, putting back, due rows; rebuilt from changes, or from the database."""
 
 from pathlib import Path
 from typing import Any
@@ -218,12 +218,12 @@ def test_local_state_of_version_3_is_read() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"segments":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 3"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 3"):
         store().attach(disk)
 
 
 class KeyedMachine(RuleBasedStateMachine):
-    """A store, a dict, a copy that is told by changes alone, and a disk."""
+    """A store, a dict, a copy that gets only the changes, and a disk."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class KeyedMachine(RuleBasedStateMachine):
 
 
 class DealtKeyedMachine(KeyedMachine):
-    """The same in pieces of a few rows, of which few stay in memory, and slices of one."""
+    """The same in pieces of a few rows, few of which stay in memory, and slices of one row."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A store, a dict and a task's life around them: whatever happens in whatever order, they say the same."""
+"""A store and a dict agree, whatever a task does in whatever order."""
 
 from __future__ import annotations
 

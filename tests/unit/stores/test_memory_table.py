@@ -1,4 +1,4 @@
-"""A table in memory gives what one on disk gives, whatever is put, asked, committed and brought back."""
+"""A table in memory equals one on disk, whatever is put, read, committed and restored."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ STEPS = st.one_of(
 
 
 class Pair:
-    """Both tables, with a life each."""
+    """Both tables, each with its commits and restarts."""
 
     def __init__(self, ttl_ms: int | None, database: Database) -> None:
         self._makes: list[Callable[[], Any]] = [lambda: memory(ttl_ms), lambda: disk(ttl_ms)]

@@ -1,4 +1,4 @@
-"""The outbox against a model: what was committed and not published survives any restart, in order, whole, once."""
+"""The outbox against a model: what was committed and not published survives any restart, complete, in order, once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table(rows: Rows) -> pl.DataFrame:
 
 
 def drained(outbox: Outbox) -> list[tuple[int, Rows]]:
-    """Everything in it, in the order of publication; it is empty afterwards."""
+    """Take everything out of it, in the order of publication."""
     found = []
     while (entry := outbox.oldest()) is not None:
         version, pieces = entry
@@ -70,7 +70,7 @@ def test_rows_wait_for_the_commit_that_counts() -> None:
     outbox.add(table([3]))
     assert outbox.oldest() is None
     assert outbox.take_changes(7)
-    assert outbox.oldest() is None  # appended, but nobody knows yet whether it counts
+    assert outbox.oldest() is None  # appended, but it isn't known yet whether it counts
     assert (outbox.entries(), outbox.pending_bytes) == (0, 0)
     outbox.commit()
     assert outbox.entries() == 1
@@ -181,7 +181,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
     @rule(from_disk=st.booleans())
     def restart(self, from_disk: bool) -> None:
-        """Nothing uncommitted survives; what was published may be there again until a commit has said so."""
+        """Nothing uncommitted survives. Published versions may be in it again until a commit records their removal."""
         self.outbox = Outbox("out")
         replay = self.log
         if from_disk:

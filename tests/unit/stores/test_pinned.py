@@ -1,4 +1,4 @@
-"""Readers who look several times, or take long, see one commit."""
+"""Readers that read several times, or slowly, see one commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scene:
         self.database = Database(folder)
         self.table = TableStore(KeyValueStore("t", ttl_ms=ttl_ms), COLUMNS, ["k", "j"])
         self.table.store.attach(KeySpace(self.database, "t"))
-        self.other = KeyValueStore("s")  # its keys lie before those of the table
+        self.other = KeyValueStore("s")  # its keys are before those of the table
         self.other.attach(KeySpace(self.database, "s"))
         self.committed = CommittedKeyValues("t", KeySpace(self.database, "t"), ttl_ms=ttl_ms)
 

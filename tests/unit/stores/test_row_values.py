@@ -1,4 +1,4 @@
-"""Rows become compact values and come back as they were."""
+"""Rows become compact values, and can be read back unchanged."""
 
 from __future__ import annotations
 

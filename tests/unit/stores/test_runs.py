@@ -34,7 +34,7 @@ def run(*rows: tuple[int, int, int]) -> pl.DataFrame:
 
 
 def contents(rows: pl.DataFrame | None) -> Contents:
-    """Rows as a dict; a key that stands there twice is an error."""
+    """Rows as a dict; a key that occurs twice is an error."""
     if rows is None:
         return Counter()
     pairs = {(time, key): n for time, key, n in rows.select(*SCHEMA).rows()}
@@ -80,7 +80,7 @@ def test_what_was_applied_is_no_change() -> None:
 
 
 def test_a_large_run_is_told_in_several_changes() -> None:
-    """A change is one record, and records have a greatest size."""
+    """A change is one record, and the size of records is limited."""
     windows, copy = store(), store()
     rows = (1 << 18) + 1
     windows.add(pl.DataFrame({"time": [10] * rows, "key": range(rows), "n": [1] * rows}))
@@ -187,12 +187,12 @@ def test_local_state_of_version_4_is_read() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"runs":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this Headrace reads 4"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 4"):
         store().attach(disk)
 
 
 class RunsMachine(RuleBasedStateMachine):
-    """A store, a dict, and a copy of the store that is told of it by changes alone."""
+    """A store, a dict, and a copy of the store that gets only its changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class RunsMachine(RuleBasedStateMachine):
         self.rebuild_the_copy()
 
     def rebuild_the_copy(self) -> None:
-        """Start the copy over: it holds what the store holds, and has nothing to tell of it."""
+        """Replace the copy: the new one holds what the store holds, and has no changes of its own."""
         rows = self.store.scan()
         if rows is not None:
             self.copy.add(rows.select(*SCHEMA))

@@ -1,4 +1,4 @@
-"""Runs are looked up in by hashes and by times: all that is asked for is found, however little of it is in memory."""
+"""Look-ups in runs by hashes and by times find all matching rows, however few of them are in memory."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -151,7 +151,7 @@ def test_an_index_is_hashes_and_times_since_the_first_in_steps() -> None:
 
 
 def test_pieces_without_slices_or_an_index_are_looked_up_in() -> None:
-    """Columns of nested types have no slices. An index that is missing is computed from the rows."""
+    """Columns of nested types have no slices. A missing index is computed from the rows."""
     disk = Disk()
     entry = b'{"number":3,"heights":[3],"low":11,"high":20,"gone_to":10}'
     disk.put(b"manifest", b'{"format":4,"runs":[%b],"taken":10}' % entry)

@@ -1,4 +1,4 @@
-"""Single rows have the bytes that the columnar encodings give them, and come back as they were."""
+"""Single rows have the same bytes as in the columnar encodings, and can be read back unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices hold the rows that they were made of, and give back any of them; their form is durable, byte for byte."""
+"""Slices hold the rows that they were made of, and return any of them; their format is durable, byte for byte."""
 
 from __future__ import annotations
 
@@ -121,7 +121,8 @@ def test_the_form_and_the_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_format_is_refused() -> None:
-    with pytest.raises(CorruptLogError, match="slices of format 2 in the local state; this Headrace reads 1"):
+    message = "slices of format 2 in the local state; this version of Headrace reads 1"
+    with pytest.raises(CorruptLogError, match=message):
         SliceForm.read(GOLDEN_FORM.replace(b'"format":1', b'"format":2'))
 
 

@@ -281,7 +281,7 @@ def test_a_reader_that_comes_too_late_damages_nothing(tmp_path: Path) -> None:
 
 
 def test_reading_and_committing_at_once(database: Database) -> None:
-    """A reader meets whole commits only: every commit sets all rows to one number."""
+    """A reader sees only whole commits: every commit sets all rows to one number."""
     people = table()
     people.store.attach(KeySpace(database, "people"))
     names = [f"{number:03}" for number in range(300)]

@@ -1,4 +1,4 @@
-"""Entries expire by the time that is said, and every way of reading and replaying agrees on it."""
+"""Entries expire by the given time, and all ways of reading and replaying agree on it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_a_read_finds_expired_is_deleted_for_every_replay() -> None:
     copy = expiring()
     for change in told:
         copy.apply(change)
-    assert [key for key, _ in copy.range()] == [b"000"]  # the copy was told no time, so nothing else is old
+    assert [key for key, _ in copy.range()] == [b"000"]  # the copy was given no time, so nothing else is old
 
 
 def test_a_sweep_goes_on_where_it_stopped() -> None:
@@ -144,7 +144,7 @@ KEYS = st.binary(min_size=1, max_size=1).map(lambda key: bytes([key[0] % 16]))
 
 
 class ExpiringMachine(RuleBasedStateMachine):
-    """A store, a dict of values and times, and a task's life around them."""
+    """A store, a dict of values and times, and what a task does with them."""
 
     def __init__(self) -> None:
         super().__init__()

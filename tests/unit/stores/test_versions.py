@@ -66,7 +66,7 @@ def asked(held: VersionedTable, questions: Sequence[tuple[str | None, int]]) -> 
 
 
 def oracle(versions: Sequence[Version], key: str | None, time: int) -> int | None:
-    """Of the versions that aren't later the latest; of equal ones that put last."""
+    """The latest of the versions that aren't later; of equal ones, the one put last."""
     earlier = [(since, n) for n, (name, since, _, _) in enumerate(versions) if name == key and since <= time]
     if not earlier:
         return None
@@ -234,7 +234,7 @@ STEPS = st.one_of(
 
 
 class Life:
-    """A table through commits and restarts, and what was put before the last commit and since."""
+    """A table with commits and restarts, and what was put before and after the last commit."""
 
     def __init__(self, storage: str, folder: Path) -> None:
         self._storage = storage
@@ -270,12 +270,12 @@ class Life:
         self.committed = (list(self.versions), self.watermark)
 
     def back(self, kind: str) -> None:
-        """To the last commit: in the process, from the disk, or from the changelog alone."""
+        """Go back to the last commit: in the process, from disk, or from the changelog alone."""
         if kind == "restart":
             self._database.close()
             self._database = Database(self._folder)
         self.versions, self.watermark = list(self.committed[0]), self.committed[1]
-        if kind == "replay":  # stores without a database can't be persisted: look, and go on with others
+        if kind == "replay":  # stores without a database can't be persisted: check this one, and continue with others
             replayed = self._begun(from_log=True)
             replayed.pass_by("it", self.watermark)
             self.check(replayed, [(key, time) for key in ("a", "bb", "ccc") for time in range(0, 70_000, 3_000)])
@@ -287,7 +287,7 @@ class Life:
         assert asked(held, questions) == [oracle(self.versions, key, time) for key, time in questions]
 
     def put(self, versions: Sequence[Version]) -> None:
-        """As late as it may be, and no later: deletions are forgotten with what they deleted."""
+        """Put versions, none of them before the bound: deletions are forgotten together with what they deleted."""
         bound = max(0, self.watermark - KEEP_MS)
         timely = [(key, max(since, bound), value, gone) for key, since, value, gone in versions]
         self.table.put_versions(rows(timely))
@@ -304,7 +304,7 @@ def test_any_history_gives_what_a_list_of_all_versions_gives(
     storage: str, history: list[tuple[str, Any]], in_pieces: bool
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        if in_pieces:  # of a row or two, of which hardly one stays in memory
+        if in_pieces:  # of one or two rows, almost none of which stay in memory
             patch.setattr(pieces, "PIECE_ROWS", 2)
             patch.setattr(pieces, "KEPT_BYTES_MAX", 100)
         life = Life(storage, Path(folder) / "state")

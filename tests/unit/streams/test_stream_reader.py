@@ -1,4 +1,4 @@
-"""Reading from Python: what is committed, from where one was, as the stream grows."""
+"""Reading from Python: committed rows, from a saved position, while the stream grows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBERS = SSP(StreamId("log", "numbers"), 0)
 
 
 class AppTask:
-    """What one task of an exactly-once app leaves in a partition."""
+    """What one task of an exactly-once app writes into a partition."""
 
     def __init__(self, home: Path, producer: int = 7, partition: int = 0) -> None:
         self._producer = LogSystem(home / "streams").producer()
@@ -30,7 +30,7 @@ class AppTask:
         self._committed, self._committed_by = 0, 0
 
     def start(self) -> None:
-        """Begin (again) from what was committed."""
+        """Start (again) from what was committed."""
         self.generation += 1
         self.seq = self._committed
         committed = Restore(
@@ -101,7 +101,7 @@ def test_rows_are_in_the_order_of_partitions_and_offsets(home: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_batches_and_positions_give_everything_once(home: Path, seed: int) -> None:
-    """Readers that stop after any batch, and go on from its position, see together what one sees in the end."""
+    """Readers that stop after any batch and resume from its position see together what one reader sees in the end."""
     chance = random.Random(seed)
     tasks = [AppTask(home, 7), AppTask(home, 8), AppTask(home, 9, 1)]
     for task in tasks:

@@ -1,4 +1,4 @@
-"""What the contract leaves to the memory system itself; the rest is in tests/contracts."""
+"""What the contract doesn't prescribe for the memory system; the rest is in tests/contracts."""
 
 from __future__ import annotations
 

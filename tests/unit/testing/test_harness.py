@@ -1,4 +1,4 @@
-"""app.test(): what users' own tests stand on."""
+"""app.test(): the base of users' own tests."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def counting(name: str = "counting") -> hr.App:
 
 
 def test_results_are_there_when_feed_returns() -> None:
-    """Through both stages: the watermark that frees a window has been sent, read and acted upon."""
+    """Through both stages: the watermark that closes a window has been sent, read and applied."""
     with counting().test() as t:
         t.feed("views", [{"member": "a", "ts": 1}, {"member": "a", "ts": 12}])
         assert t.read("out")["n"].to_list() == [1]

@@ -1,4 +1,4 @@
-"""Placing boxes: nothing overlaps, everything flows to the right, few lines cross."""
+"""Placing boxes: nothing overlaps, all links lead to the right, few lines cross."""
 
 from __future__ import annotations
 

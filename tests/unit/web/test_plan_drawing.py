@@ -1,4 +1,4 @@
-"""The picture: what boxes say, which lines there are, and how the rows of a stage are ordered and tied."""
+"""The drawing: the text of boxes, the lines, and how the rows of a stage are ordered and connected."""
 
 from __future__ import annotations
 
@@ -131,6 +131,6 @@ def test_captions_say_what_is_done_or_what_the_user_wrote(app):
     captions = {o.id: caption(o) for stage in rendered(app).stages for o in stage.operators}
     assert captions["filter-1"] == 'pl.col("k").is_in(["a", "b"])'
     assert captions["join-1"] == "with t, inner on k"
-    assert captions["filter-2"].startswith('[(col("v"))')  # two calls in one line: the expression tells
+    assert captions["filter-2"].startswith('[(col("v"))')  # two calls in one line: the expression says which is which
     assert captions["by-k"] == "by k"
     assert captions["send_to-1"] == "into out"

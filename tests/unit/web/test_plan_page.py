@@ -1,4 +1,4 @@
-"""The page: well formed, in need of nothing else, with an account of everything that is drawn."""
+"""The page: well formed, self-contained, with a description of everything that is drawn."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def latest_join(
 
 def _check_how(how: object) -> None:
     if how not in ("inner", "left", "full"):
-        raise DeclarationError(f"how={how!r} is no way to join two streams", hint='"inner", "left" or "full"')
+        raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner", "left" or "full"')
 
 
 def join_bounds(within: Within | None) -> tuple[int, int]:

@@ -97,7 +97,7 @@ def table_join(
 ) -> tuple[TableJoin, Schema]:
     """The checked spec of a join with a table, and the schema of its results."""
     if how == "full" or how not in ("inner", "left"):
-        raise DeclarationError(f"how={how!r} is no way to join a table", hint='"inner" or "left"')
+        raise DeclarationError(f"how={how!r} is not one of the choices", hint='write "inner" or "left"')
     if within is not None:
         raise DeclarationError("within= has no meaning for a table", hint="leave it out: a table has one row a key")
     if table.schema is None:
@@ -120,7 +120,7 @@ def table_join(
 
 
 def lookup_keys(on: str | Sequence[str] | None, left: Schema, table: Schema, key: tuple[str, ...]) -> tuple[str, ...]:
-    """The stream's columns that stand for the table's key, in its order."""
+    """The stream's columns that match the table's key, in its order."""
     keys = key_columns(key if on is None else on, left, "join")
     if len(keys) != len(key):
         raise DeclarationError(

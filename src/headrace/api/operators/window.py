@@ -144,7 +144,9 @@ def window_step(
     marked = early is not None or late is not None or lateness_ms > 0
     _check_shape(shape, axis, early, late, lateness_ms)
     if timing.panes not in ("accumulating", "discarding"):
-        raise DeclarationError(f"panes={timing.panes!r} is unknown", hint='"accumulating" or "discarding"')
+        raise DeclarationError(
+            f"panes={timing.panes!r} is not one of the choices", hint='write "accumulating" or "discarding"'
+        )
     if timing.panes == "discarding" and not marked:
         raise DeclarationError(
             'panes="discarding" has no meaning for a window that emits one result',

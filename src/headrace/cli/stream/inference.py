@@ -1,4 +1,4 @@
-"""Columns from JSON lines, for a stream whose columns nobody declared."""
+"""Columns from JSON lines, for a stream without declared columns."""
 
 from __future__ import annotations
 

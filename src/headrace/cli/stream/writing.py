@@ -159,7 +159,7 @@ class Writing:
         if info is None:
             raise UsageError(
                 f"there are no rows to infer the columns of {self._order.place.stream} from: it was not created",
-                hint='declare them: --schema "member:str,ts:i64"',
+                hint='declare them: --schema "member:str,ts:datetime[ms]"',
             )
         return self.written
 

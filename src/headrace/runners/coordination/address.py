@@ -167,7 +167,7 @@ def _is_live(address: Address) -> bool:
     try:
         return client.status().app == address.app
     except UnavailableError as error:
-        # Nothing listens, or some other program does: the pid belongs to another process by now. For a run on another
+        # Nothing listens, or some other program does: another process has the pid now. For a run on another
         # machine this proves nothing, since its address may mean another place here.
         return not (here and isinstance(error.__cause__, ConnectionRefusedError | http.client.HTTPException))
     except (UsageError, ProtocolError):
@@ -209,7 +209,7 @@ def _read(path: Path) -> Address | None:
         ) from error
     if address.version != FORMAT:
         raise InfrastructureError(
-            f"{path} is of format {address.version}; this Headrace reads {FORMAT}",
+            f"{path} is of format {address.version}; this version of Headrace reads {FORMAT}",
             hint="use the version of Headrace that runs the app",
         )
     return address

@@ -257,6 +257,6 @@ class HeartbeatThread:
                 if self._closing:
                     return
                 self._on_orders(self._client.heartbeat(self._snapshot()))
-        except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not go on, whatever the cause
+        except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not continue, whatever the cause
             if not self._closing:
                 self._on_lost(error)

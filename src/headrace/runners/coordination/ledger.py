@@ -303,9 +303,9 @@ class Ledger:
     def status(self, now_ms: float) -> AppStatus:
         """Return the status of everything."""
         statuses = {task: self._shown(task) for task in self._statuses}
-        silent = {t for c in self._containers if c.state != "running" for t in c.tasks}
+        absent = {t for c in self._containers if c.state != "running" for t in c.tasks}
         containers = [self._container_status(number, now_ms) for number in range(len(self._containers))]
-        rates = {task: 0.0 if task in silent else rate.per_second for task, rate in self._rates.items()}
+        rates = {task: 0.0 if task in absent else rate.per_second for task, rate in self._rates.items()}
         return AppStatus(
             app=self.app,
             state=self.state,

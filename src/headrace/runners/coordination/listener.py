@@ -132,7 +132,7 @@ class _Server(socketserver.TCPServer):
 
     def _serve(self, request: socket.socket, client_address: Any) -> None:
         try:
-            with suppress(OSError):  # the client is gone, so there is nobody to tell
+            with suppress(OSError):  # the client has disconnected, so it can't get an answer
                 self.finish_request(request, client_address)
         finally:
             self.shutdown_request(request)
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = route(body)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it
             if not isinstance(error, HeadraceError):
-                _log.error("a request failed in an unforeseen way", path=self.path, error=repr(error))
+                _log.error("a request failed unexpectedly", path=self.path, error=repr(error))
             self._refuse(_status_of(error), error)
         else:
             self._send(HTTPStatus.OK, answer)

@@ -144,8 +144,8 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     ``waits_for`` is set when the next version is overdue: by input partition, the upstream tasks that have not closed
     it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
     ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
-    anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds nobody up.
-    ``warnings`` are the latest ones.
+    anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
+    other task back. ``warnings`` are the latest ones.
     """
 
     name: str
@@ -276,7 +276,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
 
 
 class QueriesStatus(Nested, frozen=True, kw_only=True):
-    """Numbers of questions about tables since the start: those that wait now, and what became of the others."""
+    """Numbers of questions about tables since the start: those that wait now, and how the others ended."""
 
     waiting: int = 0
     answered: int = 0
@@ -337,7 +337,7 @@ def decode(kind: type[_M], data: bytes) -> _M:
         ) from error
     if message.version != FORMAT:
         raise ProtocolError(
-            f"a message of type {kind.__name__} has format {message.version}; this Headrace reads {FORMAT}",
+            f"a message of type {kind.__name__} has format {message.version}; this version of Headrace reads {FORMAT}",
             hint="run the same version of Headrace in the driver, the containers and the commands",
         )
     return message

@@ -27,7 +27,7 @@ HOLD_MS = 15_000.0
 
 _log = logger(__name__)
 
-_GONE: dict[ContainerState, str] = {
+_REASONS: dict[ContainerState, str] = {
     "waiting": "has not registered yet",
     "running": "is busy",
     "lost": "sends no heartbeats",
@@ -65,7 +65,7 @@ class QueryBroker:
             ended = any(self._state_of(container) == "finished" for container in self._book.waits_for(number))
             if not ended:
                 self._wait(lambda: not self._book.waits_for(number), limit_ms)
-            return Answers(answers=self._book.take(number, self._why_silent(number)))
+            return Answers(answers=self._book.take(number, self._why_no_answer(number)))
 
     def listen(self, message: Listening) -> Questions:
         """Take a container's answer, and block until there is a question for it."""
@@ -99,12 +99,12 @@ class QueryBroker:
                 return
             self._changed.wait(left_ms / 1000)
 
-    def _why_silent(self, number: int) -> ErrorReport | None:
-        silent = self._book.waits_for(number)
-        if not silent:
+    def _why_no_answer(self, number: int) -> ErrorReport | None:
+        missing = self._book.waits_for(number)
+        if not missing:
             return None
-        whys = [f"container {container} {_GONE[self._state_of(container)]}" for container in sorted(silent)]
-        tasks = ", ".join(task for container in sorted(silent) for task in silent[container])
+        whys = [f"container {container} {_REASONS[self._state_of(container)]}" for container in sorted(missing)]
+        tasks = ", ".join(task for container in sorted(missing) for task in missing[container])
         why = "the app is ending" if self._closed else "; ".join(whys)
         self._throttle.warning("a question about a table got no answer in time", tasks=tasks, reason=why)
         error = UnavailableError(

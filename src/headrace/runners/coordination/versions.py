@@ -36,8 +36,8 @@ def held_up(tasks: Iterable[TaskStatus], containers: Iterable[ContainerStatus]) 
 
 def _as_of_now(task: TaskStatus, container: ContainerStatus | None) -> TaskStatus:
     """A task that has finished, or whose container sends no heartbeats, waits for none, whatever it reported last."""
-    silent = container is not None and container.state != "running"
-    return msgspec.structs.replace(task, waits_for={}) if silent or task.state == "finished" else task
+    absent = container is not None and container.state != "running"
+    return msgspec.structs.replace(task, waits_for={}) if absent or task.state == "finished" else task
 
 
 def _culprits(task: TaskStatus, known: Mapping[str, TaskStatus]) -> set[str]:

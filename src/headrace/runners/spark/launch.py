@@ -175,7 +175,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def _quieten(jvm: Any) -> None:
-    """Configure the logging of a running JVM, unless somebody else has."""
+    """Configure the logging of a running JVM, unless it is configured already."""
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     is_set = jvm.java.lang.System.getProperty("log4j2.configurationFile") is not None
     if is_set or any(loader.getResource(f"log4j2.{kind}") for kind in ("properties", "xml", "yaml", "json")):
@@ -202,7 +202,7 @@ class _StderrRelay:
             _write_stderr(_JVM_NOISE.sub(b"", kept))
 
     def let_go(self) -> None:
-        """Nobody waits for the JVM any more: continue reading, so that it can end."""
+        """The driver no longer waits for the JVM: continue reading, so that it can end."""
         os.close(self.writing_end)
 
     def stop(self) -> str:

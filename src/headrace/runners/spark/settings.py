@@ -146,7 +146,7 @@ def required() -> dict[str, str]:
 
 
 def preferred(master: str) -> dict[str, str]:
-    """The settings that hold unless somebody sets them."""
+    """The settings that hold unless the user sets them."""
     return dict(_PREFERENCES) | (dict(_LOCAL_PREFERENCES) if is_on_this_machine(master) else {})
 
 

@@ -1,6 +1,6 @@
 """How many containers a Spark cluster can run at once, and a clear error when an app needs more.
 
-Spark just doesn't start the others, and an app that misses one container stops without a word.
+Spark just doesn't start the others, and an app that misses one container stops without any message.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def usable_slots(context: SparkContext, wanted: int, wait_seconds_max: float = 6
     wait = wait_seconds_max if expected is not None else 0.0
     slots = max(1, min(wanted, _await_slots(context, due, wait)))
     if slots < due:
-        _log.warning("not all slots have registered; going on with fewer", expected=due, slots=slots)
+        _log.warning("not all slots have registered; continuing with fewer", expected=due, slots=slots)
     return slots
 
 

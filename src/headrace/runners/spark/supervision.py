@@ -83,7 +83,7 @@ def watch(coordinator: Coordinator, job: Job, show: Callable[[AppStatus], None] 
         if job_is_over:
             raise job.error() or InfrastructureError(
                 "Spark's job has ended, but the app hasn't",
-                hint="see Spark's log for what became of the containers",
+                hint="see Spark's log for what happened to the containers",
             )
 
 
@@ -120,12 +120,12 @@ class Supervisor:
 def why_hopeless(failures: Sequence[AttemptFailure], registered: dict[int, int]) -> InfrastructureError | None:
     """The error to end the app with, if a container's last attempts all failed before they could register."""
     for container, attempt in registered.items():
-        silent = [f for f in failures if f.container == container and f.attempt > attempt]
-        explained = [f for f in silent if _TRACEBACK in f.message or not _LOSS.search(f.message)]
-        if len(explained) >= EXPLAINED_MAX or len(silent) >= UNEXPLAINED_MAX:
-            last = (explained or silent)[-1]
+        early = [f for f in failures if f.container == container and f.attempt > attempt]
+        explained = [f for f in early if _TRACEBACK in f.message or not _LOSS.search(f.message)]
+        if len(explained) >= EXPLAINED_MAX or len(early) >= UNEXPLAINED_MAX:
+            last = (explained or early)[-1]
             return InfrastructureError(
-                f"container {container} failed {len(silent)} times in a row before it could register:\n{last.message}",
+                f"container {container} failed {len(early)} times in a row before it could register:\n{last.message}",
                 hint="every executor needs the same Python, Headrace and your app's own modules (the folder of the "
                 "script is on the path of local containers; on a cluster use spark.submit.pyFiles or an image)",
             )

@@ -348,4 +348,4 @@ class TableReader:
         self._client = CoordinatorClient(
             address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0
         )
-        self._hang_up = weakref.finalize(self, self._client.close)  # also for a reader that nobody closed
+        self._hang_up = weakref.finalize(self, self._client.close)  # also for a reader that was never closed

@@ -300,7 +300,7 @@ class Threads:
                 result = None if future.cancelled() else function(argument)
             except BaseException as raised:  # noqa: BLE001 - the awaiting call decides
                 error = raised
-            # After the loop is closed nobody waits for the result.
+            # After the loop is closed nothing waits for the result.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(settle, result, error)
 

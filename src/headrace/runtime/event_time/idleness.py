@@ -33,7 +33,7 @@ class Idleness:
                 self._task.idle(ssp)
 
     def due_ms(self) -> float | None:
-        """When the next partition will be idle, if it stays silent; None: none can be."""
+        """When the next partition will be idle, if no message of it arrives; None: none can be."""
         times, heard = self._task.times, self._heard_ms
         awake = (ssp for ssp in self._task.timeouts if not times[ssp].idle and not times[ssp].closed)
         return min((heard[ssp] + self._task.timeouts[ssp] for ssp in awake), default=None)

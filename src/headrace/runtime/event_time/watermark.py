@@ -121,13 +121,13 @@ class PartitionTime:
         self._reconcile()
 
     def missing(self) -> str:
-        """Which tasks have not reported, in words, for status pages: the usual reason why a watermark doesn't rise."""
-        unheard = sorted(self._stages - self._counts.keys())
-        parts = [f"any task of stage {stage}" for stage in unheard]
+        """Which tasks have not reported, as text for status pages: the usual reason why a watermark doesn't rise."""
+        missing = sorted(self._stages - self._counts.keys())
+        parts = [f"any task of stage {stage}" for stage in missing]
         for stage, count in sorted(self._counts.items()):
-            heard = len(self._names.get(stage, ()))
-            if heard < count:
-                parts.append(f"{count - heard} of {count} tasks of stage {stage}")
+            reported = len(self._names.get(stage, ()))
+            if reported < count:
+                parts.append(f"{count - reported} of {count} tasks of stage {stage}")
         return ", ".join(parts)
 
     def _name(self, task: str, task_count: int) -> bool:

@@ -88,7 +88,7 @@ class FilesTarget(Target):
     def _list(self, name: str) -> int:
         """The highest version in the names of the writer's files.
 
-        Also removes the drafts that a dead process left, if nobody needs to know of their versions any more.
+        Also removes the drafts that a dead process left, if their versions are no longer needed.
         """
         if not self._folder.is_dir():
             return -1

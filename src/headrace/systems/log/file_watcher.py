@@ -51,7 +51,7 @@ class FileWatcher:
         return None
 
     def watch(self, path: Path) -> int:
-        """Watch a file and return the number that stands for it in ``drain``. A file always has the same number."""
+        """Watch a file and return the number that identifies it in ``drain``. A file always has the same number."""
         number = int(self._libc.inotify_add_watch(self.fd, os.fsencode(path), _MODIFY))
         if number < 0:
             code = ctypes.get_errno()

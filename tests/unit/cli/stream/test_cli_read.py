@@ -35,7 +35,7 @@ def rows(*numbers: int) -> bytes:
 
 
 def append(log: LogSystem, *payloads: bytes, partition: int = 0) -> list[int]:
-    """Append frames one by one; their offsets."""
+    """Append frames one by one, and return their offsets."""
     producer = log.producer()
     offsets = []
     for payload in payloads:

@@ -119,7 +119,7 @@ def test_a_missing_stream_is_an_error_with_the_likely_name(cli: Cli, verb: tuple
 
 
 def filled(cli: Cli, tmp_path: Path) -> list[int]:
-    """A stream of one partition with three frames; their offsets."""
+    """Create a stream of one partition with three frames, and return their offsets."""
     for number in range(3):
         (tmp_path / "one.jsonl").write_text(f'{{"n":{number}}}\n')
         cli("stream", "write", "numbers", "one.jsonl", "--create", "--partitions", 1)
@@ -130,7 +130,7 @@ def test_trim_without_yes_only_says_what_it_would_do(cli: Cli, tmp_path: Path) -
     filled(cli, tmp_path)
     asked = cli("stream", "trim", "numbers", "--before", "upcoming")
     assert asked.code == 2
-    assert "for good" in asked.err
+    assert "permanently delete" in asked.err
     assert "--yes" in asked.err
     assert len(cli("stream", "read", "numbers").lines()) == 3
 

@@ -11,7 +11,7 @@ STAGES = {"a": [TaskName("a", 0), TaskName("a", 1)], "b": [TaskName("b", 0)]}
 
 
 class Process:
-    """What one incarnation of a container says."""
+    """The messages of one incarnation of a container."""
 
     def __init__(self, container: int, incarnation: str, attempt: int = 0) -> None:
         self.container = container

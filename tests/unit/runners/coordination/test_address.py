@@ -1,4 +1,4 @@
-"""The file by which a running app is found: who may read it, who may write it, when it is stale."""
+"""The file that leads to a running app: who may read it, who may write it, when it is stale."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_dead_process_is_stale(tmp_path, coordinator):
 def test_a_number_that_another_process_has_by_now_is_stale(tmp_path, coordinator):
     with Coordinator(new_ledger(), MemoryMetadata()) as gone:
         publish(tmp_path, gone)
-    assert a.find_all(tmp_path) == [], "nobody listens there"
+    assert a.find_all(tmp_path) == [], "nothing listens there"
     publish(tmp_path, coordinator)
     assert len(a.find_all(tmp_path)) == 1
 
@@ -207,7 +207,7 @@ def test_of_drivers_that_start_at_once_one_runs_and_a_kill_frees_its_place(tmp_p
         assert a.find(tmp_path, "app").pid == winner.pid
         winner.send_signal(signal.SIGSTOP)
         begun = time.monotonic()
-        assert a.find(tmp_path, "app").pid == winner.pid, "who is silent may go on: its place isn't free"
+        assert a.find(tmp_path, "app").pid == winner.pid, "a run that doesn't answer may continue: its place isn't free"
         assert time.monotonic() - begun < 60
         winner.send_signal(signal.SIGKILL)
         winner.wait(60)

@@ -1,4 +1,4 @@
-"""Tasks are dealt out the same way each time, and evenly: per stage and in sum."""
+"""Tasks are assigned the same way each time, and evenly: per stage and in total."""
 
 from __future__ import annotations
 

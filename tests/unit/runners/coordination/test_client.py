@@ -1,4 +1,4 @@
-"""The client against servers that are slow, gone or rude; and the heartbeat thread."""
+"""The client with servers that are slow, dead or misbehaving; and the heartbeat thread."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def client(coordinator):
 
 @pytest.fixture
 def silent():
-    """The address of somebody who takes calls and says nothing."""
+    """The address of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
 def answering(answers):
-    """A server that gives each connection the next of ``answers`` and hangs up; (its url, its thread)."""
+    """Start a server that sends each connection the next of ``answers`` and closes it. Returns URL and thread."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -223,7 +223,7 @@ def test_a_container_hears_of_its_drivers_death():
 
 
 class Beating:
-    """A heartbeat thread of container 0 and what came of it."""
+    """A heartbeat thread of container 0, and what its callables were given."""
 
     def __init__(self, client, interval_s=60.0, snapshot=None):
         self.process = Process(0, "u0")
@@ -307,7 +307,7 @@ def test_close_is_prompt_in_the_middle_of_a_call(silent):
     thread.close()
     thread.close()
     assert time.monotonic() - begun < 20
-    assert lost == [], "who closes it needn't be told"
+    assert lost == [], "the code that closes it needs no notice"
     client.close()
 
 

@@ -1,4 +1,4 @@
-"""Who keeps a version from being completed: the task at the end of all waits, and why."""
+"""Which task keeps a version from being completed: the one at the end of all waits; and why."""
 
 from __future__ import annotations
 

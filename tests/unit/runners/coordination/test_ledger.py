@@ -1,4 +1,4 @@
-"""The life of containers and of the app, event by event; time is a number."""
+"""The states of containers and of the app, event by event; time is a number."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_no_generation_for_what_is_over(end, state):
         ledger.check_request(zero.ask("a/0"), 2)
 
 
-# -- the app's life ------------------------------------------------------------------------------------
+# -- the app's state ------------------------------------------------------------------------------------
 
 
 def test_the_app_is_starting_until_every_task_runs():
@@ -210,7 +210,7 @@ def test_a_container_whose_task_asks_for_the_end_has_everybody_drained():
     assert ledger.heartbeat(one.heartbeat(1), 1) == m.Orders(drain=True)
     revision = ledger.revision
     ledger.heartbeat(msgspec.structs.replace(zero.heartbeat(2), wants_shutdown=True), 2)
-    assert ledger.revision == revision, "it is asked for in every heartbeat from then on"
+    assert ledger.revision == revision, "every later answer to a heartbeat asks for it"
 
 
 def test_stopping_ends_everybody_and_nobody_starts_again():
@@ -242,13 +242,13 @@ def test_a_failure_that_would_repeat_fails_the_app(fault):
     ledger.failed(one.failure(message="second", fault=fault, retry=False), 2)
     assert (ledger.state, ledger.error.message) == ("failed", "first")
     assert ledger.orders == m.Orders(stop=True)
-    # Spark tries again; the next attempt ends at once, and the driver tells the error above.
+    # Spark tries again; the next attempt ends at once, and the driver reports the error above.
     assert ledger.register(Process(0, "u0b", attempt=1).register(), 3).tasks == ()
     assert container(ledger, 0).error.message == "first"
 
 
 def fail_repeatedly(times, apart_ms, **error):
-    """Container 0 registers and fails so often; the ledger, and the pauses it was told."""
+    """Container 0 registers and fails this often. Returns the ledger, and the pauses that it was given."""
     ledger = new_ledger()
     pauses = []
     for n in range(times):

@@ -63,7 +63,7 @@ def test_golden_bytes(message, golden):
         (b"", "not a message of type Orders"),
         (b"[1]", "not a message of type Orders"),
         (b'{"drain":"yes"}', r"Expected `bool`"),
-        (b'{"version":2}', "format 2; this Headrace reads 1"),
+        (b'{"version":2}', "format 2; this version of Headrace reads 1"),
     ],
 )
 def test_refuses(data, text):

@@ -1,4 +1,4 @@
-"""The book of questions: who gets which, what comes of lost and late answers, and its bounds."""
+"""The book of questions: which container gets which, what happens to lost and late answers, and its bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions over the real wire: containers that listen, answer, are replaced, and those who give up."""
+"""Questions over real connections: containers that listen, answer and are replaced, and clients that give up."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def told(question: Question, version: int = 5) -> Answer:
 
 
 class Echo:
-    """Stands where a container's tables would; answers each question at once."""
+    """Takes the place of a container's tables, and answers each question at once."""
 
     def __init__(self) -> None:
         self.asked: list[Question] = []

@@ -1,4 +1,4 @@
-"""What is said about tables, byte for byte."""
+"""The messages of queries, byte for byte."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_golden_bytes(message, golden):
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (b'{"version":2,"table":"t","tasks":[]}', "format 2; this Headrace reads 1"),
+        (b'{"version":2,"table":"t","tasks":[]}', "format 2; this version of Headrace reads 1"),
         (b'{"table":"t","tasks":["a/0"],"keys":["not base64!"]}', "not a message of type Ask"),
         (b'{"tasks":["a/0"]}', "not a message of type Ask"),
     ],

@@ -1,4 +1,4 @@
-"""The coordinator over the real wire: the conversation, refusals, waiting, and a clean end."""
+"""The coordinator over real connections: the conversation, refusals, waiting, and a clean end."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_next_driver_goes_on_with_the_generations(tmp_path):
 
 
 class Hesitant(MemoryMetadata):
-    """A store that is out of reach at its first write."""
+    """A store that can't be reached at its first write."""
 
     def __init__(self):
         super().__init__()
@@ -112,7 +112,7 @@ def test_a_registration_is_repeated_when_the_store_was_busy():
 
 
 class Pausing(MemoryMetadata):
-    """A store that waits in its second write, so that a test can come in between."""
+    """A store that waits in its second write, so that a test can do something meanwhile."""
 
     def __init__(self):
         super().__init__()
@@ -127,7 +127,7 @@ class Pausing(MemoryMetadata):
 
 
 def test_a_registration_cant_come_between_a_check_and_its_generation():
-    # Else the replacement would get 2 and the zombie 3: it would fence the one that replaced it.
+    # Otherwise the replacement would get 2 and the zombie 3, and the zombie would fence its replacement.
     store, got = Pausing(), {}
     with Coordinator(new_ledger(), store) as coordinator:
         clients = [CoordinatorClient(coordinator.url, coordinator.token) for _ in range(2)]

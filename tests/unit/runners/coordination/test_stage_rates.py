@@ -17,7 +17,7 @@ from headrace.runners.coordination.stages import Rate, stage_status
         ([(0, 0), (500, 100)], 200.0),
         ([(0, 0), (500, 100), (1000, 100)], 100.0),
         ([(0, 0), (60_000, 600)], 10.0),
-        # Only the last 5 s count, from the last report before them on.
+        # Only the last 5 s count, starting at the last report before them.
         ([(0, 0), (1000, 9999), (6000, 9999), (7000, 9999)], 0.0),
         ([(0, 0), (1000, 1000), (3000, 1000), (7000, 7000)], 1000.0),
     ],
@@ -63,7 +63,7 @@ def test_the_ledger_computes_rates_from_heartbeats():
     ledger.heartbeat(zero.heartbeat(10_400, task("a/0", rows_in=800), task("b/0")), 508)
     assert rates() == {"a": 6000.0, "b": 0.0}, "a heartbeat that was overtaken changes nothing"
     ledger.tick(1520)
-    assert rates() == {"a": 0.0, "b": 0.0}, "who isn't heard of has no rate"
+    assert rates() == {"a": 0.0, "b": 0.0}, "a task that doesn't report has no rate"
     ledger.register(Process(0, "u0b", attempt=1).register(), 1600)
     ledger.heartbeat(Process(0, "u0b").heartbeat(5, task("a/0", rows_in=1), task("b/0")), 1600)
     assert rates()["a"] == 0.0, "a new process counts from 0 again"
@@ -86,9 +86,9 @@ def test_status_before_anything_happened():
 @pytest.mark.parametrize(
     ("tasks", "watermark", "idle"),
     [
-        ([(10, True), (50, False), (40, False)], 40, 1),  # who is idle holds nobody up
+        ([(10, True), (50, False), (40, False)], 40, 1),  # an idle task holds no other task back
         ([(None, True), (50, False)], 50, 1),
-        ([(10, True), (50, True)], 50, 2),  # nobody to wait for: as far as the foremost saw
+        ([(10, True), (50, True)], 50, 2),  # no task to wait for: the highest of all
         ([(None, True), (None, True)], None, 2),
         ([(10, True), (None, False)], None, 1),
     ],

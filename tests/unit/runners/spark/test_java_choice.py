@@ -15,7 +15,7 @@ TRIMMED = "trimmed"
 
 
 def fake_java(home: Path, version: str, kind: str = FULL) -> Path:
-    """A ``bin/java`` that answers as Java does: it prints its arguments when asked to run anything."""
+    """A ``bin/java`` that imitates Java: it prints its arguments when it should run something."""
     refuse = 'for a; do case "$a" in --add-modules=*) echo "Module not found" >&2; exit 1;; esac; done'
     (home / "bin").mkdir(parents=True)
     script = home / "bin" / "java"

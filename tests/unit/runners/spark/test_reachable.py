@@ -1,4 +1,4 @@
-"""A standalone master that isn't there is said so at once, and not by Spark after a minute."""
+"""A standalone master that doesn't answer is reported at once, and not by Spark after a minute."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from headrace.runners.spark.reachable import check_reachable
 
 @pytest.fixture
 def listening() -> Iterator[int]:
-    """A port on which somebody accepts."""
+    """A port that accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
 @pytest.fixture
 def deaf() -> Iterator[int]:
-    """A port on which nobody accepts: bound, so that nobody else takes it."""
+    """A port that doesn't accept connections. It is bound, so that no other process takes it."""
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         yield unheard.getsockname()[1]
@@ -38,7 +38,7 @@ def test_one_that_keeps_silent_is_waited_for_as_long_as_said() -> None:
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
-        for client in (first, second):  # these fill the queue, and nobody takes them out of it
+        for client in (first, second):  # these fill the queue, and nothing accepts them
             client.setblocking(False)
             client.connect_ex(full.getsockname())
         with pytest.raises(UnavailableError, match=r"no answer within 0\.2 s"):

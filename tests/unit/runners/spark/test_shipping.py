@@ -1,4 +1,4 @@
-"""What goes to containers: functions in steps and in expressions; and what can't go, by its step."""
+"""What is sent to containers: functions in steps and in expressions. What can't be sent is named by its step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which masters and settings containers can live with."""
+"""Which masters and settings suit containers."""
 
 from __future__ import annotations
 

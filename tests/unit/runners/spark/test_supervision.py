@@ -1,4 +1,4 @@
-"""When a container is killed for its silence, and when the app is given up; time is a number."""
+"""When a container without heartbeats is killed, and when the app is given up; time is a number."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CRASH = "Python worker exited unexpectedly (crashed): java.io.EOFException"
 
 
 class RecordedJob:
-    """What Spark would know, as a list, and what it was told."""
+    """What Spark would report, as a list, and the calls that it got."""
 
     def __init__(self) -> None:
         self.failed: list[AttemptFailure] = []
@@ -38,7 +38,7 @@ class RecordedJob:
         return True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Ends just when it is asked, as a job does whose containers finish between two looks."""
+        """Ends just when it is asked, like a job whose containers finish between two checks."""
         self.when_asked()
         return self.over
 

@@ -1,4 +1,4 @@
-"""What is told about the tables of an app."""
+"""What the list of an app's tables contains."""
 
 from __future__ import annotations
 

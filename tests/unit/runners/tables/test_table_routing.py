@@ -1,4 +1,4 @@
-"""Which tasks are asked for what: keys, bounds, pages."""
+"""Which tasks are asked: for keys, bounds and pages."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_was_found_and_what_failed() -> None:
 
 
 def inside(first: tuple[Any, ...] = (), **bounds: Any) -> list[tuple[str, str]]:
-    """Which of some keys lie within."""
+    """The keys that are within the bounds."""
     some = [("AT", ""), ("AT", "Graz"), ("AT", "Gr\0"), ("AT", "Linz"), ("ATX", "Graz"), ("BE", "Gent"), ("", "x")]
     low, high = TableColumns(facts()).range(first, **bounds)
     encoded = KeyEncoding({"land": pl.String(), "town": pl.String()}).encode(
@@ -149,7 +149,7 @@ def test_bounds_that_make_no_sense() -> None:
 
 
 class Tasks:
-    """Tasks that have rows; they answer as containers do."""
+    """Tasks with rows, which answer as containers do."""
 
     def __init__(self, *towns: list[str], most: int = 1000) -> None:
         self.facts = facts(len(towns), town="String")

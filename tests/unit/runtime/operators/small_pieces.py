@@ -1,4 +1,4 @@
-"""State in pieces of a row or two, of which hardly one stays in memory: as if there were very much of it."""
+"""State in pieces of one or two rows, almost none of which stay in memory, as with very large state."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from headrace.stores import pieces
 
 @contextmanager
 def small_pieces(*, really: bool = True) -> Iterator[None]:
-    """While this is open. Unless ``really``, nothing changes."""
+    """Make pieces small inside the block; do nothing unless ``really``."""
     with pytest.MonkeyPatch.context() as patch:
         if really:
             patch.setattr(pieces, "PIECE_ROWS", 2)

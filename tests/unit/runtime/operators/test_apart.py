@@ -1,4 +1,4 @@
-"""chosen_apart: the rows that one after the other would choose."""
+"""chosen_apart: the rows that a loop over single rows would choose."""
 
 from __future__ import annotations
 

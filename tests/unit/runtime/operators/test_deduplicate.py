@@ -121,7 +121,7 @@ def test_streams_that_meet_there_need_like_partitions() -> None:
 
 
 def oracle(orders: list[Order], within: int) -> list[int]:
-    """The numbers of those that are let through, none being late."""
+    """The numbers of the messages that are let through, if none is late."""
     passed: list[tuple[str | None, int | None, int, int]] = []
     for n, (shop, order, ts) in enumerate(orders):
         if not any((s, o) == (shop, order) and abs(t - ts) < within for s, o, t, _ in passed):
@@ -139,7 +139,7 @@ ORDERS_OF = st.lists(
 def test_any_order_and_any_restart_give_what_the_oracle_says(
     orders: list[Order], within: int, ordered: bool, data: st.DataObject
 ) -> None:
-    if ordered:  # then the watermark follows closely, and what was let through is forgotten soon
+    if ordered:  # then the watermark follows closely, and messages that were let through are forgotten soon
         orders = sorted(orders, key=lambda order: order[2])
     rows = [{"shop": shop, "order": order, "ts": ts, "n": n} for n, (shop, order, ts) in enumerate(orders)]
     with (
@@ -162,7 +162,7 @@ def test_drop_late_leaves_out_what_is_older_than_the_watermark() -> None:
     orders = app.input("orders", ORDERS, event_time="ts", lateness="1s")
     orders.drop_late(late_to=app.output("late")).send_to(app.output("out"))
     with app.test() as t:
-        t.feed("orders", messages((1, 20_000), (2, 3)))  # the watermark moves when a batch is through
+        t.feed("orders", messages((1, 20_000), (2, 3)))  # the watermark moves after each batch
         t.restart(checkpoint=True)
         t.feed("orders", messages((3, 18_999), (4, 19_000)))
         assert t.read("out")["order"].to_list() == [1, 2, 4]

@@ -1,4 +1,4 @@
-"""filter(expression): the rows for which it is true."""
+"""filter(expression): keeps the rows for which it is true."""
 
 import polars as pl
 import pytest

@@ -30,7 +30,7 @@ COLUMNS = {"member": pl.String, "url": pl.String, "ms": pl.Int64}
 
 @dataclass(frozen=True, slots=True)
 class Limit(OperatorSpec):
-    """Lets the first ``most`` messages of each task through."""
+    """Passes on the first ``most`` messages of each task."""
 
     most: int
     kind = "limit"
@@ -44,7 +44,7 @@ class Limit(OperatorSpec):
 
 
 class LimitOperator(Operator):
-    """Counts in a store how many messages it has let through."""
+    """Counts the messages that it has passed on, in a store."""
 
     def __init__(self, node: Node, spec: Limit, context: BuildContext) -> None:
         super().__init__(node)

@@ -1,4 +1,4 @@
-"""Every operator spec can be run, and says what the planner asks of it."""
+"""Every operator spec can be run, and has what the planner needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def modules(package):
 
 
 def specs():
-    """All specs but those that others derive from."""
+    """All specs except base classes."""
     defined = {
         cls
         for module in modules(headrace.api.operators)
@@ -41,7 +41,7 @@ def test_every_spec_has_a_kind():
 
 
 def test_no_runtime_operator_is_forgotten():
-    """Whatever stands in a module of runtime operators is used by another module."""
+    """Every name in a module of runtime operators is used by another module."""
     sources = {module: inspect.getsource(module) for module in modules(headrace.runtime.operators)}
     for module, source in sources.items():
         for name, cls in inspect.getmembers(module, inspect.isclass):

@@ -1,4 +1,4 @@
-"""select, with_columns and their kin: columns computed by expressions."""
+"""select, with_columns, drop and rename: columns computed by expressions."""
 
 import polars as pl
 import pytest

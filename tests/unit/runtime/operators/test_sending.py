@@ -1,4 +1,4 @@
-"""partition_by, broadcast, send_to: which partition a message goes to, and what travels with it."""
+"""partition_by, broadcast, send_to: which partition a message goes to, and what is sent with it."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def view(member: str | None, ts: int = 0) -> dict[str, Any]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.one_of(st.none(), st.text(max_size=3))), max_size=30))
 def test_messages_of_one_key_meet_in_one_task(messages: list[tuple[int, str | None]]) -> None:
-    """Each task counts for itself; a key that had been split would be counted in pieces."""
+    """Each task counts separately, so a key in several tasks would have several counts."""
     app = hr.App("page-views", intermediate_partitions=3)
     views = app.input("views", {"member": pl.String, "ts": pl.Int64}, event_time="ts")
     counts = (
@@ -76,7 +76,7 @@ def test_send_to_with_a_key_puts_equal_keys_into_one_partition(app: hr.App, view
         order = t.read("out")["member"].unique(maintain_order=True).to_list()
         assert sorted(order) == sorted(members)
         assert t.read("out").height == 80
-        # read() goes partition by partition, so equal keys stand together by partition in both outputs
+        # read() goes partition by partition, so equal keys are together in both outputs
         assert t.read("out-2")["member"].to_list() == order
 
 

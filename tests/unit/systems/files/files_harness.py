@@ -17,7 +17,7 @@ def ssp(partition: int = 0) -> SSP:
 def read(
     system: FilesSystem, position: Position = Edge.OLDEST, partition: int = 0, max_bytes: int = 1 << 20
 ) -> tuple[list[Rows], int]:
-    """All rows of a partition, and its end; offsets are checked on the way."""
+    """All rows of a partition, and its end. Also checks the offsets."""
     consumer = system.consumer()
     try:
         consumer.register(ssp(partition), position)

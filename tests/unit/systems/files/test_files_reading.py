@@ -172,7 +172,7 @@ def test_parquet_is_fast(tmp_path: Path) -> None:
     )
     frame.write_parquet(tmp_path / "a.parquet", row_group_size=500_000)
     whole, last = [], []
-    for _ in range(3):  # the best of them: others on this machine cost this one time too
+    for _ in range(3):  # the fastest: other programs on this machine slow some of them down
         start = time.process_time()
         got, end = read(FilesSystem(str(tmp_path)))
         whole.append(time.process_time() - start)

@@ -37,7 +37,7 @@ def test_what_is_published_is_read(tmp_path: Path, format: str) -> None:
 
 
 def test_no_half_file_has_a_final_name(tmp_path: Path) -> None:
-    """A reader that looks all the time never meets a file that it can't read whole."""
+    """A reader that polls all the time never finds a file that it can't read as a whole."""
     system = FilesSystem(str(tmp_path), format="parquet")
     done = threading.Event()
     seen: dict[str, int] = {}
@@ -108,7 +108,7 @@ def test_files_that_were_taken_away_do_not_come_back(tmp_path: Path) -> None:
 
 
 def test_old_drafts_are_removed_and_new_ones_are_not(tmp_path: Path) -> None:
-    """Whoever wrote the old one is dead; the new one may be a living copy's; the last one may be looked for."""
+    """The writer of the old draft is dead. The new one may be a living copy's. The last one may still be needed."""
     old, new, other = (tmp_path / f".{who}~{7:019d}.parquet.1a2b3c4d.making" for who in ("a~b~0~o", "a~b~0~o", "x"))
     new = new.with_name(new.name.replace("1a2b", "5e6f"))
     ahead = old.with_name(old.name.replace("07.parquet", "08.parquet"))
@@ -155,7 +155,7 @@ def test_an_output_is_a_folder_and_is_not_trimmed(tmp_path: Path) -> None:
 def test_a_file_that_was_taken_away_does_not_come_back_after_a_death_at_any_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever takes files away takes them as soon as they have their name, also from one that dies just then."""
+    """A consumer may move files away as soon as they have their name, even if the writer dies just then."""
     steps = 0
     while True:
         folder = tmp_path / f"{steps}"
@@ -174,7 +174,7 @@ def test_a_file_that_was_taken_away_does_not_come_back_after_a_death_at_any_step
 
 
 class _Death(BaseException):
-    """As kill -9 is: nothing cleans up."""
+    """Like kill -9: nothing cleans up."""
 
 
 def _dies_at(step: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:

@@ -40,7 +40,7 @@ def log_file(root: Path, partition: int = 0) -> Path:
 
 
 def drain(consumer: LogConsumer, max_bytes: int = 1 << 20) -> list[bytes]:
-    """Everything there is now."""
+    """All records that there are now."""
     payloads: list[bytes] = []
     while polled := consumer.poll(max_bytes=max_bytes):
         for item in polled:
@@ -51,7 +51,7 @@ def drain(consumer: LogConsumer, max_bytes: int = 1 << 20) -> list[bytes]:
 
 
 def read_all(system: LogSystem, position: Position = Edge.OLDEST, partition: int = 0) -> tuple[list[bytes], int]:
-    """Everything there is now, and how many torn bytes were stepped over."""
+    """Everything there is now, and the number of torn bytes that were skipped."""
     consumer = system.consumer()
     try:
         consumer.register(ssp(partition), position)

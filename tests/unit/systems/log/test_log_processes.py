@@ -67,7 +67,7 @@ def test_a_writer_killed_in_mid_append_loses_nothing_that_it_acknowledged(tmp_pa
         writer.stdin.flush()
         for _ in range(1 + name % 2):
             acknowledged[name] = (int(writer.stdout.readline()) + 1) * 5
-        time.sleep(name * 0.0013)  # land at various places of the next write call
+        time.sleep(name * 0.0013)  # they end up at various places of the next write call
         writer.kill()
         rest, _ = writer.communicate()
         if rest.split():
@@ -127,8 +127,8 @@ def test_a_process_is_woken_by_another_ones_append_within_milliseconds(tmp_path:
     producer.close()
     consumer.close()
     there_and_back = sorted(times)[rounds // 10]
-    # Two wake-ups, where nobody else wants the processor just then. With looks every 10 ms one round in 22 would be as
-    # short as that, not one in ten.
+    # Two wake-ups, when the processor happens to be free. With polls every 10 ms, one round in 22 would be as short,
+    # not one in ten.
     assert there_and_back < 0.003, f"{there_and_back * 1000:.1f} ms there and back"
 
 
@@ -140,7 +140,7 @@ def test_an_idle_consumer_uses_next_to_no_time(tmp_path: Path) -> None:
     while consumer.poll():
         pass
     rounds = []
-    for _ in range(5):  # the best of them: others on this machine cost this one time too
+    for _ in range(5):  # the fastest: other programs on this machine slow some of them down
         start = time.thread_time()
         for _ in range(200):
             assert consumer.poll() == []

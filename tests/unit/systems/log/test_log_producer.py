@@ -19,7 +19,7 @@ from headrace.systems.log import LogSystem
 
 @pytest.fixture
 def limit_files() -> Iterator[Callable[[int | None], None]]:
-    """Sets how large a file this process may write: the kernel then ends writes early, as on a full disk."""
+    """Sets the largest file that this process may write: the kernel then ends writes early, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
@@ -79,7 +79,7 @@ def test_a_send_that_meets_a_full_disk_has_not_taken_its_record(
 def test_whatever_write_calls_leave_undone_is_written_once(
     sizes: list[int], cuts: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Write calls that end early, in any place: nothing is lost, doubled or out of order."""
+    """Write calls that end early, at any place: nothing is lost, doubled or out of order."""
     root = tmp_path_factory.mktemp("short")
     system = LogSystem(new_log(root).root, buffer_bytes=100)
     short = list(cuts)

@@ -1,4 +1,4 @@
-"""What the log deals with by itself is in the log lines: torn appends, disks that keep trimmed blocks, no inotify."""
+"""The log reports what it handles by itself: torn appends, disks that keep trimmed blocks, no inotify."""
 
 from __future__ import annotations
 

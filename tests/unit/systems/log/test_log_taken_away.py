@@ -1,4 +1,4 @@
-"""Streams that somebody deletes, moves away or replaces while they are read and written."""
+"""Streams that are deleted, moved away or replaced while they are read and written."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_torn_record_claiming_more_than_follows_holds_nobody_up(tmp_path: Path
     append(system, [b"b"])
     assert drain(consumer) == [b"b"]
     assert consumer.torn_bytes == 70_000
-    # Upcoming, too, finds the boundary behind the tear; and before the next append, the tear itself.
+    # Upcoming, too, finds the boundary after the tear; before the next append, it finds the tear itself.
     assert system.admin().extents("events")[0].upcoming == path.stat().st_size
     consumer.close()
 

@@ -1,4 +1,4 @@
-"""Rows of every type that a SQL table can hold, with what makes each of them hard."""
+"""Rows of every type that a SQL table can hold, with the difficult values of each."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal

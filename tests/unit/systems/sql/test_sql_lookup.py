@@ -1,4 +1,4 @@
-"""Rows of a SQL table found by key: what was written comes back, from SQLite and from a real PostgreSQL."""
+"""Rows of a SQL table found by key: they are as they were written, in SQLite and in a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[[str], list[tuple[Any, ...]]]
 
 
 class Database:
-    """A database and a way to talk to it behind Headrace's back."""
+    """A database, and a connection to it that bypasses Headrace."""
 
     def __init__(self, url: str, run: Run, prefix: str = "") -> None:
         self.url, self.run, self.prefix = url, run, prefix

@@ -1,4 +1,4 @@
-"""A SQLite table as a target: its values, its errors, and what becomes of them."""
+"""A SQLite table as a target: its values, and how its errors are reported."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class RowFunctionOperator(Operator):
                 results.extend(calls)
                 if len(results) + len(failures) == len(records):
                     break
-            except Exception as raised:  # noqa: BLE001  # the policy decides what becomes of it
+            except Exception as raised:  # noqa: BLE001  # the policy decides what happens
                 error = raised
             failures.append(RowFailure(len(results) + len(failures), error))
             del flat[results[-1] if results and flat else 0 :]
@@ -141,7 +141,7 @@ class BatchFunctionOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
             result: object = self._spec.function(rows.clone())
-        except Exception as error:  # noqa: BLE001  # the policy decides what becomes of it
+        except Exception as error:  # noqa: BLE001  # the policy decides what happens
             self._policy.batch(_BATCH, rows, error)
             return
         if not isinstance(result, pl.DataFrame):
@@ -173,5 +173,5 @@ class SinkOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
             self._function(rows.clone())
-        except Exception as error:  # noqa: BLE001  # the policy decides what becomes of it
+        except Exception as error:  # noqa: BLE001  # the policy decides what happens
             self._policy.batch(_SINK, rows, error)

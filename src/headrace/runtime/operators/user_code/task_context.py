@@ -257,7 +257,7 @@ class TaskPort(TaskContext):
 
 def _check_axis(axis: object) -> None:
     if axis not in _AXES:
-        raise UsageError(f"axis={axis!r} is no axis of time", hint='write axis="event" or axis="processing"')
+        raise UsageError(f"axis={axis!r} is not one of the choices", hint='write axis="event" or axis="processing"')
 
 
 def _milliseconds(at: datetime) -> int:

@@ -151,7 +151,7 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
     turns += [("pays", b) for b in batches(pays, data.draw(sizes))]
     with (
         small_pieces(really=data.draw(st.booleans())),
-        joined(how, lateness="10s").test() as t,  # so late that nothing is
+        joined(how, lateness="10s").test() as t,  # so much lateness that no message is late
     ):
         for name, batch in data.draw(st.permutations(turns)):
             t.feed(name, batch)
@@ -167,7 +167,7 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
 def test_in_the_order_of_time_nothing_is_forgotten_too_early(
     lefts: list[tuple[str | None, int]], rights: list[tuple[str | None, int]]
 ) -> None:
-    """Without lateness the watermark follows closely, and buffers shrink all the time."""
+    """Without lateness the watermark follows closely, so buffers shrink all the time."""
     orders = [order(key, ts, number) for number, (key, ts) in enumerate(lefts)]
     pays = [pay(key, ts, number) for number, (key, ts) in enumerate(rights)]
     both = [(m["ts"], "orders", m) for m in orders] + [(m["ts"], "pays", m) for m in pays]

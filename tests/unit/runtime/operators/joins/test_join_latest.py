@@ -1,4 +1,4 @@
-"""join_latest(stream): each message with the last one of its key on the other side, against a dict a side."""
+"""join_latest(stream): each message with the last one of its key on the other side, against a dict for each side."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_what_comes_of_it_has_no_event_time_and_says_so() -> None:
         ({"on": "member", "ttl": "0s", "id": "j"}, "ttl: '0s' is below 1 ms"),
         ({"on": "member", "ttl": "1h", "id": None}, "join_latest owns something durable, so it needs an id"),
         ({"on": "items", "ttl": "1h", "id": "j"}, "there is no column 'items'"),
-        ({"on": "member", "ttl": "1h", "how": "right", "id": "j"}, "how='right' is no way to join two streams"),
+        ({"on": "member", "ttl": "1h", "how": "right", "id": "j"}, "how='right' is not one of the choices"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
@@ -148,7 +148,7 @@ TTL_MS = 10_000
 
 
 class Oracle:
-    """Two dicts."""
+    """The same with two dicts."""
 
     def __init__(self, how: How) -> None:
         self.alone = {"views": how != "inner", "carts": how == "full"}

@@ -1,4 +1,4 @@
-"""Joins with remote tables in an app: what is asked, what is joined, what happens when nobody answers."""
+"""Joins with remote tables in an app: what is asked, what is joined, what happens without an answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEW = {"member": pl.String, "n": pl.Int64, "ts": pl.Int64}
 
 
 class Members:
-    """A service that knows some members, and what it was asked."""
+    """A service that knows some members, and records what it was asked."""
 
     def __init__(self, **countries: str) -> None:
         self.countries = countries
@@ -242,7 +242,7 @@ def fetch(keys: pl.DataFrame) -> list[dict[str, Any]]:
         (lambda: hr.tables.remote(fetch, reads_per_s=float("nan")), "reads_per_s=nan is not a rate"),
         (lambda: hr.tables.remote(fetch, batch=0), "batch=0 is not a whole number from 1 on"),
         (lambda: hr.tables.remote(fetch, concurrency=0), "concurrency=0"),
-        (lambda: hr.tables.sql_table("mysql://host/db", "t"), "of no known database"),
+        (lambda: hr.tables.sql_table("mysql://host/db", "t"), "doesn't name a known kind of database"),
         (lambda: hr.tables.sql_table("sqlite:///a.db", "t", batch=20_000), "batch=20000 is not a whole number"),
         (lambda: hr.tables.cached(fetch), "what is cached is a remote table, not function"),  # type: ignore[arg-type]
         (lambda: hr.tables.cached(hr.tables.remote(write=fetch)), "only written has nothing to cache"),

@@ -1,4 +1,4 @@
-"""join(table) with versions: what each message finds is what was at its time, in whatever order all came."""
+"""join(table) with versions: each message finds the version of its time, in whatever order all arrive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ How = Literal["inner", "left"]
 def sold(
     how: How = "left", lateness: str = "0s", versions: str = "0s", storage: TableStorage = "disk", **of_rates: Any
 ) -> hr.App:
-    """Sales beside the rate of their time, which one flow puts and another takes away."""
+    """Sales with the rate of their time; one flow puts rates and another deletes them."""
     app = hr.App("sold")
     rates = app.table("rates", key="currency", schema=RATES, versions=versions, storage=storage)
     app.input("rates-in", RATES, event_time="ts", lateness=lateness, **of_rates).send_to(rates)
@@ -54,7 +54,7 @@ def test_a_message_waits_until_all_that_counts_for_it_has_come() -> None:
         t.feed("rates-in", [rate("CHF", 2, 200)])
         assert found(t) == []
         t.feed("rates-in", [rate("CHF", 3, 300)])
-        assert found(t) == [(1, 2)], "a rate as of 300 may still come"
+        assert found(t) == [(1, 2)], "a rate as of 300 may still arrive"
         t.feed("sales", [sale(3, "EUR", 301)])
         t.feed("rates-in", [rate("CHF", 4, 301)])
         assert found(t) == [(1, 2), (2, 3)]
@@ -124,7 +124,7 @@ def test_what_is_held_survives_restarts() -> None:
 
 
 def test_versions_behind_a_window_come_before_the_messages_that_need_them() -> None:
-    """The join hears the watermark only when the window before the table has, and has emitted what it let go."""
+    """The join gets the watermark only after the window upstream of the table has, and has emitted its results."""
     app = hr.App("windowed")
     columns = {"k": pl.String, "ts": pl.Int64}
     counts = app.table("counts", key="k", schema={"k": pl.String, "n": pl.Int64, "window_end": pl.Int64}, versions="0s")
@@ -210,7 +210,7 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
     currency = st.sampled_from(["CHF", "EUR"])
     rates = data.draw(st.lists(st.tuples(currency, times, st.booleans()), max_size=15, unique_by=lambda r: r[:2]))
     sales = data.draw(st.lists(st.tuples(currency | st.none(), times), max_size=15))
-    ordered = data.draw(st.booleans())  # then the watermark follows closely, and what was is forgotten soon
+    ordered = data.draw(st.booleans())  # then the watermark follows closely, and old versions are forgotten soon
     events: list[tuple[int, str, dict[str, Any]]] = []
     for value, (name, ts, gone) in enumerate(rates):
         row = {"currency": name, "ts": ts} if gone else rate(name, value, ts)

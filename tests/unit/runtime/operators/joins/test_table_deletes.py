@@ -1,4 +1,4 @@
-"""Rows leave tables: by delete_from, and because what fills the table says so."""
+"""Rows are deleted from tables: by delete_from, and by a column of what fills the table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLD = MEMBERS | {"gone": pl.Boolean}
 
 
 def located(deleted: str | pl.Expr | None = "gone", *, side: bool = False, **of_table: Any) -> hr.App:
-    """Views beside the countries of their members; ``members`` tells of them, ``leavers`` of those who have left."""
+    """Views with the countries of their members; ``members`` puts members, ``leavers`` deletes them."""
     app = hr.App("located")
     told = TOLD if isinstance(deleted, str) else MEMBERS
     members = app.input("members", told)

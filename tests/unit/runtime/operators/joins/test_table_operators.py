@@ -16,7 +16,7 @@ PROFILES = {"id": pl.String, "country": pl.String, "ms": pl.Int64}
 
 
 def located(how: Literal["inner", "left"] = "inner", ttl: str | None = None) -> hr.App:
-    """Views beside what a flow has said of their members."""
+    """Views with the row of their member, which another flow puts."""
     app = hr.App("located")
     profiles = app.table("profiles", key="id", schema=PROFILES, ttl=ttl)
     app.input("changes", PROFILES).send_to(profiles)
@@ -117,7 +117,7 @@ def test_a_row_without_a_key_is_an_error_that_names_the_step() -> None:
             hr.errors.DataError, match=r"step 'send_to-1' .* to table 'profiles': 'id' is null in 1 of 2"
         ) as raised:
             t.feed("changes", [profile("ann", "AT"), profile(None, "DE")])
-        assert "(in " in raised.value.message, "and where the message stood"
+        assert "(in " in raised.value.message, "and the place of the message"
         assert raised.value.hint == "leave them out before it: .filter(pl.col('id').is_not_null())"
 
 
@@ -165,7 +165,7 @@ def test_any_history_gives_what_a_dict_gives(
                     if how == "left" or key in table:
                         wanted.append((key, number, table.get(key)))
                 case _:
-                    t.advance(60_000)  # all is committed: a restart takes nothing back
+                    t.advance(60_000)  # everything is committed: a restart undoes nothing
                     t.restart(checkpoint=kind == "checkpoint")
         t.advance(60_000)
         assert t.read("located", committed=True).select("member", "ms", "ms_right").rows() == wanted

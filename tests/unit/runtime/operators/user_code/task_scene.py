@@ -1,4 +1,4 @@
-"""A low-level task with one input, as the tests of tasks run it."""
+"""Runs a low-level task with one input, for the tests of tasks."""
 
 from __future__ import annotations
 

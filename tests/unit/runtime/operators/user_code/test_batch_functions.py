@@ -25,7 +25,7 @@ def test_the_result_is_brought_to_the_stated_schema(app: hr.App, views: hr.Strea
 
 
 def test_what_a_function_does_in_place_stays_with_it(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    """Two branches of one flow share their batches' memory; neither sees what the other does."""
+    """Two branches of one flow share the memory of their batches; neither sees the changes of the other."""
     seen: list[list[str]] = []
 
     def add_a_column(df: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""on_error= of steps that call functions: what fails is left out, counted and told of; all else goes on."""
+"""on_error= of steps that call functions: what fails is left out, counted and reported; the rest continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(ms: int | None, member: str = "a") -> dict[str, Any]:
 
 def part(row: dict[str, Any]) -> dict[str, Any]:
     ms = row["ms"]
-    row["ms"] = "spoiled"  # what a function does to its row doesn't reach the letter
+    row["ms"] = "spoiled"  # a function's changes to its row don't reach the dead letter
     return {"part": 100 // ms}
 
 
@@ -117,7 +117,7 @@ def test_results_that_do_not_fit_fail_too(app: hr.App, views: hr.Stream, out: hr
 
 
 def test_a_function_that_ends_iteration_loses_nothing(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
-    """StopIteration would end whatever runs through the rows, and the rest would be gone without a word."""
+    """StopIteration would end the iteration over the rows, and the remaining rows would be lost silently."""
     views.map(lambda row: next(iter([{"part": 1}] * row["ms"])), PARTS, on_error="skip").send_to(out)
     with app.test() as t:
         t.feed("views", [row(1), row(0), row(0), row(1), row(0)])
@@ -158,7 +158,7 @@ def test_every_row_has_all_of_its_effects_or_a_letter(frames: list[list[str]], m
     numbered = [[(i * 10 + j, what) for j, what in enumerate(frame)] for i, frame in enumerate(frames)]
     with app.test() as t:
         for frame in numbered:
-            # Rows that a filter leaves out stand between the others.
+            # Rows that a filter leaves out are between the others.
             t.feed("rows", [{"n": n, "what": w, "keep": k} for n, w in frame for k in (False, True)], settle=False)
         t.settle()
         good = [n for frame in numbered for n, what in frame if what == "good"]

@@ -34,7 +34,7 @@ def asking(function: Callable[[Any], Any], **options: Any) -> hr.App:
 
 
 def turns(t: TestApp, until: Callable[[], bool] = lambda: True) -> None:
-    """Turn after turn, woken by calls, until something is true."""
+    """Run turns, woken by calls, until a condition is true."""
     t._container.turn()
     t._container.turn()
     deadline = time.monotonic() + TIME_MAX_S
@@ -119,7 +119,7 @@ def test_a_window_behind_it_gets_its_watermark_when_the_results_are_there() -> N
 
 
 def test_a_task_that_waits_for_calls_is_not_idle_to_those_downstream() -> None:
-    """They would go on without what it holds, and leave it out as late."""
+    """They would continue without the messages that it holds, and drop those as late."""
     gate = Gate()
     app = hr.App("asking")
     asked = app.input("numbers", ROW, event_time="ts", idle_timeout="1s").map_async(gate, ROW)

@@ -1,4 +1,4 @@
-"""map, filter and flat_map with functions: one call a row, and errors that lead to the line that raised."""
+"""map, filter and flat_map with functions: one call for each row, and errors that name the line that raised."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -138,7 +138,7 @@ def test_flat_map_of_no_iterable(app: hr.App, views: hr.Stream, out: hr.Output) 
 
 
 def test_a_later_steps_error_is_not_the_filters(app: hr.App, views: hr.Stream) -> None:
-    """What follows a function filter runs behind it, not within it."""
+    """The steps that follow a function filter run after it, not within it."""
     timeless = views.filter(lambda row: True).with_columns(at=pl.lit(None, dtype=pl.Int64))
     timeless.window(hr.tumbling("1s"), key="member", id="w", time="at").agg(n=hr.count()).sink(print)
     with app.test() as t, pytest.raises(hr.errors.DataError, match="operator 'w' got messages whose event time"):

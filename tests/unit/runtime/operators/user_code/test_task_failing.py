@@ -1,4 +1,4 @@
-"""on_error= of low-level tasks: a message on which process raises has no effect at all, and all else goes on."""
+"""on_error= of low-level tasks: a message on which process raises has no effect, and the others are processed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Policy = Literal["fail", "skip", "dead_letter"]
 
 
 class Summing(hr.tasks.Task):
-    """Keeps sums, moves timers and sends, and raises for some messages after all of that, or in the midst of it."""
+    """Keeps sums, moves timers and sends. For some messages it raises after all of that, or in the middle of it."""
 
     sums = hr.tasks.Store(key={"key": pl.String}, value={"n": pl.Int64})
 

@@ -1,4 +1,4 @@
-"""Low-level tasks as a user sees them: calls in their order, timers, what is sent, what goes wrong."""
+"""Low-level tasks as a user sees them: the order of calls, timers, sending, errors."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_processing_time_timers_fire_by_the_clock_and_after_a_restart() -> None:
 
 
 class Timing(hr.tasks.Task):
-    """Sets, moves and deletes timers as messages say; tells which fire."""
+    """Sets, moves and deletes timers as messages say, and sends those that fire."""
 
     def process(self, message: Any, out: hr.tasks.Out) -> None:
         if message["at"] is None:
@@ -123,7 +123,7 @@ STEPS = st.lists(
 
 
 class Plain:
-    """The same in plain Python. After a kill all that wasn't committed comes again, as one batch."""
+    """The same in plain Python. After a kill, everything that wasn't committed arrives again, as one batch."""
 
     def __init__(self) -> None:
         self.timers: dict[int, int] = {}
@@ -139,7 +139,7 @@ class Plain:
                 self.timers.pop(message["key"], None)
             else:
                 self.timers[message["key"]] = message["at"]
-        self.fire()  # what was set for a time that had come
+        self.fire()  # timers that were set for a time that had already come
         self.watermark = max([self.watermark, *(message["ts"] - 3 for message in batch)])
         self.fire()
 
@@ -325,7 +325,7 @@ def test_a_commit_that_is_asked_for_comes_at_once() -> None:
         t.feed("views", views(("now", 1)))
         assert t.read("told", committed=True)["text"].to_list() == ["a", "now"]
         t.feed("views", views(("now", 2)))
-        assert t.read("told", committed=True).height == 2  # once an interval: others wait for its versions
+        assert t.read("told", committed=True).height == 2  # once an interval: downstream tasks wait for it
         t.advance(3_600_000)
         assert t.read("told", committed=True).height == 3
         assert t.counter("commits_asked_for") == 2

@@ -44,7 +44,7 @@ def test_both_guarantees_run_tasks(guarantee: Any) -> None:
 
 
 class Stores(hr.tasks.Task):
-    """Does to its store what a script says, and sends what it finds."""
+    """Runs the operations of a script on its store, and sends what it finds."""
 
     kept = hr.tasks.Store(
         key={"shop": pl.String, "item": pl.Int64}, value={"price": pl.Float64, "tags": pl.List(pl.String)}

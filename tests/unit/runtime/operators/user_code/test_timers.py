@@ -1,4 +1,4 @@
-"""The queue of timers against a dict, over restarts; its durable form."""
+"""The queue of timers against a dict, across restarts; its durable format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every aggregate in every shape of window, over disorder and restarts, against plain Python over lists of messages.
+"""Every aggregate in every shape of window, with disorder and restarts, against plain Python over lists of messages.
 
 The shapes differ in how they bring partial results together: merged in runs, looked up by key, rolled over.
 """
@@ -83,7 +83,7 @@ def hopping(messages: Messages) -> Windows:
 
 
 def in_pieces(messages: Messages) -> Windows:
-    """As ``hopping``, put together of pieces that no window begins or ends within."""
+    """Like ``hopping``, merged from pieces, within which no window starts or ends."""
     for start, held in hopping(messages):
         yield start, sorted(held, key=lambda m: (m.at // 2, m.place))
 
@@ -154,13 +154,13 @@ def test_every_aggregate(shape: str, built_in: bool, fed: list[list[Any]], resta
     ]
     final = out.filter(pl.col("pane") == "on_time") if "pane" in out.columns else out
     found = [(row["key"], {name: row[name] for name in chosen}) for row in final.to_dicts()]
-    if shape == "sessions":  # where two sessions become one, the earlier's messages come first
+    if shape == "sessions":  # where two sessions are merged, the messages of the earlier one come first
         found, expected = unordered(found), unordered(expected)
     assert sorted(found, key=repr) == sorted(expected, key=repr)
 
 
 def unordered(results: list[Any]) -> list[Any]:
-    """Without what depends on the order of arrival."""
+    """The results that don't depend on the order of arrival."""
     plain = []
     for key, row in results:
         kept = {name: value for name, value in row.items() if name not in ("all", "joined", "listed", "top", "best")}

@@ -1,4 +1,4 @@
-"""Every built-in aggregate, over disorder, lateness, several partitions and restarts, against plain Python.
+"""Every built-in aggregate, with disorder, lateness, several partitions and restarts, against plain Python.
 
 The oracle keeps all messages of each window and key in a list and looks at the list.
 """
@@ -58,7 +58,7 @@ feeds = st.builds(Feed, st.integers(0, 2), rows)
 
 
 class Oracle:
-    """Messages that are not late, by window and key; the watermark as DESIGN says: the lowest of all partitions."""
+    """Messages that are not late, by window and key; the watermark is the lowest of all partitions."""
 
     def __init__(self) -> None:
         self.windows: dict[tuple[str | None, int], list[Value]] = {}
@@ -100,7 +100,7 @@ def batch(rows: Sequence[Row]) -> pl.DataFrame:
 
 
 def results(output: pl.DataFrame) -> dict[tuple[str | None, int], list[dict[str, Any]]]:
-    """What came out for each window and key; more than one only after a restart."""
+    """The results for each window and key; there are several only after a restart."""
     found: dict[tuple[str | None, int], list[dict[str, Any]]] = {}
     for row in output.to_dicts():
         assert row.pop("window_end") == row["window_start"] + SIZE
@@ -130,7 +130,7 @@ def test_every_aggregate_exactly_over_disorder_and_clean_restarts(history: list[
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.one_of(feeds, feeds, st.builds(Restart, st.booleans())), max_size=25), guarantees)
 def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
-    """Crashes at any moment, with work since the last checkpoint to be done again. Nothing is late here."""
+    """Crashes at any moment; the work since the last checkpoint is repeated. Nothing is late here."""
     expected: dict[tuple[str | None, int], list[Value]] = {}
     with counting(lateness=10_000, guarantee=guarantee).test(3) as t:
         for step in history:

@@ -1,4 +1,4 @@
-"""Aggregates by type: what comes out of empty, null and narrow values."""
+"""Aggregates by type: the results for empty, null and narrow values."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -11,7 +11,7 @@ import headrace as hr
 
 
 def aggregated(dtype: Any, values: list[Any], aggregate: hr.aggregates.Aggregate) -> Any:
-    """One window's aggregate over values that come one batch each, so that partial results are merged."""
+    """One window's aggregate over values that arrive in separate batches, so that partial results are merged."""
     app = hr.App("one-window")
     values_in = app.input("values", {"key": pl.Int64, "v": dtype, "ts": pl.Int64}, event_time="ts")
     values_in.window(hr.tumbling("1s"), key="key", id="w").agg(result=aggregate).send_to(app.output("out"))

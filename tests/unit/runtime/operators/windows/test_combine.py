@@ -1,4 +1,4 @@
-"""Windows that are aggregated in part before the shuffle: the same results, fewer rows on the way."""
+"""Windows that are aggregated in part before the shuffle: the same results from fewer rows in the stream."""
 
 from dataclasses import replace
 
@@ -116,7 +116,7 @@ def test_every_aggregate_crosses_the_shuffle_in_parts(
     app = hr.App("parts")
     views = app.input("views", VIEWS, event_time="ts", lateness="2s").partition_by("member", id="by-member")
     views.window(shape, key="member", id="w").agg(result=aggregate).send_to(app.output("counts"))
-    # One partition's messages alone: then even values in the order of arrival are the same.
+    # Messages of one partition only: then results that depend on the order of arrival are the same, too.
     batches: list[list[tuple[str | None, int | None, int]]] = [
         [("a", 4, 100), ("a", 2, 200), ("b", 3, 300)],
         [],

@@ -43,6 +43,6 @@ def test_a_sketch_stays_small() -> None:
 
 
 def test_codes_never_change() -> None:
-    """They are in changelogs: a change of any of these makes old counts wrong."""
+    """Changelogs contain these codes: changing any of them makes old counts wrong."""
     assert hyperloglog.codes(pl.Series("v", ["a", "b", None, ""])).to_list() == [205505, 66433, None, 53]
     assert hyperloglog.codes(pl.Series("v", [0, 1, -1, 2**40])).to_list() == [53, 160390, 216130, 31361]

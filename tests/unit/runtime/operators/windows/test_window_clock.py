@@ -1,4 +1,4 @@
-"""Processing time: windows that go by the clock, and triggers that do."""
+"""Processing time: windows and triggers that use the clock."""
 
 from collections import Counter
 from typing import Any
@@ -102,7 +102,7 @@ ms = st.integers(1, 20).map("{}ms".format)
 
 
 def play(app: hr.App, oracle: Oracle, fed: list[Any], *, by_clock: bool, lateness: int) -> Counter[Result]:
-    """Feed the app and the oracle alike; the oracle's time is the clock's, or that of the messages."""
+    """Feed the app and the oracle the same; the oracle's time is that of the clock, or of the messages."""
     highest = -(10**6)
     with app.test() as t:
         for step in fed:
@@ -120,7 +120,7 @@ def play(app: hr.App, oracle: Oracle, fed: list[Any], *, by_clock: bool, latenes
                 t.restart(checkpoint=True)
             else:
                 t.advance(step)
-            # the clock may have gone on while the app came to rest
+            # the clock may have advanced while the app settled
             oracle.clock(t.clock.now_ms())
             if by_clock:
                 oracle.advance(t.clock.now_ms())

@@ -1,4 +1,4 @@
-"""Tumbling windows: which window a message belongs to, when a window leaves, what is late."""
+"""Tumbling windows: which window a message belongs to, when a window emits, what is late."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

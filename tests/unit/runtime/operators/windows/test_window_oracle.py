@@ -1,4 +1,4 @@
-"""Every window and trigger, over disorder, lateness, skewed keys and restarts, against plain Python."""
+"""Every window and trigger, with disorder, lateness, skewed keys and restarts, against plain Python."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ AGG = {"n": hr.count(), "values": hr.aggregates.implode("value")}
 
 @dataclass(frozen=True)
 class Case:
-    """A window and what it is fed: batches, or True for a restart."""
+    """A window and its input: batches, or True for a restart."""
 
     shape: Any
     options: dict[str, Any]
@@ -76,7 +76,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def found(case: Case) -> tuple[Counter[Result], Counter[Message], int]:
-    """What the app says: results, messages that were too late, and how many of those it counted."""
+    """What the app yields: results, messages that were too late, and how many of those it counted."""
     app = hr.App("windows")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=case.lateness)
     late = None if isinstance(case.shape, hr.windows.GlobalWindow) else app.output("late")
@@ -135,16 +135,16 @@ def test_windows_are_those_of_plain_python(case: Case) -> None:
     if not isinstance(case.shape, hr.windows.GlobalWindow):
         told = late if case.keyed else Counter((None, at, value) for _, at, value in late.elements())
         assert told == Counter(oracle.too_late)
-    if True not in case.steps:  # counters begin anew with a process
+    if True not in case.steps:  # counters restart with a process
         assert counted == too_late
 
 
-# -- restarts without a checkpoint: batches may then be cut otherwise, so nothing may depend on how
+# -- restarts without a checkpoint: batches may be cut differently then, so nothing may depend on that
 
 
 @st.composite
 def orderly(draw: st.DrawFn) -> Case:
-    """Nothing is late, and no trigger goes by time: then the cut of batches doesn't matter."""
+    """Nothing is late, and no trigger uses time: then it doesn't matter how batches are cut."""
     shape = draw(shapes)
     chosen: dict[str, Any] = {}
     if not isinstance(shape, hr.windows.Session) and draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Panes: what a window says before its end, at it, and after; what happens to messages that are too late."""
+"""Panes: what a window emits before its end, at it, and after; what happens to messages that are too late."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def view(member: str | None, ts: int, ms: int | None = 1) -> dict[str, Any]:
 
 
 def panes(t: Any) -> Panes:
-    """Kind, index and count of each pane that has left."""
+    """Kind, index and count of each pane that was emitted."""
     return t.read("out").select("pane", "pane_index", "n").rows()
 
 
@@ -175,7 +175,7 @@ def test_a_late_message_can_reopen_a_session(app: hr.App, views: hr.Stream, out:
         ]
 
 
-# -- behind it
+# -- downstream
 
 
 def test_a_window_behind_late_panes_has_them_in_time(app: hr.App, views: hr.Stream, out: hr.Output) -> None:

@@ -1,4 +1,4 @@
-"""What a window says in many parts is what it would say at once, and all of it before time goes on."""
+"""A window that emits its results in many parts emits the same as at once, all before the watermark advances."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ KEYS = 500
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which hardly any stays in memory."""
+    """Make pieces small, and keep almost none in memory."""
     monkeypatch.setattr(pieces, "PIECE_ROWS", 32)
     monkeypatch.setattr(pieces, "KEPT_BYTES_MAX", 4000)
     monkeypatch.setattr(keyed, "_TAKEN_ROWS", 32)
@@ -24,7 +24,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each hand-over by a window had."""
+    """The number of rows of each part that a window emitted."""
     found: list[int] = []
     emit: Callable[[Operator, pl.DataFrame], None] = Operator.emit
 
@@ -56,7 +56,7 @@ def messages(at: int) -> pl.DataFrame:
 def test_no_part_is_overtaken_by_the_watermark(
     shape: Any, options: dict[str, Any], restarted: bool, heights: list[int]
 ) -> None:
-    """A window behind it would count what comes after the watermark as late."""
+    """A window downstream would count what arrives after the watermark as late."""
     app = hr.App("parts")
     rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
     first = rows.window(shape, key="key", id="w", **options).agg(value=hr.sum("value"))

@@ -1,6 +1,6 @@
-"""Windows in plain Python: a window keeps its messages in a list, and is looked at again whenever something happens.
+"""Windows in plain Python: a window keeps its messages in a list, and is computed again at every event.
 
-The oracle is told of batches and of time, as an operator is, and knows nothing of columns, partial results or stores.
+Like an operator, the oracle gets batches and time. It has no columns, partial results or stores.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ Result = tuple[Key, int, int, str, int, int, tuple[int, ...]]
 
 @dataclass
 class Held:
-    """A window of a key, and what came since its last pane."""
+    """A window of a key, and what has arrived since its last pane."""
 
     start: int
     end: int
     messages: list[tuple[int, int]] = field(default_factory=list)
     fresh: list[tuple[int, int]] = field(default_factory=list)
-    heard: list[int] = field(default_factory=list)
+    arrivals: list[int] = field(default_factory=list)
     panes: int = 0
 
     def add(self, time: int, value: int, now: int) -> None:
         self.messages.append((time, value))
         self.fresh.append((time, value))
-        self.heard.append(now)
+        self.arrivals.append(now)
 
 
 class Oracle:
@@ -117,7 +117,7 @@ class Oracle:
                 yield 0, FOREVER
 
     def _sessions(self, messages: list[Message], gap: int) -> None:
-        """A batch is looked at as a whole: which sessions are there when it has come?"""
+        """A batch is processed as a whole: find the sessions that exist after it."""
         for key in dict.fromkeys(key for key, _, _ in messages):
             mine = [(time, value) for k, time, value in messages if k == key]
             spans = [(w.start, w.end) for w in self.windows.get(key, [])] + [(t, t + gap) for t, _ in mine]
@@ -144,7 +144,7 @@ class Oracle:
             end,
             [m for part in parts for m in part.messages],
             [m for part in parts for m in part.fresh],
-            [now for part in parts for now in part.heard],
+            [now for part in parts for now in part.arrivals],
             max((part.panes for part in parts), default=0),
         )
         held.append(window)
@@ -180,14 +180,14 @@ class Oracle:
         return all(self._moment(window, d) <= (self.now if processing else self.time) for d in alternative.deadlines)
 
     def _moment(self, window: Held, deadline: Deadline) -> int:
-        times = window.heard if deadline.processing else [time for time, _ in window.fresh]
+        times = window.arrivals if deadline.processing else [time for time, _ in window.fresh]
         match deadline.since:
             case "first":
                 return min(times) + deadline.ms
             case "last":
                 return max(times) + deadline.ms
             case "tick":
-                # The time when it came counts too: what is behind the tick that has passed waits for the next.
+                # The last tick counts, too: a message with an earlier time waits for the next tick.
                 since = min(times) if deadline.processing else max(min(times), self._ticked)
                 return (since // deadline.ms + 1) * deadline.ms
 
@@ -218,4 +218,4 @@ class Oracle:
         values = tuple(sorted(value for _, value in told))
         self.results.append((key, window.start, window.end, pane, window.panes, len(told), values))
         window.panes += 1
-        window.fresh, window.heard = [], []
+        window.fresh, window.arrivals = [], []

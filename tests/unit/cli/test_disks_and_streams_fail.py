@@ -1,4 +1,4 @@
-"""What a user sees whose disk is full, or whose app's input is deleted or replaced, under the running app or before."""
+"""What users see when the disk is full, or an input is deleted or replaced, before or while the app runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files_no_larger_than() -> Iterator[Callable[[int | None], None]]:
-    """Sets how large a file this process may write."""
+    """Sets the largest file that this process may write."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def limit(size: int | None) -> None:
@@ -102,7 +102,7 @@ def test_an_input_that_is_replaced_ends_the_app(cli: Cli, spawn: Spawn, pipeline
 def test_a_full_disk_ends_a_local_run_and_says_how_to_go_on(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
     write(1, 2, 3)
     run = run_until_it_has_committed(cli, spawn, pipeline, 3)
-    # A limit on the size of files stands in for the disk.
+    # A limit on the size of files simulates a full disk.
     resource.prlimit(run.pid, resource.RLIMIT_FSIZE, (0, resource.prlimit(run.pid, resource.RLIMIT_FSIZE)[1]))
     code, err = how_it_ended(run)
     assert code == 1
