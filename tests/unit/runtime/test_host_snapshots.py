@@ -13,7 +13,7 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
-from headrace.runtime.host.pauses import Steps
+from headrace.runtime.host.pauses import Steps, run
 from headrace.runtime.state import task_state
 from headrace.runtime.state.replay import Replay
 from headrace.systems.log.system import LogSystem
@@ -267,4 +267,28 @@ def test_one_that_was_replaced_while_it_read_leaves_the_snapshots_of_its_replace
         assert not set(kept).intersection(before)
         app.living.append(slow)
         app.kill(slow)
+        finished(app, orders)
+
+
+def test_a_snapshot_taken_between_its_start_and_its_fence_is_found(tmp_path: Path, orders: Orders) -> None:
+    """The simulator found it (seed 52 of app-late and app-counts): the restart took its state for lost."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        before = app.start()
+        orders.write()
+        app.run(300)
+        task = app.host("by-member/0").name
+        assert not snapshots(tmp_path, "by-member-0")
+        slow = Container(app.plan, [task], app.next_generation, app.clock)
+        (host,) = slow.hosts
+        starting = host.starting()
+        while host.generation == 0:  # now it has looked for a snapshot, and hasn't fenced off the one before
+            next(starting)
+        for _ in range(12):
+            orders.write(200)
+            app.run(400)
+        assert len(snapshots(tmp_path, "by-member-0")) == task_state.SNAPSHOTS_KEPT
+        run(starting)
+        app.kill(before)
+        app.living.append(slow)
+        app.start_tasks([each.name for stage in app.plan.stages for each in stage.tasks if each.name != task])
         finished(app, orders)
