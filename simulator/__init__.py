@@ -13,7 +13,7 @@ which differ at each attempt on purpose. The apps (``declared``, ``planned``) ar
 planned by the planner; ``app_task`` hosts the real ``Task`` with its operators and stores, reception, outlet, state
 and publishing, over folders that are dicts (``local``) and targets that lose their answers (``edges``).
 
-The oracle (``oracle``) judges each commit at the moment it lands, when the event that is to blame is at hand, and
+The oracle (``oracle``) judges each commit at the moment it lands, right after the event that is to blame, and
 state, completeness and committed output at the end. Of an app (``app_oracle``) it rebuilds the state in each
 changelog, compares it with each copy, and compares the outputs with what plain Python makes of the whole input
 (``expected``). ``python -m simulator --seeds 300`` runs it.

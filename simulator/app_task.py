@@ -219,7 +219,7 @@ class AppTask(SimTask):
     def receive(
         self, ssp: SSP, offset: Offset, after: Offset, header: Header, control: ControlMessage | None = None
     ) -> do.Verdict | do.Forget:
-        """See ``Receiver``: the protocol judges, the oracle hears of it."""
+        """See ``Receiver``: the protocol judges, and the verdict is passed to the oracle."""
         before = self.machine.version
         verdict = self.machine.receive(ssp, offset, after, header, control)
         if self.world.story is not None:

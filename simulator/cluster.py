@@ -246,7 +246,7 @@ class Cluster:
         return new.generation if self.metadata.swap(task, known, new) else None
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
-        """What can go wrong with this cluster besides, and how often."""
+        """Further faults of this cluster, and how often they occur."""
         return []
 
     def heal(self) -> None:
@@ -255,7 +255,7 @@ class Cluster:
     def crash_coordinator(self, ms: float) -> None:
         """Lose the coordinator; another one begins after a while, and what was asked of the first has no answer.
 
-        Sometimes the first lives on, as a second driver would, and places a task once more.
+        Sometimes the first continues to run, as a second driver would, and places a running task again.
         """
         self.coordinator_up = False
         self.coordinator_term += 1
