@@ -19,7 +19,7 @@ There are two kinds of shapes. The bare ones (``shapes``) have a light task with
 ``processors``), which does something else at each attempt, on purpose. The apps (``declared``, ``planned``) are
 declared with the public API and planned by the planner, with their real operators.
 
-The oracle (``oracle``) judges each commit at the moment it lands, when the event that is to blame is at hand, and
+The oracle (``oracle``) judges each commit at the moment it lands, right after the event that is to blame, and
 state, completeness and committed output at the end. It knows what a task has done from what passes through the ports
 (``journal``). Of an app (``app_oracle``) it rebuilds the state in each changelog, compares it with each copy, and
 compares the outputs with what plain Python makes of the whole input (``expected``). A sleep that is interrupted for

@@ -117,7 +117,7 @@ class AppCluster(Cluster):
         return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition, frame)
 
     def _again(self, messages: list[Message], earlier: list[Message]) -> None:
-        """Some messages come once more under their id, not much later; nothing else is late for that."""
+        """Some messages arrive again under their id, not much later; that makes no other message late."""
         chance = self.world.chance
         earlier += messages
         if self.shape.case.repeats and chance.random() < 0.7:

@@ -1,7 +1,7 @@
 """The judge of an app with real operators.
 
 Frames take the place of messages: each is known by who wrote it and as which, and must be committed, consumed and
-published as in the shapes without operators. Besides, the state in each changelog is rebuilt in new stores at the end
+published as in the shapes without operators. Also, the state in each changelog is rebuilt in new stores at the end
 and compared with every copy of it, and what the outputs hold with what the messages make of it.
 """
 

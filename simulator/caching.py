@@ -5,8 +5,8 @@ The service keeps its history, so what it would have answered at any moment is k
 - Each message leaves once, with a row that the service has had for its key by then, or without one.
 - What an incarnation has written, and has been told that it is written, it finds from then on, or something newer: an
   answer that was under way when it wrote isn't taken for newer.
-- When all has been quiet and messages come once more, what they find is what the service had at a moment since the time
-  to live before: however long ago a key was asked for, found or not, the cache knows nothing of it any more.
+- When messages arrive again after a quiet period, they find what the service had at a moment within the last time to
+  live: however long ago a key was asked for, found or not, the cache knows nothing of it any more.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ a restart elsewhere may set one back. The invariants:
 - Each message is once in a window of the clock, whatever the clock does: none is too late. It is the window of what the
   clock showed; where it was set back, that or a later one, up to that of the latest it had shown in any committed
   attempt. Messages are in the order in which they came. Sessions hold messages less than the gap apart.
-- A window of the clock that speaks once does so once. One that keeps panes or sessions doesn't know, after a restart,
-  what was over: it speaks again, of new messages, if the clock was set back behind its end, and only then.
+- A window of the clock that emits once does so once. One that keeps panes or sessions doesn't know, after a restart,
+  what was over: it emits again, for new messages, if the clock was set back before its end, and only then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SOON_MS = 160
 
 
 def _declare_ticking(app: App) -> None:
-    """Windows of event time that speak early by the clock."""
+    """Windows of event time that emit early by the clock."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=2)
     ticking = by_k.window(tumbling(ticks(20)), key="k", id="ticking", early=every("10ms", time="processing")).agg(
         ids=implode("id")
@@ -46,7 +46,7 @@ def _declare_ticking(app: App) -> None:
 
 
 def _declare_clocked(app: App) -> None:
-    """Windows of the clock: those that speak once, those that speak early, and sessions."""
+    """Windows of the clock: those that emit once, those that emit early, and sessions."""
     by_k = read(app, "views").partition_by("k", id="by-k", partitions=1)
     plain = by_k.window(tumbling(f"{_SIZE_MS}ms"), key="k", id="in-plain", time="processing").agg(ids=implode("id"))
     plain.send_to(app.output("plain", partitions=1))
@@ -145,7 +145,7 @@ def _bounds(row: Row, told: Sequence[tuple[int, int]], *, gap: bool) -> str | No
 
 
 def _again(rows: Sequence[Row], told: Mapping[int, tuple[int, int]]) -> str | None:
-    """Windows speak once more only of what came when the clock had shown a time behind them."""
+    """Windows emit again only for messages that arrived after the clock had shown a time after their end."""
     spoken: dict[tuple[int, int], list[Row]] = defaultdict(list)
     for row in rows:
         spoken[row["k"], row["window_start"]].append(row)

@@ -50,7 +50,7 @@ def _declare_counts(app: App) -> None:
 
 
 def _declare_panes(app: App) -> None:
-    """Hopping windows that speak early, behind a shuffle of messages as they are."""
+    """Hopping windows that emit early, after a shuffle of messages as they are."""
     (
         read(app, "views")
         .partition_by("k", id="by-k", partitions=2)
@@ -95,7 +95,7 @@ def _declare_latest(app: App) -> None:
 
 
 def _declare_versions(app: App) -> None:
-    """What a table said at the time of a message; messages wait for those who fill it."""
+    """What a table had at the time of a message; messages wait for the tasks that fill it."""
     rates = app.table("rates", key="k", schema={"k": pl.Int64, "rate": pl.Int64, "ts": pl.Int64}, versions="1h")
     filling = read(app, "orders").partition_by("k", id="orders-by-k", partitions=2)
     filling.select("k", "ts", rate="id").select("k", "rate", "ts").send_to(rates)

@@ -172,7 +172,7 @@ class Faults:
         if self.world.chance.random() < 0.7:
             for actor in publisher.actors:
                 actor.kill()
-        self.world.tell("faults", f"a reader of {publisher.ssp} begins anew")
+        self.world.tell("faults", f"a reader of {publisher.ssp} restarts")
         publisher.begin()
 
 

@@ -37,7 +37,7 @@ _SIZE_MS = 20 * TICK_MS
 
 
 def _declare_late(app: App) -> None:
-    """Windows that speak once, side by side and overlapping, and a step that drops what is late."""
+    """Windows that emit once, side by side and overlapping, and a step that drops what is late."""
     by_k = read(app, "views", _LATENESS).partition_by("k", id="by-k", partitions=2)
     ids = {"ids": implode("id")}
     plain = by_k.window(tumbling(ticks(20)), key="k", id="in-plain", late_to=app.output("plain-late")).agg(**ids)
@@ -50,7 +50,7 @@ def _declare_late(app: App) -> None:
 
 
 def _declare_late_panes(app: App) -> None:
-    """Windows that speak again when something late comes, accumulating and discarding."""
+    """Windows that emit again when a late message arrives, accumulating and discarding."""
     by_k = read(app, "views", _LATENESS).partition_by("k", id="by-k", partitions=1)
     growing = by_k.window(
         tumbling(ticks(20)),

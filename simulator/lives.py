@@ -17,7 +17,7 @@ from typing import Any
 class Arrival:
     """A frame was processed: what was in it, by which incarnation and when, in virtual time and by the task's clock.
 
-    ``heard`` is when the incarnation last heard what has become of its writes. ``latest`` is the latest that the clock
+    ``heard`` is when the incarnation last learned the outcome of its writes. ``latest`` is the latest that the clock
     has shown in that attempt: a store goes by it when the clock was set back.
     """
 

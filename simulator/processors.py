@@ -2,7 +2,7 @@
 
 A ``Processor`` sees messages, the rising watermark and the end, keeps its state in the task's store and hands
 results to the task. Any operator chain can stand in its place. These here differ at each attempt, on purpose: where
-results go, and how many there are, is drawn anew, so that a replay never hides a doubled effect.
+results go, and how many there are, is drawn again, so that a replay never hides a doubled effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What is durable in the simulated world: logs, local folders, snapshots, a transactional target.
 
 An append isn't in the log when ``send`` returns. It lands later, in order, alone or with others; an
-acknowledgement may get lost, so that everything not acknowledged lands once more; and when its writer dies, any
+acknowledgement may get lost, so that everything not acknowledged lands again; and when its writer dies, any
 prefix of what is in flight may still land, at once or long after.
 """
 
@@ -120,7 +120,7 @@ class Channel:
         waiting = len(self._flying) - self._landed
         self._most = 0 if chance.random() < 0.4 else chance.randint(0, waiting)
         if waiting and self._world.mishaps.random() < TORN:
-            # It dies in the midst of a write: what lands of it, lands now, and its last record in part.
+            # It dies in the middle of a write: what lands of it, lands now, and its last record in part.
             self._most = self._world.mishaps.randrange(waiting)
             self._land()
             self._flying.clear()
