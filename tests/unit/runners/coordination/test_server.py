@@ -16,10 +16,10 @@ from headrace.core.errors import FencedError, InfrastructureError, ProtocolError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.sqlite import SqliteMetadata
-from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.server import Coordinator
+from memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
