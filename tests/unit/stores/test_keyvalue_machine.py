@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         inside = [(k, v) for k, v in self.model.items() if k.startswith(prefix)]
         store = self.life.store
         assert isinstance(store, KeyValueStore)
-        assert list(store.prefix(prefix, reverse=reverse)) == sorted(inside, reverse=reverse)
+        assert list(store.range(prefix, after_prefix(prefix), reverse=reverse)) == sorted(inside, reverse=reverse)
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
