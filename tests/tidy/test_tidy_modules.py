@@ -18,11 +18,8 @@ FUNCTION_LINES_KNOWN: dict[str, int] = {}
 """The same for functions: ``{"src/headrace/a.py:name": lines}``."""
 
 ENTRIES = {
-    "headrace.checkpoint.diagram": "draws the documents' state diagrams",
     "headrace.cli.main": "the console script",
     "headrace.testing.contracts": "for systems of others",
-    "headrace.testing.metadata_contract": "for metadata stores of others",
-    "headrace.testing.store_contract": "for stores of others",
 }
 """Modules that no other module imports, and why they exist."""
 

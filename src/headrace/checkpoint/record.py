@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -118,12 +119,7 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
     @classmethod
     def decode(cls, data: Bytes) -> ReaderPosition:
         """Read what ``encode`` wrote. Raises ``FrameError``."""
-        try:
-            position = _READER_DECODER.decode(data)
-        except msgspec.MsgspecError as error:
-            raise FrameError(f"unreadable reader position: {error}: {bytes(data[:200])!r}") from error
-        _check_format("reader position", position.format, READER_FORMAT)
-        return position
+        return _decoded("reader position", _READER_DECODER, data, READER_FORMAT)
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
@@ -228,6 +224,7 @@ class Change:
             raise FrameError(f"a change has a store name that isn't UTF-8: {error}") from error
 
 
+_Record = TypeVar("_Record", ReaderPosition, CommitRecord, AbortRecord)
 _ENCODER = msgspec.json.Encoder()
 _COMMIT_DECODER = msgspec.json.Decoder(CommitRecord)
 _ABORT_DECODER = msgspec.json.Decoder(AbortRecord)
@@ -241,21 +238,20 @@ def encode_record(record: CommitRecord | AbortRecord) -> bytes:
 
 def decode_commit(body: Bytes) -> CommitRecord:
     """Read a commit frame's body. Raises ``FrameError``."""
-    try:
-        record = _COMMIT_DECODER.decode(body)
-    except msgspec.MsgspecError as error:
-        raise FrameError(f"unreadable commit record: {error}: {bytes(body[:200])!r}") from error
-    _check_format("commit record", record.format, COMMIT_FORMAT)
-    return record
+    return _decoded("commit record", _COMMIT_DECODER, body, COMMIT_FORMAT)
 
 
 def decode_abort(body: Bytes) -> AbortRecord:
     """Read an abort frame's body. Raises ``FrameError``."""
+    return _decoded("abort record", _ABORT_DECODER, body, ABORT_FORMAT)
+
+
+def _decoded(what: str, decoder: msgspec.json.Decoder[_Record], data: Bytes, known: int) -> _Record:
     try:
-        record = _ABORT_DECODER.decode(body)
+        record = decoder.decode(data)
     except msgspec.MsgspecError as error:
-        raise FrameError(f"unreadable abort record: {error}: {bytes(body[:200])!r}") from error
-    _check_format("abort record", record.format, ABORT_FORMAT)
+        raise FrameError(f"unreadable {what}: {error}: {bytes(data[:200])!r}") from error
+    _check_format(what, record.format, known)
     return record
 
 

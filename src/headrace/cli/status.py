@@ -75,8 +75,8 @@ def ask(home: Path, app: str | None) -> list[AppStatus]:
 
 
 def _watch(home: Path, app: str | None, as_json: bool) -> None:
-    from headrace.cli.interrupt import Interrupt
     from headrace.core.errors import UnavailableError
+    from headrace.runners.interrupts import Interrupt
 
     seen = False
     with Interrupt() as interrupt:

@@ -68,12 +68,6 @@ class SSP:
         """Return a partition of the stream ``system.name``."""
         return cls(StreamId.parse(stream), partition)
 
-    @classmethod
-    def parse(cls, text: str) -> SSP:
-        """Parse what ``str`` returns."""
-        stream, _, rest = text.rpartition("[")
-        return cls(StreamId.parse(stream), int(rest.removesuffix("]")))
-
 
 @dataclass(frozen=True, order=True, slots=True)
 class TaskName:

@@ -19,16 +19,7 @@ from headrace.core.clock import WallClock
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
-from headrace.runners.coordination.messages import (
-    Assignment,
-    Finished,
-    GenerationRequest,
-    Heartbeat,
-    Orders,
-    Register,
-    TaskGrant,
-    TaskStatus,
-)
+from headrace.runners.coordination import messages
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.container import Container
@@ -40,15 +31,15 @@ _log = logger(__name__)
 class CoordinatorLink(Protocol):
     """What a session asks of the coordinator: the coordinator itself, or its client."""
 
-    def register(self, message: Register) -> Assignment:
+    def register(self, message: messages.Register) -> messages.Assignment:
         """Become the current incarnation of the container."""
         ...
 
-    def generation(self, message: GenerationRequest) -> TaskGrant:
+    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
         """Issue a new generation for a task."""
         ...
 
-    def finished(self, message: Finished) -> Orders:
+    def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks are over."""
         ...
 
@@ -75,7 +66,7 @@ class ContainerSession:
         self._clock = WallClock()
         self.incarnation = uuid.uuid4().hex
         self.assignment = link.register(
-            Register(
+            messages.Register(
                 container=container,
                 attempt=attempt,
                 host=socket.gethostname(),
@@ -87,7 +78,7 @@ class ContainerSession:
         _log.info("the container has registered", incarnation=self.incarnation, tasks=tasks, host=socket.gethostname())
         self._granted = {TaskName.parse(grant.name): grant.generation for grant in self.assignment.tasks}
         self._lock = threading.Lock()
-        self._statuses: list[TaskStatus] = []
+        self._statuses: list[messages.TaskStatus] = []
         self._wants_shutdown = False
         self._lost: Exception | None = None
 
@@ -131,17 +122,17 @@ class ContainerSession:
         container = self._container
         over = [str(host.name) for host in container.hosts if host.finished or container.drained]
         if over and not container.stopped:
-            self._link.finished(Finished(container=self.number, incarnation=self.incarnation, tasks=over))
+            self._link.finished(messages.Finished(container=self.number, incarnation=self.incarnation, tasks=over))
         return over
 
     # -- from any thread
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> messages.Heartbeat:
         """The last snapshot of the tasks."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         with self._lock:
             statuses, wants_shutdown = self._statuses, self._wants_shutdown
-        return Heartbeat(
+        return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
             sent_ms=self._clock.monotonic_ms(),
@@ -151,7 +142,7 @@ class ContainerSession:
             wants_shutdown=wants_shutdown,
         )
 
-    def obey(self, orders: Orders) -> None:
+    def obey(self, orders: messages.Orders) -> None:
         """Stop or drain the container, if the coordinator ordered that."""
         if orders.stop:
             self._container.stop()
@@ -181,5 +172,5 @@ class ContainerSession:
         """The generation that came with the assignment; after a rollback a new one."""
         if task in self._granted:
             return self._granted.pop(task)
-        request = GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
+        request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
         return self._link.generation(request).generation

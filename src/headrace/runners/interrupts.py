@@ -12,8 +12,10 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
+
+from typing_extensions import override
 
 
 class Interrupts:
@@ -34,9 +36,7 @@ class Interrupts:
                 self._before[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -55,3 +55,36 @@ class Interrupts:
         elif self._said_at_start:
             with suppress(OSError):  # the terminal is gone, so there is nowhere to print
                 os.write(2, f"{self._said_at_start}\n".encode())
+
+
+class Interrupt(Interrupts):
+    """While entered, the first SIGINT or SIGTERM sets a flag and makes ``fd`` readable. For the main thread only.
+
+    Commands that write or follow check it at safe places. An exception between a write and the record of it would make
+    the next flush write it again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read, self._write = -1, -1
+
+    @property
+    def fd(self) -> int:
+        """A descriptor for ``select`` that becomes readable when the signal comes."""
+        return self._read
+
+    @override
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        self.drain_by(self._ring)
+        super().__enter__()
+        return self
+
+    @override
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _ring(self) -> None:
+        os.write(self._write, b"!")

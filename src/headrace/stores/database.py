@@ -322,10 +322,6 @@ class Database:
             shutil.rmtree(draft, ignore_errors=True)
             raise StorageError(f"can't write snapshot {folder}: {error}", hint="make room on the disk") from error
 
-    def size_bytes(self) -> int:
-        """Return about how many bytes the folder takes on disk."""
-        return sum(path.stat().st_size for path in self.folder.glob("*") if path.is_file())
-
     def close(self) -> None:
         """Release the folder. A second call does nothing. Never raises, since everything written is already safe."""
         if not self._open:

@@ -140,10 +140,6 @@ class KeyValueStore(KeyValueReader, StateStore):
         entries = self._stored_range(start, stop, reverse)
         return entries if self._stamps is None else _alive(self._stamps, entries)
 
-    def prefix(self, prefix: bytes, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Return the entries whose keys start with ``prefix``, as ``range`` does."""
-        return self.range(prefix, after_prefix(prefix), reverse=reverse)
-
     # -- writing
 
     def put(self, key: bytes, value: bytes) -> None:

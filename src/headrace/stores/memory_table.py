@@ -7,8 +7,7 @@ are first read.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from headrace.serdes.ipc import concat_rows
 from headrace.stores.conform import TAKE_BACK, check_key, conformed, ordered_columns, other_form
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.ordered_keys import KeyEncoding
-from headrace.stores.table import SCANNED_ROWS, check_types, key_range
+from headrace.stores.table import check_types
 
 _PUT = "__put"
 _KEY = "__key"
@@ -86,28 +85,6 @@ class MemoryTable:
         if not self.values:
             values = pl.DataFrame(height=keys.height)
         return values if found is None else values.with_columns(pl.Series(found, is_found))
-
-    def scan(
-        self,
-        *,
-        start: Mapping[str, Any] | None = None,
-        stop: Mapping[str, Any] | None = None,
-        prefix: Mapping[str, Any] | None = None,
-        reverse: bool = False,
-        batch_rows: int = SCANNED_ROWS,
-    ) -> Iterator[pl.DataFrame]:
-        """Yield the rows of a range of keys, as ``RowReader.scan`` does. This sorts all rows of the table."""
-        low, high = key_range(self._id, self.key, start, stop, prefix)
-        held = self.store.scan()
-        rows = None if held is None else self._unexpired(held)
-        if rows is None or not rows.height:
-            return
-        keys = self._keys.encode(rows)
-        order = sorted(range(len(keys)), key=keys.__getitem__)
-        ordered = [keys[place] for place in order]
-        chosen = order[bisect_left(ordered, low) : bisect_left(ordered, high)]
-        whole = rows.select(*self.key, *self.values)[chosen[::-1] if reverse else chosen]
-        yield from whole.iter_slices(batch_rows)
 
     def check(self) -> None:
         """Do nothing: the store checks key and types when it is filled."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Self
 
 import polars as pl
@@ -77,9 +76,7 @@ class TestApp:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- what a test does

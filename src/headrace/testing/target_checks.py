@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import polars as pl
 
@@ -28,9 +27,7 @@ class TargetScene:
     def __enter__(self) -> TargetScene:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for target in self._open:
             target.close()
 

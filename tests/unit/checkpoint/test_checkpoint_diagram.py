@@ -2,18 +2,18 @@ from pathlib import Path
 
 import pytest
 
-from headrace.checkpoint.diagram import DRAWINGS, main, redraw
 from headrace.checkpoint.frame_judge import RULES, FrameJudge
 from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.protocol import DECISIONS, STEPS, Phase
 from headrace.core.errors import UsageError
+from protocol_diagrams import DRAWINGS, main, redraw
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocol.md"
 
 
 def test_the_page_is_up_to_date():
     page = PAGE.read_text()
-    assert redraw(page) == page, "run: python -m headrace.checkpoint.diagram docs/protocol.md"
+    assert redraw(page) == page, "run: python tests/protocol_diagrams.py docs/protocol.md"
     for name in DRAWINGS:
         assert f"<!-- drawn: {name} -->" in page
 

@@ -8,8 +8,9 @@ import pytest
 
 from headrace.core.errors import UnavailableError
 from headrace.metadata.sqlite import SqliteMetadata
-from headrace.metadata.store import MemoryMetadata, update
-from headrace.testing.metadata_contract import check_metadata
+from headrace.metadata.store import update
+from memory_metadata import MemoryMetadata
+from metadata_contract import check_metadata
 
 
 def test_memory_keeps_the_contract():

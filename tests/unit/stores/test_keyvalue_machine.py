@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from headrace.stores.keyvalue import KeyValueStore, after_prefix
-from headrace.testing.store_contract import StoreLife
+from store_contract import StoreLife
 
 KEYS = st.one_of(
     st.sampled_from([b"a", b"a\x00", b"b", b"ab", b"\xff", b"\xff\xff"]), st.binary(min_size=1, max_size=3)
@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         inside = [(k, v) for k, v in self.model.items() if k.startswith(prefix)]
         store = self.life.store
         assert isinstance(store, KeyValueStore)
-        assert list(store.prefix(prefix, reverse=reverse)) == sorted(inside, reverse=reverse)
+        assert list(store.range(prefix, after_prefix(prefix), reverse=reverse)) == sorted(inside, reverse=reverse)
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:

@@ -13,7 +13,7 @@ from headrace.core.errors import DeclarationError, UsageError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
 from headrace.stores.ttl import Stamps
-from headrace.testing.store_contract import StoreLife
+from store_contract import StoreLife
 
 TTL = 10
 

@@ -14,7 +14,7 @@ from headrace.cli.console import counted, print_note
 from headrace.cli.options import HOME, AsJson, Home, Partition, StreamName
 
 if TYPE_CHECKING:
-    from headrace.cli.interrupt import Interrupt
+    from headrace.runners.interrupts import Interrupt
     from headrace.streams.frames import Gate
     from headrace.systems.base import Consumer
 
@@ -54,11 +54,11 @@ def read(
     Reads to the present end or, with --follow, as the stream grows. The rows of one partition come in order;
     partitions are read side by side.
     """
-    from headrace.cli.interrupt import Interrupt
     from headrace.cli.place import locate
     from headrace.cli.stream.lines import Lines
     from headrace.cli.stream.positions import positions
     from headrace.core.errors import UsageError
+    from headrace.runners.interrupts import Interrupt
     from headrace.streams.frames import FrameReader
     from headrace.systems.base import Edge
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import polars as pl
 from typing_extensions import override
 
-from headrace.cli.interrupt import Interrupt
 from headrace.cli.stream.inference import infer_columns
 from headrace.core.errors import DataError, UsageError
+from headrace.runners.interrupts import Interrupt
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.json_rows import JsonRows, shown
 from headrace.serdes.row_pieces import ROW_BYTES_MAX, BadRow, Piece, last_row_ends, parse_rows

@@ -63,10 +63,10 @@ def write(
     A pipe is written as it fills: tail -f app.log | headrace stream write events. In JSON a missing field
     is null; binary values are base64, times ISO 8601.
     """
-    from headrace.cli.interrupt import Interrupt
     from headrace.cli.place import locate
     from headrace.cli.stream.writing import Order, Writing
     from headrace.core.errors import UsageError
+    from headrace.runners.interrupts import Interrupt
 
     if key and partition is not None:
         raise UsageError("--key and --partition both choose the partition", hint="give one of them")

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from headrace.cli.console import counted
-from headrace.cli.interrupt import Interrupt
 from headrace.cli.place import Place
 from headrace.cli.stream.sources import STDIN, Source, open_source
 from headrace.core.errors import (
@@ -28,6 +27,7 @@ from headrace.core.errors import (
     StorageError,
     UsageError,
 )
+from headrace.runners.interrupts import Interrupt
 from headrace.serdes.dtypes import Columns, parse_columns
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.row_pieces import Piece

@@ -19,26 +19,12 @@ from urllib.parse import urlsplit
 
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
 from headrace.core.log import logger
-from headrace.runners.coordination.messages import (
-    AppStatus,
-    Assignment,
-    Failure,
-    Finished,
-    GenerationRequest,
-    Heartbeat,
-    Message,
-    Orders,
-    Refusal,
-    Register,
-    TaskGrant,
-    decode,
-    encode,
-)
+from headrace.runners.coordination import messages
 from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
 
 _log = logger(__name__)
 
-_A = TypeVar("_A", bound=Message)
+_A = TypeVar("_A", bound=messages.Message)
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _REFUSED_PATIENCE_S = 1.0
@@ -79,25 +65,25 @@ class CoordinatorClient:
             self._url, self._token, timeout_s=timeout_s or self._timeout_s, patience_s=self._patience_s
         )
 
-    def register(self, message: Register) -> Assignment:
+    def register(self, message: messages.Register) -> messages.Assignment:
         """Become the container's current incarnation; return its tasks."""
-        return self._call("POST", "/register", message, Assignment)
+        return self._call("POST", "/register", message, messages.Assignment)
 
-    def heartbeat(self, message: Heartbeat) -> Orders:
+    def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
         """Report the status of the container's tasks; return its orders."""
-        return self._call("POST", "/heartbeat", message, Orders)
+        return self._call("POST", "/heartbeat", message, messages.Orders)
 
-    def generation(self, message: GenerationRequest) -> TaskGrant:
+    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
         """Get a new generation for a task that rolls back."""
-        return self._call("POST", "/generation", message, TaskGrant)
+        return self._call("POST", "/generation", message, messages.TaskGrant)
 
-    def finished(self, message: Finished) -> Orders:
+    def finished(self, message: messages.Finished) -> messages.Orders:
         """Report tasks that have ended."""
-        return self._call("POST", "/finished", message, Orders)
+        return self._call("POST", "/finished", message, messages.Orders)
 
-    def failure(self, message: Failure) -> Orders:
+    def failure(self, message: messages.Failure) -> messages.Orders:
         """Report the error that the container dies of."""
-        return self._call("POST", "/failure", message, Orders)
+        return self._call("POST", "/failure", message, messages.Orders)
 
     def listen(self, message: Listening) -> Questions:
         """Send an answer and wait for the next question. ``timeout_s`` must exceed ``query_broker.HOLD_MS``."""
@@ -111,17 +97,17 @@ class CoordinatorClient:
         """Query a table; ``timeout_s`` must be longer than the question's own limit."""
         return self._call("POST", "/tables", message, Answers)
 
-    def status(self) -> AppStatus:
+    def status(self) -> messages.AppStatus:
         """Return the status of the app."""
-        return self._call("GET", "/status", None, AppStatus)
+        return self._call("GET", "/status", None, messages.AppStatus)
 
-    def drain(self) -> Orders:
+    def drain(self) -> messages.Orders:
         """Order the app to drain."""
-        return self._call("POST", "/drain", Orders(drain=True), Orders)
+        return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
 
-    def stop(self) -> Orders:
+    def stop(self) -> messages.Orders:
         """Order the app to end at once."""
-        return self._call("POST", "/stop", Orders(stop=True), Orders)
+        return self._call("POST", "/stop", messages.Orders(stop=True), messages.Orders)
 
     def close(self) -> None:
         """Close the connection. A call under way in another thread ends with ``UnavailableError``. Idempotent."""
@@ -136,8 +122,8 @@ class CoordinatorClient:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _call(self, method: str, path: str, message: Message | None, answer: type[_A]) -> _A:
-        body = encode(message) if message is not None else None
+    def _call(self, method: str, path: str, message: messages.Message | None, answer: type[_A]) -> _A:
+        body = messages.encode(message) if message is not None else None
         with self._lock:
             deadline = time.monotonic() + self._patience_s
             pause, tries = _FIRST_PAUSE_S, 1
@@ -156,7 +142,7 @@ class CoordinatorClient:
                     if status == HTTPStatus.OK:
                         if tries > 1:
                             _log.info("the coordinator answers again", url=self._url, path=path, tries=tries)
-                        return decode(answer, data)
+                        return messages.decode(answer, data)
                     why = self._refusal(path, status, data)
                     if status != HTTPStatus.SERVICE_UNAVAILABLE:
                         raise why
@@ -193,7 +179,7 @@ class CoordinatorClient:
     def _refusal(self, path: str, status: int, data: bytes) -> HeadraceError:
         where = f"the coordinator at {self._url} answered {path} with status {status}"
         try:
-            report = decode(Refusal, data).error
+            report = messages.decode(messages.Refusal, data).error
         except ProtocolError as error:
             return ProtocolError(f"{where} and an unreadable reason: {data[:200]!r}", hint=error.hint)
         return _ERRORS.get(status, HeadraceError)(f"{where}: {report.message}", hint=report.hint)
@@ -218,8 +204,8 @@ class HeartbeatThread:
     def __init__(
         self,
         client: CoordinatorClient,
-        snapshot: Callable[[], Heartbeat],
-        on_orders: Callable[[Orders], None],
+        snapshot: Callable[[], messages.Heartbeat],
+        on_orders: Callable[[messages.Orders], None],
         on_lost: Callable[[Exception], None],
         interval_s: float,
     ) -> None:

@@ -16,21 +16,8 @@ import msgspec
 
 from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
+from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
-from headrace.runners.coordination.messages import (
-    AppState,
-    AppStatus,
-    ContainerState,
-    ContainerStatus,
-    ErrorReport,
-    Failure,
-    Finished,
-    GenerationRequest,
-    Heartbeat,
-    Orders,
-    Register,
-    TaskStatus,
-)
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
 
@@ -71,13 +58,13 @@ class Note:
 class _Container:
     number: int
     tasks: tuple[TaskName, ...]
-    state: ContainerState = "waiting"
-    registered: Register | None = None
+    state: messages.ContainerState = "waiting"
+    registered: messages.Register | None = None
     superseded: str | None = None
     seen_ms: float | None = None
     grants: dict[TaskName, int] = field(default_factory=dict)
-    heartbeat: Heartbeat | None = None
-    error: ErrorReport | None = None
+    heartbeat: messages.Heartbeat | None = None
+    error: messages.ErrorReport | None = None
     born_ms: float = 0.0
     failures: int = 0
 
@@ -104,14 +91,15 @@ class Ledger:
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
         self.heartbeat_ms = heartbeat_ms
-        self.revision = 0
-        self.error: ErrorReport | None = None
+        self.error: messages.ErrorReport | None = None
         self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
         self._started_at = started_at
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
-        self._statuses = {t: TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s}
+        self._statuses = {
+            t: messages.TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s
+        }
         self._rates = {task: Rate() for task in self._statuses}
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
@@ -121,7 +109,7 @@ class Ledger:
 
     # -- messages of containers --------------------------------------------------------------------
 
-    def register(self, message: Register, now_ms: float) -> Seat:
+    def register(self, message: messages.Register, now_ms: float) -> Seat:
         """Make this incarnation the current one. Return the tasks it has left; none if the app is over."""
         container = self._container(message.container)
         current = container.registered
@@ -136,7 +124,7 @@ class Ledger:
         container.grants = {}
         container.heartbeat = None
         for task in self._left(container):
-            self._statuses[task] = TaskStatus(name=str(task), state="starting")
+            self._statuses[task] = messages.TaskStatus(name=str(task), state="starting")
             self._rates[task] = Rate()
         if self._left(container):
             container.error = None
@@ -148,17 +136,16 @@ class Ledger:
                 self._note("warning", replaced, container, host=message.host, pid=message.pid)
         elif not self._over:
             container.state = "finished"
-        self.revision += 1
         return Seat(self._left(container), {}, container.superseded)
 
-    def granted(self, message: Register | GenerationRequest, grants: Mapping[TaskName, int]) -> None:
+    def granted(self, message: messages.Register | messages.GenerationRequest, grants: Mapping[TaskName, int]) -> None:
         """Note the generations that were issued for a registration or request that the ledger accepted."""
         container = self._container(message.container)
         container.grants.update(grants)
         for task, generation in grants.items():
             self._statuses[task] = msgspec.structs.replace(self._statuses[task], generation=generation)
 
-    def check_request(self, message: GenerationRequest, now_ms: float) -> TaskName:
+    def check_request(self, message: messages.GenerationRequest, now_ms: float) -> TaskName:
         """Return the task that may get a new generation. Raises ``FencedError`` if the sender may not run it."""
         container = self._current(message.container, message.incarnation)
         (task,) = self._of_container(message.container, [message.task])
@@ -174,11 +161,11 @@ class Ledger:
         """Raise ``FencedError`` unless this is the container's current incarnation."""
         self._current(container, incarnation)
 
-    def heartbeat(self, message: Heartbeat, now_ms: float) -> Orders:
+    def heartbeat(self, message: messages.Heartbeat, now_ms: float) -> messages.Orders:
         """Take the statuses of the container's tasks; return its orders."""
         container = self._current(message.container, message.incarnation)
         if not container.alive:
-            return Orders(stop=True)
+            return messages.Orders(stop=True)
         self._seen(container, now_ms)
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
@@ -189,7 +176,7 @@ class Ledger:
             self.drain()
         return self.orders
 
-    def finished(self, message: Finished, now_ms: float) -> Orders:
+    def finished(self, message: messages.Finished, now_ms: float) -> messages.Orders:
         """Note that tasks have ended; the container has too if it has no others."""
         container = self._current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
@@ -200,10 +187,9 @@ class Ledger:
             if self._finished.issuperset(container.tasks):
                 container.state = "finished"
                 self._note("info", "the container has ended: all its tasks are over", container)
-        self.revision += 1
         return self.orders
 
-    def failed(self, message: Failure, now_ms: float) -> Orders:
+    def failed(self, message: messages.Failure, now_ms: float) -> messages.Orders:
         """Note that the container dies. If a restart would fail the same way, the app fails; else it restarts.
 
         Transient errors of the environment (a full disk, a server that is away) are retried for as long as it takes.
@@ -216,7 +202,6 @@ class Ledger:
         container.seen_ms = now_ms
         container.state = "failed"
         container.error = error
-        self.revision += 1
         if error.fatal:
             self.fail(error)
         elif container.failures >= FAILURES_MAX and not (error.retry and error.fault == "environment"):
@@ -232,7 +217,7 @@ class Ledger:
                 container,
                 pause_ms=pause,
             )
-        return Orders(stop=True, pause_ms=pause)
+        return messages.Orders(stop=True, pause_ms=pause)
 
     # -- calls of the driver -----------------------------------------------------------------------
 
@@ -241,47 +226,35 @@ class Ledger:
         if not self._drain:
             self._note("info", "the app drains")
         self._drain = True
-        self.revision += 1
 
     def stop(self) -> None:
         """Order all containers to end at once, from now on."""
         if not self._stop:
             self._note("warning", "the app stops without a last commit")
         self._stop = True
-        self.revision += 1
 
-    def fail(self, error: ErrorReport) -> None:
+    def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
         if self.error is None and self.state != "finished":
             self.error = error
-            self.revision += 1
 
-    def tick(self, now_ms: float) -> float | None:
-        """Mark containers whose heartbeats are overdue as lost. Return when to look again (monotonic ms).
-
-        None: not before a container registers.
-        """
-        deadlines: list[float] = []
+    def tick(self, now_ms: float) -> None:
+        """Mark containers whose heartbeats are overdue as lost."""
         for container in self._containers:
-            if container.state != "running" or container.seen_ms is None:
-                continue
-            if now_ms - container.seen_ms >= self._lost_after_ms:
+            overdue = container.seen_ms is not None and now_ms - container.seen_ms >= self._lost_after_ms
+            if container.state == "running" and overdue:
                 container.state = "lost"
-                self.revision += 1
                 self._note("warning", "the container sends no heartbeats", container)
-            else:
-                deadlines.append(container.seen_ms + self._lost_after_ms)
-        return min(deadlines, default=None)
 
     # -- queries -----------------------------------------------------------------------------------
 
     @property
-    def orders(self) -> Orders:
+    def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return Orders(drain=self._drain, stop=self._stop or self._over)
+        return messages.Orders(drain=self._drain, stop=self._stop or self._over)
 
     @property
-    def state(self) -> AppState:
+    def state(self) -> messages.AppState:
         """The state of the app."""
         if self.error is not None:
             return "failed"
@@ -296,17 +269,17 @@ class Ledger:
         """The tasks of each container."""
         return tuple(container.tasks for container in self._containers)
 
-    def state_of(self, container: int) -> ContainerState:
+    def state_of(self, container: int) -> messages.ContainerState:
         """The state of one container."""
         return self._container(container).state
 
-    def status(self, now_ms: float) -> AppStatus:
+    def status(self, now_ms: float) -> messages.AppStatus:
         """Return the status of everything."""
         statuses = {task: self._shown(task) for task in self._statuses}
         absent = {t for c in self._containers if c.state != "running" for t in c.tasks}
         containers = [self._container_status(number, now_ms) for number in range(len(self._containers))]
         rates = {task: 0.0 if task in absent else rate.per_second for task, rate in self._rates.items()}
-        return AppStatus(
+        return messages.AppStatus(
             app=self.app,
             state=self.state,
             drained=self._drain,
@@ -380,25 +353,22 @@ class Ledger:
         if container.state == "lost":  # it was slow, and has not been replaced
             container.state = "running"
             self._note("info", "the container sends heartbeats again", container)
-            self.revision += 1
 
-    def _take_in(self, task: TaskName, status: TaskStatus, sent_ms: float) -> None:
-        if status.state != self._statuses[task].state:
-            self.revision += 1
+    def _take_in(self, task: TaskName, status: messages.TaskStatus, sent_ms: float) -> None:
         self._statuses[task] = status
         self._rates[task].add(sent_ms, status.rows_in)
         if status.state in _UNDER_WAY:
             self._under_way.add(task)
 
-    def _shown(self, task: TaskName) -> TaskStatus:
+    def _shown(self, task: TaskName) -> messages.TaskStatus:
         status = self._statuses[task]
         # A heartbeat that is older than the message that the task has ended may arrive after it.
         return msgspec.structs.replace(status, state="finished") if task in self._finished else status
 
-    def _container_status(self, number: int, now_ms: float) -> ContainerStatus:
+    def _container_status(self, number: int, now_ms: float) -> messages.ContainerStatus:
         container = self._containers[number]
         who, heartbeat, seen_ms = container.registered, container.heartbeat, container.seen_ms
-        return ContainerStatus(
+        return messages.ContainerStatus(
             id=number,
             state=container.state,
             host=who.host if who else None,

@@ -21,25 +21,9 @@ from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
+from headrace.runners.coordination import messages
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
-from headrace.runners.coordination.messages import (
-    AppState,
-    AppStatus,
-    Assignment,
-    ContainerState,
-    ErrorReport,
-    Failure,
-    Finished,
-    GenerationRequest,
-    Heartbeat,
-    Orders,
-    Register,
-    TaskGrant,
-    decode,
-    encode,
-    warning_statuses,
-)
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
 
@@ -108,36 +92,28 @@ class Coordinator:
 
     # -- for the driver ----------------------------------------------------------------------------
 
-    def status(self) -> AppStatus:
+    def status(self) -> messages.AppStatus:
         """Return the present status of everything."""
         with self._noticing() as now_ms:
             self._ledger.tick(now_ms)
             status = self._ledger.status(now_ms)
         containers = [
-            msgspec.structs.replace(container, warnings=warning_statuses(self._warnings[container.id]))
+            msgspec.structs.replace(container, warnings=messages.warning_statuses(self._warnings[container.id]))
             for container in status.containers
         ]
         return msgspec.structs.replace(status, containers=containers, queries=self._query_broker.status())
 
     @property
-    def state(self) -> AppState:
+    def state(self) -> messages.AppState:
         """The state of the app now."""
         with self._changed:
             return self._ledger.state
 
-    def wait(self, timeout_s: float) -> AppState:
+    def wait(self, timeout_s: float) -> messages.AppState:
         """Wait until the app has finished or failed, or for the timeout. Return its state."""
-        self._wait(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
-        return self.state
-
-    def wait_for_change(self, revision: int, timeout_s: float) -> int:
-        """Wait until the revision differs from ``revision`` (0 at first), or for the timeout. Return it.
-
-        It rises with every change except of counters and times.
-        """
-        self._wait(lambda: self._ledger.revision != revision, timeout_s)
         with self._changed:
-            return self._ledger.revision
+            self._changed.wait_for(lambda: self._ledger.state in {"finished", "failed"}, timeout_s)
+            return self._ledger.state
 
     def drain(self) -> None:
         """Order every container to finish what it has read, commit and end. They learn that by their next heartbeat."""
@@ -152,11 +128,11 @@ class Coordinator:
     def fail(self, error: BaseException) -> None:
         """End the app with this error, unless a container has reported one before."""
         with self._noticing():
-            self._ledger.fail(ErrorReport.of(error))
+            self._ledger.fail(messages.ErrorReport.of(error))
 
     # -- for containers, over HTTP or in this process --------------------------------------------------
 
-    def register(self, message: Register) -> Assignment:
+    def register(self, message: messages.Register) -> messages.Assignment:
         """Register a container's process; return its tasks."""
         with self._granting:
             with self._noticing() as now_ms:
@@ -167,14 +143,14 @@ class Coordinator:
                 self._ledger.granted(message, issued)
                 orders = self._ledger.orders
         grants = {**seat.grants, **issued}
-        return Assignment(
-            tasks=[TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
+        return messages.Assignment(
+            tasks=[messages.TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
             heartbeat_ms=self._ledger.heartbeat_ms,
             orders=orders,
             superseded=seat.superseded,
         )
 
-    def generation(self, message: GenerationRequest) -> TaskGrant:
+    def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
         """Issue a new generation for a task that rolls back."""
         with self._granting:
             with self._noticing() as now_ms:
@@ -182,19 +158,19 @@ class Coordinator:
             issued = self._generations.issue([task])
             with self._noticing():
                 self._ledger.granted(message, issued)
-        return TaskGrant(name=message.task, generation=issued[task])
+        return messages.TaskGrant(name=message.task, generation=issued[task])
 
-    def heartbeat(self, message: Heartbeat) -> Orders:
+    def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
         """Take the statuses of a container's tasks; return its orders."""
         with self._noticing() as now_ms:
             return self._ledger.heartbeat(message, now_ms)
 
-    def finished(self, message: Finished) -> Orders:
+    def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""
         with self._noticing() as now_ms:
             return self._ledger.finished(message, now_ms)
 
-    def failure(self, message: Failure) -> Orders:
+    def failure(self, message: messages.Failure) -> messages.Orders:
         """Note that a container dies; return its orders."""
         with self._noticing() as now_ms:
             return self._ledger.failed(message, now_ms)
@@ -211,28 +187,36 @@ class Coordinator:
 
     def _routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
         return {
-            ("POST", "/register"): lambda body: encode(self.register(decode(Register, body))),
-            ("POST", "/heartbeat"): lambda body: encode(self.heartbeat(decode(Heartbeat, body))),
-            ("POST", "/generation"): lambda body: encode(self.generation(decode(GenerationRequest, body))),
-            ("POST", "/finished"): lambda body: encode(self.finished(decode(Finished, body))),
-            ("POST", "/failure"): lambda body: encode(self.failure(decode(Failure, body))),
+            ("POST", "/register"): lambda body: messages.encode(
+                self.register(messages.decode(messages.Register, body))
+            ),
+            ("POST", "/heartbeat"): lambda body: messages.encode(
+                self.heartbeat(messages.decode(messages.Heartbeat, body))
+            ),
+            ("POST", "/generation"): lambda body: messages.encode(
+                self.generation(messages.decode(messages.GenerationRequest, body))
+            ),
+            ("POST", "/finished"): lambda body: messages.encode(
+                self.finished(messages.decode(messages.Finished, body))
+            ),
+            ("POST", "/failure"): lambda body: messages.encode(self.failure(messages.decode(messages.Failure, body))),
             ("POST", "/drain"): self._on_drain,
             ("POST", "/stop"): self._on_stop,
-            ("POST", "/questions"): lambda body: encode(self.listen(decode(Listening, body))),
-            ("POST", "/tables"): lambda body: encode(self._query_broker.ask(decode(Ask, body))),
-            ("GET", "/tables"): lambda _: encode(self._tables),
-            ("GET", "/status"): lambda _: encode(self.status()),
+            ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
+            ("POST", "/tables"): lambda body: messages.encode(self._query_broker.ask(messages.decode(Ask, body))),
+            ("GET", "/tables"): lambda _: messages.encode(self._tables),
+            ("GET", "/status"): lambda _: messages.encode(self.status()),
         }
 
     def _on_drain(self, body: bytes) -> bytes:
-        decode(Orders, body)
+        messages.decode(messages.Orders, body)
         self.drain()
-        return encode(self._ledger.orders)
+        return messages.encode(self._ledger.orders)
 
     def _on_stop(self, body: bytes) -> bytes:
-        decode(Orders, body)
+        messages.decode(messages.Orders, body)
         self.stop()
-        return encode(self._ledger.orders)
+        return messages.encode(self._ledger.orders)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -240,27 +224,21 @@ class Coordinator:
         with self._changed:
             self._ledger.check_current(container, incarnation)
 
-    def _state_of(self, container: int) -> ContainerState:
+    def _state_of(self, container: int) -> messages.ContainerState:
         with self._changed:
             return self._ledger.state_of(container)
 
     @contextmanager
     def _noticing(self) -> Iterator[float]:
-        """Hold the ledger's lock; yield the time. Then wake waiters if the revision rose, and log what happened."""
+        """Hold the ledger's lock; yield the time. Then wake whoever waits, and log what happened."""
         try:
-            with self._changed, self._changing() as now_ms:
-                yield now_ms
+            with self._changed:
+                try:
+                    yield self._clock.monotonic_ms()
+                finally:
+                    self._changed.notify_all()
         finally:
             self._log_notes()
-
-    @contextmanager
-    def _changing(self) -> Iterator[float]:
-        before = self._ledger.revision
-        try:
-            yield self._clock.monotonic_ms()
-        finally:
-            if self._ledger.revision != before:
-                self._changed.notify_all()
 
     def _log_notes(self) -> None:
         """Without the lock: writing a log line may block."""
@@ -274,18 +252,6 @@ class Coordinator:
                 _log.warning(note.what, app=app, **note.fields)
             else:
                 self._warnings[note.container].add(_log, note.what, **note.fields)
-
-    def _wait(self, reached: Callable[[], bool], timeout_s: float) -> None:
-        deadline_ms = self._clock.monotonic_ms() + timeout_s * 1000
-        with self._changed:
-            while True:
-                with self._changing() as now_ms:
-                    look_again_ms = self._ledger.tick(now_ms)
-                if reached() or now_ms >= deadline_ms:
-                    break
-                until_ms = deadline_ms if look_again_ms is None else min(deadline_ms, look_again_ms)
-                self._changed.wait((until_ms - now_ms) / 1000)
-        self._log_notes()
 
 
 def _is_wildcard(host: str) -> bool:

@@ -252,12 +252,6 @@ class InputTimes:
         seen = partition.seen if partition.closed else partition.watermark
         return NEVER if seen == FOREVER else seen
 
-    def held_back_by(self) -> list[SSP]:
-        """The partitions with the lowest watermark, which hold back the task."""
-        awake = [p for p in self.partitions.values() if not p.closed and not p.idle]
-        lowest = min((p.watermark for p in awake), default=FOREVER)
-        return [p.ssp for p in awake if p.watermark == lowest]
-
     def save(self) -> TimesCheckpoint:
         """The bookkeeping as data, in the order of the partitions' names."""
         saved = [self.partitions[ssp].save() for ssp in sorted(self.partitions)]

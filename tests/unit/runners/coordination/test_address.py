@@ -16,9 +16,9 @@ import pytest
 from conversation import new_ledger
 
 from headrace.core.errors import InfrastructureError, StorageError, UsageError
-from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import address as a
 from headrace.runners.coordination.server import Coordinator
+from memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -172,15 +172,15 @@ def test_a_home_that_is_a_file(tmp_path, coordinator):
 DRIVER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:3]
 from conversation import new_ledger
 from headrace.core.errors import UsageError
-from headrace.metadata.store import MemoryMetadata
+from memory_metadata import MemoryMetadata
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.server import Coordinator
 with Coordinator(new_ledger(), MemoryMetadata()) as c:
     try:
-        publish(Path(sys.argv[2]), "app", c.url, c.token, stages=["a"], all_stages=True, started_at=1)
+        publish(Path(sys.argv[3]), "app", c.url, c.token, stages=["a"], all_stages=True, started_at=1)
     except UsageError:
         print("refused", flush=True)
     else:
@@ -191,7 +191,7 @@ with Coordinator(new_ledger(), MemoryMetadata()) as c:
 
 def start_driver(home):
     return subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(home)],
+        [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(Path(__file__).parents[3]), str(home)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -14,10 +14,10 @@ import pytest
 from conversation import Process, new_ledger, task
 
 from headrace.core.errors import FencedError, ProtocolError, UnavailableError, UsageError
-from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.server import Coordinator
+from memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -177,9 +177,9 @@ def test_close_ends_a_call_in_another_thread(silent):
 
 DRIVER = """
 import sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from conversation import new_ledger
-from headrace.metadata.store import MemoryMetadata
+from memory_metadata import MemoryMetadata
 from headrace.runners.coordination.server import Coordinator
 coordinator = Coordinator(new_ledger(), MemoryMetadata())
 coordinator.start()
@@ -190,7 +190,9 @@ coordinator.wait(60)
 
 def test_a_container_hears_of_its_drivers_death():
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DRIVER, str(Path(__file__).parent), str(Path(__file__).parents[3])],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         client = CoordinatorClient(*driver.stdout.readline().split())

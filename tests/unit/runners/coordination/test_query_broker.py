@@ -13,12 +13,12 @@ import pytest
 from conversation import Process, new_ledger
 
 from headrace.core.errors import FencedError, ProtocolError
-from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import query_broker
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.query_messages import Answer, Ask, Listening, Question, TableList, TaskAnswer
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.tables.answering import AnswerThread
+from memory_metadata import MemoryMetadata
 
 
 @pytest.fixture

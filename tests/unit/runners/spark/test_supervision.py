@@ -6,7 +6,6 @@ import pytest
 
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.ids import TaskName
-from headrace.metadata.store import MemoryMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
@@ -19,6 +18,7 @@ from headrace.runners.spark.supervision import (
     watch,
     why_hopeless,
 )
+from memory_metadata import MemoryMetadata
 
 TRACEBACK = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'mine'"
 CRASH = "Python worker exited unexpectedly (crashed): java.io.EOFException"

@@ -155,7 +155,7 @@ def test_reported_positions_are_seen_by_another_process(tmp_path: Path) -> None:
     system = new_log(tmp_path, partitions=3)
     code = (
         "import sys; from headrace.systems.log import LogSystem; from headrace.core.ids import SSP;"
-        "LogSystem(sys.argv[1]).admin().report_position(SSP.parse('log.events[2]'), 'stage-2', 12345)"
+        "LogSystem(sys.argv[1]).admin().report_position(SSP.of('log.events', 2), 'stage-2', 12345)"
     )
     process = start_process(code, tmp_path)
     process.communicate()

@@ -221,11 +221,6 @@ class Aggregation:
         """``keys`` and final values, from merged partial results."""
         return self.settle(partials).select(*keys, *self._final)
 
-    @property
-    def folds(self) -> bool:
-        """Some aggregate calls a function of the user's."""
-        return bool(self._folds)
-
     def _parts(
         self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
     ) -> tuple[_Parts, list[str]]:

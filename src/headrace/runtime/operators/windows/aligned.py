@@ -12,6 +12,7 @@ A message is late if all its windows are over. If only some are, it counts in th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import polars as pl
 from typing_extensions import override
@@ -19,7 +20,6 @@ from typing_extensions import override
 from headrace.api.operators.window import Window
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node
-from headrace.core.errors import DataError
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
@@ -40,7 +40,6 @@ class AlignedWindow(WindowOperator):
         super().__init__(node, spec, counters)
         self._combined = combined
         self._counters = counters
-        self._wire: pl.Schema | None = None
         self._size = shape.size_ms
         self._every = shape.every_ms if isinstance(shape, Hopping) else shape.size_ms
         self._shift = shape.offset_ms % self._every
@@ -61,6 +60,10 @@ class AlignedWindow(WindowOperator):
             raise self.null_time()
         return partial
 
+    @cached_property
+    def _combined_schema(self) -> pl.Schema:
+        return self.combine(self.spec.input.empty()).schema
+
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         if self._combined:
@@ -69,15 +72,7 @@ class AlignedWindow(WindowOperator):
             super().on_batch(rows)
 
     def _take_partials(self, partial: pl.DataFrame) -> None:
-        if self._wire is None:
-            self._wire = self.combine(self.spec.input.empty()).schema
-        if partial.schema != self._wire:
-            raise DataError(
-                f"operator {self.node.id!r} got partial results with the columns {dict(partial.schema)}, "
-                f"not {dict(self._wire)}",
-                hint="another version of the app wrote them: drain the app before changing a window, or give the "
-                "partition_by before it a new id",
-            )
+        self.check_partials(partial, self._combined_schema)
         lowest = partial.get_column(START).min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every

@@ -118,6 +118,16 @@ class WindowOperator(Operator):
         except pl.exceptions.PolarsError as error:
             raise self.failed(error, "an aggregate") from error
 
+    def check_partials(self, rows: pl.DataFrame, wanted: pl.Schema) -> None:
+        """Raise ``DataError`` unless these are partial results as this version of the app writes them."""
+        if rows.schema != wanted:
+            raise DataError(
+                f"operator {self.node.id!r} got partial results with the columns {dict(rows.schema)}, "
+                f"not {dict(wanted)}",
+                hint="another version of the app wrote them: drain the app before changing a window, or give the "
+                "partition_by before it a new id",
+            )
+
     def too_late(self, rows: pl.DataFrame) -> None:
         """Count messages whose windows are over, and emit them as a side output."""
         self.count_late(rows.height)

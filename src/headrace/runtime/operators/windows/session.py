@@ -15,6 +15,8 @@ still exists is never too late, however old it is.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import polars as pl
 from typing_extensions import override
 
@@ -22,7 +24,6 @@ from headrace.api.operators.streams import LATE
 from headrace.api.operators.window import Window
 from headrace.api.shapes import Session
 from headrace.api.specs import Node
-from headrace.core.errors import DataError
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
@@ -42,7 +43,6 @@ class SessionWindow(KeyedWindow):
         super().__init__(node, spec, counters)
         self._gap = shape.gap_ms
         self._combined = combined
-        self._wire: pl.Schema | None = None
 
     @override
     def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
@@ -54,20 +54,16 @@ class SessionWindow(KeyedWindow):
             raise ValueError("only windows over event time are combined")
         return self._spans(rows.with_columns(self._event_time))
 
+    @cached_property
+    def _combined_schema(self) -> pl.Schema:
+        return self.combine(self.spec.input.empty()).schema
+
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         if not self._combined:
             super().on_batch(rows)
             return
-        if self._wire is None:
-            self._wire = self.combine(self.spec.input.empty()).schema
-        if rows.schema != self._wire:
-            raise DataError(
-                f"operator {self.node.id!r} got partial results with the columns {dict(rows.schema)}, "
-                f"not {dict(self._wire)}",
-                hint="another version of the app wrote them: drain the app before changing a window, or give the "
-                "partition_by before it a new id",
-            )
+        self.check_partials(rows, self._combined_schema)
         self._take_spans(rows)
 
     @override

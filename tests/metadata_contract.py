@@ -159,7 +159,7 @@ def _in_threads(factory: Factory, count: int, work: Callable[[MetadataStore, int
                 work(handle, number)
             finally:
                 handle.close()
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread below
+        except BaseException as error:
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]

@@ -1,4 +1,4 @@
-"""Draws the protocol's tables for its documentation: ``python -m headrace.checkpoint.diagram docs/protocol.md``.
+"""Draws the protocol's tables for its documentation: ``python tests/protocol_diagrams.py docs/protocol.md``.
 
 The page contains pairs of comment lines, ``<!-- drawn: NAME -->`` and ``<!-- end -->``. The text between them is
 replaced. Without a file argument, all drawings are written to standard output.
