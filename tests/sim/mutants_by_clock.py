@@ -57,7 +57,7 @@ mutant(
     "what was put before a restart isn't found",
     stamped(Hasty),
     "app-expiring",
-    first_seed=6,
+    first_seed=30,
 )
 
 
