@@ -1,7 +1,7 @@
-"""Tasks without operators, for the real host: it can't tell them from others.
+"""Tasks without operators, for the real host, which can't tell them from others.
 
-A frame is one message of a few bytes. What becomes of it is up to a processor (``processors``), which does something
-else at each attempt. So what these simulate is the protocol and its host; operators and tables are the apps' matter.
+A frame is one message of a few bytes. A processor (``processors``) decides what to do with it, and decides differently at
+each attempt. These tasks simulate the protocol and its host; the apps simulate operators and tables.
 """
 
 from __future__ import annotations

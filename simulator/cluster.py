@@ -214,7 +214,7 @@ class Cluster:
                     container.draining = container.draining or orders.drain
 
     def restart(self) -> None:
-        """A new run of the app: a new driver, or the same once more after a drain."""
+        """A new run of the app: a new driver, or the same one again after a drain."""
         self.coordinator.begin()
         for seat in range(self.seats):
             self.place(seat)
@@ -240,7 +240,7 @@ class Cluster:
     # -- what goes wrong ---------------------------------------------------------------------------------
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
-        """What can go wrong with this cluster besides, and how often."""
+        """What else can go wrong with this cluster, and how often."""
         return [(3, self._doom)]
 
     def heal(self) -> None:

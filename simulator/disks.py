@@ -24,7 +24,7 @@ from headrace.stores.state_folder import FolderLock, StateCorruptError, StateLoc
 from simulator.storage import Folder
 
 Stored = Callable[[str, LocalCheckpoint], None]
-"""Told of each commit that is written to a folder, by the folder's name."""
+"""Receives each commit that is written to a folder, and the folder's name."""
 
 
 class _Journal:

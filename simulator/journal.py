@@ -58,7 +58,7 @@ class Journal:
         self.latest = 0
         """The latest that the clock has shown to the task."""
         self.published = 0.0
-        """When the incarnation last learned what has become of its writes."""
+        """When the incarnation last learned whether its writes had succeeded."""
         self._waiting.clear()
         self._next()
 
@@ -158,7 +158,7 @@ class Journal:
 
 
 class WatchedMachine(ProtocolMachine):
-    """The protocol; the journal hears of what it answers."""
+    """The protocol machine; the journal notes its answers."""
 
     def __init__(self, config: MachineConfig, writer: str, journal: Journal) -> None:
         self._journal = journal
@@ -228,7 +228,7 @@ class WatchedChain(Chain):
 
 
 def watched_publisher(kind: type[Publisher], journal: Journal) -> type[Publisher]:
-    """A publisher whose journal knows when it last looked what has become of its writes."""
+    """A publisher whose journal knows when it last checked its writes."""
 
     class Watched(kind):  # type: ignore[misc, valid-type]
         @override

@@ -89,17 +89,6 @@ PHRASES_CHECKED = (
 PHRASES_ALLOWED: dict[str, str] = {}
 """``"docs/page.md: the phrase"`` where one of the phrases is right after all, and why."""
 
-REWRITTEN_LATER = {
-    "src/headrace/runtime/host/",
-    "src/headrace/runtime/inputs/",
-    "src/headrace/runtime/outputs/",
-    "src/headrace/runtime/state/",
-    "src/headrace/runtime/container.py",
-    "ARCHITECTURE.md",
-    "HACKING.md",
-}
-"""Folders and files that still have such phrases."""
-
 
 def any_of(phrases: Iterable[str]) -> re.Pattern[str]:
     """A pattern for whole phrases. A phrase may be wrapped, also in a comment."""
@@ -166,7 +155,7 @@ def test_phrases_are_idiomatic() -> None:
     found = [
         f"{name}:{line}: {phrase!r}: write {PHRASES[phrase]!r}"
         for name, line, phrase in unidiomatic()
-        if f"{name}: {phrase}" not in PHRASES_ALLOWED and not name.startswith(tuple(REWRITTEN_LATER))
+        if f"{name}: {phrase}" not in PHRASES_ALLOWED
     ]
     assert found == []
 
@@ -174,7 +163,6 @@ def test_phrases_are_idiomatic() -> None:
 def test_exceptions_for_phrases_are_still_needed() -> None:
     found = list(unidiomatic())
     assert PHRASES_ALLOWED.keys() - {f"{name}: {phrase}" for name, _, phrase in found} == set()
-    assert {later for later in REWRITTEN_LATER if not any(name.startswith(later) for name, _, _ in found)} == set()
 
 
 def test_nothing_is_left_for_later() -> None:

@@ -95,7 +95,7 @@ class Container:
         self._loop = RunLoop(self.hosts, self.connections, clock)
 
     def drain(self) -> None:
-        """Finish what is at hand, take a checkpoint and return. Safe from any thread."""
+        """Finish the current turn, commit, and return. Safe from any thread."""
         self._draining = True
         self.wakeup.ring()
 

@@ -68,7 +68,7 @@ class RunLoop:
         return due
 
     def draining(self) -> Steps[None]:
-        """Commit once more, and give tasks that follow others a moment to commit that version and publish it too.
+        """Commit again, and give tasks that follow others a moment to commit that version and publish it too.
 
         What is uncommitted when the moment is over is not lost: the next start reads it again, or publishes it.
         """

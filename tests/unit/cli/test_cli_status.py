@@ -18,7 +18,7 @@ from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import Heartbeat, Register, TaskStatus
 from headrace.runners.coordination.server import Coordinator
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]

@@ -10,7 +10,7 @@ from headrace.core.errors import DataError, IndeterminateWriteError, ProtocolErr
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import HIGHEST, Generations
 from headrace.metadata.sqlite import SqliteMetadata
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
 

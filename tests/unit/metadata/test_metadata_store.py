@@ -9,8 +9,8 @@ import pytest
 from headrace.core.errors import UnavailableError
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.metadata.store import update
-from memory_metadata import MemoryMetadata
 from metadata_contract import check_metadata
+from simulator.memory_metadata import MemoryMetadata
 
 
 def test_memory_keeps_the_contract():

@@ -1,4 +1,4 @@
-"""A task between two beginnings: everything that a start or a rollback drops and makes anew.
+"""A task between two starts or rollbacks: everything that a rollback drops and makes again.
 
 The operators with their stores, the watermarks, what waits to be processed, frames that came early, the outboxes and
 what has been announced belong to one attempt. They are made together and dropped together, so nothing uncommitted can

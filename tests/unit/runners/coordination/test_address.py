@@ -18,7 +18,7 @@ from conversation import new_ledger
 from headrace.core.errors import InfrastructureError, StorageError, UsageError
 from headrace.runners.coordination import address as a
 from headrace.runners.coordination.server import Coordinator
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -175,7 +175,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
 from conversation import new_ledger
 from headrace.core.errors import UsageError
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.server import Coordinator
 with Coordinator(new_ledger(), MemoryMetadata()) as c:

@@ -17,7 +17,7 @@ from headrace.core.errors import FencedError, ProtocolError, UnavailableError, U
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.server import Coordinator
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ DRIVER = """
 import sys
 sys.path[:0] = sys.argv[1:]
 from conversation import new_ledger
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 from headrace.runners.coordination.server import Coordinator
 coordinator = Coordinator(new_ledger(), MemoryMetadata())
 coordinator.start()

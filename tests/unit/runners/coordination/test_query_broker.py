@@ -18,7 +18,7 @@ from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.query_messages import Answer, Ask, Listening, Question, TableList, TaskAnswer
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.tables.answering import AnswerThread
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture

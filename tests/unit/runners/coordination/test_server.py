@@ -20,7 +20,7 @@ from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.server import Coordinator
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from headrace.runners.spark.supervision import (
     watch,
     why_hopeless,
 )
-from memory_metadata import MemoryMetadata
+from simulator.memory_metadata import MemoryMetadata
 
 TRACEBACK = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'mine'"
 CRASH = "Python worker exited unexpectedly (crashed): java.io.EOFException"
