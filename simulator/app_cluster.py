@@ -15,10 +15,10 @@ from headrace.plan.model import StreamPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
 from headrace.runtime.task import Task
+from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.ipc import encode_rows
 from simulator.app_oracle import AppOracle
 from simulator.case import COLUMNS

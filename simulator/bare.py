@@ -1,6 +1,6 @@
 """Tasks without operators, for the real host, which can't tell them from others.
 
-A frame is one message of a few bytes. A processor (``processors``) decides what to do with it, and decides differently at
+A frame is one message of a few bytes. A processor (``processors``) decides what to do with it, differently at
 each attempt. These tasks simulate the protocol and its host; the apps simulate operators and tables.
 """
 
@@ -23,10 +23,10 @@ from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.task import Task
+from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
 from headrace.systems.registry import SystemSpec
 from simulator.bare_store import STORE, BareStore

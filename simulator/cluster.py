@@ -20,7 +20,7 @@ from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
-from headrace.runtime.host.task_scope import TaskScope
+from headrace.runtime.task_scope import TaskScope
 from headrace.systems.registry import SystemSpec
 from simulator.bare import BareIntakes, bare_scopes
 from simulator.journal import Journal, WatchedMachine

@@ -25,10 +25,10 @@ from headrace.core.errors import (
 )
 from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, TaskName
+from headrace.runtime import pauses
 from headrace.runtime.container import OBSERVE_MS
-from headrace.runtime.host import pauses
-from headrace.runtime.host.pauses import Pause
 from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.pauses import Pause
 from headrace.runtime.run_loop import RunLoop, backpressures
 from simulator.calls import VirtualCalls
 from simulator.cluster import Cluster

@@ -11,7 +11,7 @@ from typing_extensions import override
 from headrace.api.specs import Role
 from headrace.core.ids import StreamId, TaskName
 from headrace.plan.model import Plan, StagePlan, StreamPlan
-from headrace.runtime.host.task_scope import TaskScope
+from headrace.runtime.task_scope import TaskScope
 from headrace.systems.registry import keeps_rows
 from simulator.case import AppCase
 from simulator.declared import CASES, planned

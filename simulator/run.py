@@ -9,8 +9,8 @@ from functools import partial
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP
-from headrace.runtime.event_time.idleness import Idleness
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.outputs.publisher import Publisher as TargetPublisher
 from headrace.runtime.run_loop import RunLoop
 from headrace.runtime.task import Task

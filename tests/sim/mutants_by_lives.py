@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from mutant_kit import mutant, operators
 
-from headrace.runtime.event_time.idleness import Idleness
 from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.operators.deduplicate import DropLateOperator
 from headrace.runtime.operators.windows.aligned import AlignedWindow
 from headrace.runtime.operators.windows.assigned import AssignedWindow

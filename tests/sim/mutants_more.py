@@ -14,9 +14,9 @@ from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.checkpoint.record import LocalCheckpoint, encode_record
 from headrace.core.frame import Kind, encode_control
 from headrace.runtime.host.attempt import Attempt
-from headrace.runtime.host.pauses import Pause
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.inputs.version_buffer import VersionBuffer
+from headrace.runtime.pauses import Pause
 from simulator.journal import WatchedMachine
 from simulator.readers import Publisher
 from simulator.run import Parts

@@ -20,7 +20,8 @@ from headrace.core.ids import TaskName
 from headrace.plan.chain_plan import ChainPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.operators.base import Counters, Operator, Port
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Operator, Port
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import Arrival, Provenance
 from headrace.runtime.operators.registry import build_operator

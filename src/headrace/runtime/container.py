@@ -20,11 +20,11 @@ from headrace.core.ids import TaskName
 from headrace.plan.model import Plan
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
-from headrace.runtime.host.pauses import Pause, run
 from headrace.runtime.host.task_host import Ports, TaskHost
-from headrace.runtime.host.task_scope import TaskScope
+from headrace.runtime.pauses import Pause, run
 from headrace.runtime.run_loop import RunLoop, backpressures
 from headrace.runtime.task import task_factory
+from headrace.runtime.task_scope import TaskScope
 
 OBSERVE_MS = 250.0
 DRAIN_PAUSE_MS = 2.0

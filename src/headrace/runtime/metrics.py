@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Protocol
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.log import Throttle, logger
@@ -16,6 +17,14 @@ _LOGGED = {
     "timers_dropped": "timers that were set while the app ended will not fire",
 }
 """Counters that are also logged at info, as nothing else says what they count."""
+
+
+class Counters(Protocol):
+    """Where an operator counts what would otherwise be invisible."""
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a counter of the task."""
+        ...
 
 
 class TaskMetrics:

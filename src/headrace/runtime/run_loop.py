@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 from headrace.core.clock import Clock
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.pauses import Pause, Steps
 from headrace.runtime.host.task_host import TaskHost
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.outputs.backpressure import Backpressure
+from headrace.runtime.pauses import Pause, Steps
+from headrace.runtime.task_scope import TaskScope
 
 _log = logger(__name__)
 

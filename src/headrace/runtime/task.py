@@ -21,10 +21,10 @@ from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
 from headrace.runtime.operators.provenance import Arrival
+from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
 
 

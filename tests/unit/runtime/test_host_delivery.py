@@ -22,8 +22,8 @@ from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import Offset, TaskName
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
-from headrace.runtime.host.pauses import Steps
 from headrace.runtime.host.task_host import TaskHost
+from headrace.runtime.pauses import Steps
 from headrace.runtime.state import task_state
 from headrace.systems.base import Producer
 from headrace.systems.log.system import LogSystem

@@ -15,8 +15,8 @@ from polars.testing import assert_frame_equal
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
-from headrace.runtime.host.pauses import run
 from headrace.runtime.inputs import consumers, version_buffer
+from headrace.runtime.pauses import run
 from headrace.systems.log.system import LogSystem
 
 

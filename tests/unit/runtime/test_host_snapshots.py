@@ -13,7 +13,7 @@ from headrace.checkpoint.machine import ProtocolMachine
 from headrace.core.errors import FencedError, InfrastructureError
 from headrace.core.ids import SSP, StreamId
 from headrace.runtime.container import Container
-from headrace.runtime.host.pauses import Steps, run
+from headrace.runtime.pauses import Steps, run
 from headrace.runtime.state import task_state
 from headrace.runtime.state.replay import Replay
 from headrace.systems.log.system import LogSystem

@@ -12,11 +12,11 @@ from headrace.core.frame import EndOfStream, Header, Kind, body_of, decode_contr
 from headrace.core.ids import SSP, StreamId
 from headrace.plan.model import Plan
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs import outlet as outlet_module
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.outputs.publisher import Publisher
+from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Edge, Records
 

@@ -1,6 +1,6 @@
 """Every: due once per interval, on the caller's clock."""
 
-from headrace.runtime.host.timing import Every
+from headrace.runtime.timing import Every
 
 
 def test_due_once_per_interval() -> None:

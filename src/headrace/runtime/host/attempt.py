@@ -24,13 +24,12 @@ from headrace.checkpoint.record import CommitRecord, SourceEntry
 from headrace.core.ids import SSP, Offset
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.idleness import Idleness
 from headrace.runtime.event_time.watermark import TimesCheckpoint
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.inputs.bootstrap import Bootstrap
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.envelope import Envelope, Frames, PartitionEnd, RowBatch, SingleFrame
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
+from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.inputs.intake import DeadLetters
 from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.metrics import TaskMetrics
@@ -39,6 +38,7 @@ from headrace.runtime.outputs.function_publisher import Written
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task, TaskFactory
+from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
 from headrace.systems.base import Edge, Position
 

@@ -32,19 +32,19 @@ from headrace.core.log import logger
 from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import TimesCheckpoint
 from headrace.runtime.host.attempt import Attempt, Factories
-from headrace.runtime.host.pauses import Pause, Steps, run
-from headrace.runtime.host.task_scope import TaskScope
-from headrace.runtime.host.timing import Every
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs.backpressure import Backpressure
 from headrace.runtime.outputs.published_positions import TRIM_STEP, PublishedPositions
 from headrace.runtime.outputs.publisher import Publisher
+from headrace.runtime.pauses import Pause, Steps, run
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.replay import Replay
 from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.task import Task
+from headrace.runtime.task_scope import TaskScope
+from headrace.runtime.timing import Every
 
 TICK_INTERVAL_MS = 10
 SETTLING_MS = 1000.0

@@ -32,14 +32,6 @@ class Port(Protocol):
         ...
 
 
-class Counters(Protocol):
-    """Where an operator counts what would otherwise be invisible."""
-
-    def count(self, name: str, by: int = 1) -> None:
-        """Add to a counter of the task."""
-        ...
-
-
 class Operator:
     """The operator of one node; subclasses override what they need.
 

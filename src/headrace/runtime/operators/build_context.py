@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from headrace.api.specs import Node
 from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.operators.base import Counters, Port
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Port
 from headrace.runtime.tables.task_tables import TaskTables
 from headrace.serdes.schema import Schema
 

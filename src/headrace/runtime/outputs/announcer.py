@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from headrace.core.frame import EndOfStream, Watermark
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.host.task_scope import TaskScope
-from headrace.runtime.host.timing import Every
 from headrace.runtime.outputs.outlet import Outlet
+from headrace.runtime.task_scope import TaskScope
+from headrace.runtime.timing import Every
 
 WATERMARK_INTERVAL_MS = 10
 

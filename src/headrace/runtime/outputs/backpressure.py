@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from headrace.plan.model import StreamPlan
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.timing import Every
+from headrace.runtime.timing import Every
 
 CHECK_MS = 10
 

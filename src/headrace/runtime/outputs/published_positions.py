@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from headrace.api.specs import Role, StreamSpec
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.timing import Every
+from headrace.runtime.timing import Every
 
 REPORT_INTERVAL_MS = 20
 TRIM_STEP = 32 << 20

@@ -21,8 +21,8 @@ from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.connections import Connections
-from headrace.runtime.host.task_scope import TaskScope
 from headrace.runtime.outputs.function_publisher import FunctionPublisher, Written
+from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.outbox import Outbox
 from headrace.systems.registry import keeps_rows

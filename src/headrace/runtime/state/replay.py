@@ -15,7 +15,7 @@ from headrace.core.errors import CorruptLogError, FencedError, InfrastructureErr
 from headrace.core.frame import Kind
 from headrace.core.ids import Offset
 from headrace.core.log import logger
-from headrace.runtime.host.pauses import Pause, Steps
+from headrace.runtime.pauses import Pause, Steps
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.task_state import TaskState
 

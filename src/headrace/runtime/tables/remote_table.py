@@ -13,7 +13,7 @@ from headrace.api.specs import TableSpec
 from headrace.core.errors import DataError, PlanError
 from headrace.core.rate import TokenBucket
 from headrace.runtime.calls.lanes import Calls, Lane
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.tables.row_cache import Key, RowCache
 from headrace.runtime.tables.threaded_lookup import ThreadedLookup
 from headrace.serdes.schema import Schema

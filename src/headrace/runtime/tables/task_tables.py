@@ -16,7 +16,7 @@ from headrace.api.specs import StreamSpec, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.chain_plan import TablesPlan
 from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.tables.expiry import Sweeper
 from headrace.runtime.tables.remote_table import RemoteTable
 from headrace.runtime.tables.table_feed import LocalTable, TableFeed

@@ -23,7 +23,8 @@ from headrace.api.operators.spec import OnError
 from headrace.api.operators.streams import FAILED
 from headrace.core.errors import HeadraceError, UserFunctionError
 from headrace.core.log import Throttle, logger
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.provenance import Origin, ProvenanceSnapshot
 from headrace.runtime.operators.user_code.source_line import line_of, users_line
 from headrace.serdes.ipc import encode_rows

@@ -20,7 +20,7 @@ from headrace.api.tasks import Task, TaskContext, TimerAxis, overrides
 from headrace.core.errors import DataError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, identity_of
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.schema import Schema

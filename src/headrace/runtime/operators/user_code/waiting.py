@@ -16,7 +16,8 @@ from headrace.api.specs import Node
 from headrace.runtime.calls.lanes import Lane, Tally
 from headrace.runtime.calls.reorder_queue import ReorderQueue
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Operator
 
 Result = TypeVar("Result")
 _COUNTED = {"calls": "calls", "ms": "call_ms", "retries": "call_retries", "timeouts": "call_timeouts",

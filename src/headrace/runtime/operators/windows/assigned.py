@@ -13,7 +13,7 @@ from headrace.api.operators.window import Window
 from headrace.api.shapes import Hopping, Tumbling
 from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, START
 from headrace.runtime.operators.windows.keyed import Assigned, KeyedWindow

@@ -18,7 +18,8 @@ from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.runtime.event_time.columns import from_ms, time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
 

@@ -16,7 +16,7 @@ from headrace.api.shapes import (
     Tumbling,
 )
 from headrace.api.specs import Node
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.windows.aligned import AlignedWindow
 from headrace.runtime.operators.windows.assigned import AssignedWindow, WholeWindow

@@ -18,7 +18,7 @@ from headrace.api.operators.window import Window
 from headrace.api.shapes import CountWindow
 from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aligned import slice_start
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.stores.base import StateStore

@@ -19,7 +19,7 @@ from typing_extensions import override
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER
-from headrace.runtime.operators.base import Counters
+from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.runtime.operators.windows.panes import DUE, FULL, INDEX, NOW, NUMBER, PANE, PLACE, TOTAL, WAKE, Panes
 from headrace.stores.base import StateStore

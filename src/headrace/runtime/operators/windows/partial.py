@@ -7,7 +7,8 @@ from typing_extensions import override
 
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.windows.choice import mergeable_window
 
 
