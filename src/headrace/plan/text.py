@@ -54,8 +54,8 @@ def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
-    for input_ in stage.inputs:
-        stream = plan.streams[input_.stream]
+    for id_ in stage.inputs:
+        stream = plan.streams[id_]
         yield "input", stream.id, _reading(stream), *_place(stream.source)
     for id_ in stage.side_inputs:
         stream = plan.streams[id_]

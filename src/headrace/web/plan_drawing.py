@@ -64,7 +64,7 @@ class _StageBox:
         for table in self.stage.tables:
             for side in self._plan.tables[table].side_inputs:
                 yield "side", Link(f"stream {side}", self.name, middle, self.y(f"table {table}"))
-        read = [*(input_.stream for input_ in self.stage.inputs), *self.stage.side_inputs]
+        read = [*self.stage.inputs, *self.stage.side_inputs]
         for letters in sorted({letters for id_ in read if (letters := streams[id_].dead_letter) is not None}):
             yield "dead-letter", Link(self.name, f"stream {letters}", _HEAD_HEIGHT / 2, middle)
 

@@ -112,12 +112,12 @@ def _description(kind: str, id_: str, title: str, source: RenderedSource | None,
 
 def _about_stage(stage: RenderedStage) -> Facts:
     yield "tasks", f"{len(stage.tasks):,}"
-    yield "reads", _names(input_.stream for input_ in stage.inputs)
+    yield "reads", _names(stage.inputs)
     yield "side inputs", _names(stage.side_inputs)
     yield "writes", _names(stage.outputs)
     yield "tables", _names(stage.tables)
     for task in stage.tasks[:1]:
-        yield f"task {task.name} reads", _names(task.inputs)
+        yield f"task {task.name} reads", _names(map(str, task.inputs))
 
 
 def _about_operator(plan: RenderedPlan, stage: RenderedStage, operator: RenderedOperator) -> Facts:
