@@ -7,13 +7,28 @@ committed survives it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from headrace.core.errors import CorruptLogError, UsageError
+from headrace.stores.base import StateStore
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
-from headrace.stores.keyvalue import KeyValues
+from headrace.stores.keyvalue import KeyValueReader
 from headrace.testing.system_scene import ContractError, expect, expect_raises
+
+
+class KeyValues(StateStore, KeyValueReader, Protocol):
+    """A state store of byte keys and values. Keys have at least one byte."""
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set each key to the value at the same position; the last one of equal keys counts."""
+        ...
+
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        """Delete each key that exists."""
+        ...
+
 
 Make = Callable[[], KeyValues]
 

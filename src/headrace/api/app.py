@@ -37,25 +37,7 @@ _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
 
 
 class Declarations:
-    """What an app declares. ``headrace.App`` adds to it how an app is planned and run.
-
-    Parameters
-    ----------
-    name
-        The app's name.
-    home
-        The folder of its streams, state and metadata. By default the environment variable ``HEADRACE_HOME``, or
-        ``.headrace``.
-    intermediate_partitions
-        The partition count of intermediate streams where nothing else decides it.
-    guarantee
-        ``"exactly_once"``, or ``"at_least_once"``: after a failure some messages are processed again.
-    checkpoint_interval
-        The time between two checkpoints.
-    ahead_bytes_max
-        A stage stops reading while its output is this many bytes ahead of its reader.
-    grouping
-        Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
+    """What an app declares. ``headrace.App`` describes the parameters, and adds how an app is planned and run.
 
     Examples
     --------

@@ -75,9 +75,6 @@ class Sql:
         return SystemSpec(f"sql-{stream_id}".replace(".", "-"), "sql", options)
 
 
-Descriptor = Files | Log | Memory | Sql
-
-
 def files(path: str | os.PathLike[str], format: str | None = None, partitions: int | None = None) -> Files:
     """Parquet, JSON lines or CSV files: a bounded input, or an output.
 

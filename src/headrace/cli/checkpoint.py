@@ -15,13 +15,12 @@ if TYPE_CHECKING:
     from headrace.runners.checkpoints import TaskCheckpoint
     from headrace.runners.coordination.messages import CheckpointStatus
 
-AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which app.", show_default=False)]
+AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which app.")]
 
 
 def list_checkpoints(
     app: Annotated[
-        str | None,
-        typer.Argument(metavar="APP", help="Which app; by default all on the home folder.", show_default=False),
+        str | None, typer.Argument(metavar="APP", help="Which app; by default all on the home folder.")
     ] = None,
     home: Home = HOME,
     as_json: AsJson = False,
@@ -46,9 +45,7 @@ def list_checkpoints(
 
 def show(
     app: AppOfHome,
-    task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; by default all.", show_default=False)
-    ] = None,
+    task: Annotated[str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; by default all.")] = None,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:

@@ -14,22 +14,18 @@ import typer
 from typer.exceptions import TyperException
 
 from headrace.cli.checkpoint import list_checkpoints, show
-from headrace.cli.console import Exit, exit_of, print_error, print_note, print_traceback
+from headrace.cli.console import Exit, exit_of, print_error, print_json, print_line, print_note, print_traceback
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
+from headrace.cli.options import AsJson
 from headrace.cli.plan import plan
 from headrace.cli.run import run
 from headrace.cli.status import status
-from headrace.cli.stream.create import create
-from headrace.cli.stream.describe import describe
-from headrace.cli.stream.list import list_
+from headrace.cli.stream.manage import create, describe, list_, seal, trim
 from headrace.cli.stream.read import read
-from headrace.cli.stream.seal import seal
-from headrace.cli.stream.trim import trim
 from headrace.cli.stream.write import write
 from headrace.cli.table.get import get
 from headrace.cli.table.list import list_tables
 from headrace.cli.table.scan import scan
-from headrace.cli.version import version
 from headrace.core.errors import HeadraceError
 from headrace.core.log import FORMATS, LEVELS, logging_to
 
@@ -45,6 +41,16 @@ app = typer.Typer(
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
 streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams of the embedded log.")
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the version."""
+    from headrace import __version__
+
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        print_line(f"headrace {__version__}")
 
 
 def _print_version(wanted: bool) -> None:

@@ -24,9 +24,7 @@ HOME = Path(DEFAULT_HOME)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-StreamName = Annotated[
-    str, typer.Argument(metavar="NAME", help="The stream, as NAME or SYSTEM.NAME.", show_default=False)
-]
+StreamName = Annotated[str, typer.Argument(metavar="NAME", help="The stream, as NAME or SYSTEM.NAME.")]
 
 Schema = Annotated[
     str | None,
@@ -34,24 +32,15 @@ Schema = Annotated[
         "--schema",
         metavar="COLUMNS",
         help='The columns and their types: "member:str,url:str,ts:datetime[ms]".',
-        show_default=False,
     ),
 ]
 
-Partition = Annotated[
-    int | None, typer.Option("--partition", metavar="P", help="Only this partition.", show_default=False)
-]
+Partition = Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")]
 
-Pipeline = Annotated[
-    Path, typer.Argument(metavar="PIPELINE", help="The Python file that declares the app.", show_default=False)
-]
+Pipeline = Annotated[Path, typer.Argument(metavar="PIPELINE", help="The Python file that declares the app.")]
 
 FileArguments = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="ARGUMENTS", help="Arguments for the file (its sys.argv), after --.", show_default=False),
+    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments for the file (its sys.argv), after --.")
 ]
 
-AppName = Annotated[
-    str | None,
-    typer.Option("--app", metavar="NAME", help="Which app, if the file has several.", show_default=False),
-]
+AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="Which app, if the file has several.")]

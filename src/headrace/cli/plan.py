@@ -20,8 +20,7 @@ def plan(
         typer.Option("--containers", metavar="N", help="Plan for N containers (matters for grouping by container)."),
     ] = 1,
     html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -20,7 +20,6 @@ def run(
         typer.Option(
             metavar="MASTER",
             help="The Spark to run on: local[2], local-cluster[2,1,1024], spark://host:7077, yarn, k8s://...",
-            show_default=False,
         ),
     ] = None,
     containers: Annotated[
@@ -28,21 +27,17 @@ def run(
         typer.Option(
             metavar="N",
             help="How many containers share the work; by default one for each free slot, but no more than tasks.",
-            show_default=False,
         ),
     ] = None,
     stage: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="STAGE",
-            help="Run only this stage; may be given several times. The others run elsewhere.",
-            show_default=False,
+            metavar="STAGE", help="Run only this stage; may be given several times. The others run elsewhere."
         ),
     ] = None,
     local: Annotated[bool, typer.Option("--local", help="Run in this process, without Spark.")] = False,
     conf: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.", show_default=False),
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,

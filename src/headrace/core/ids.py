@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NewType
 
 from typing_extensions import override
 
@@ -12,9 +11,6 @@ from headrace.core.errors import DeclarationError
 
 Offset = int
 """A place in one partition; it only grows. The system decides what it counts. A position is the *next* one to read."""
-
-ProducerId = NewType("ProducerId", int)
-"""int32, unique for each (app, stage, task); 0 is a writer outside any app."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -59,15 +59,16 @@ def _job(stage: RenderedStage) -> dict[str, Any]:
         "jobName": stage.name,
         "jobId": _ID,
         "operatorGraph": {
-            "inputStreams": [
-                {"streamId": input_.stream, "nextOperatorIds": list(input_.after)} for input_ in stage.inputs
-            ],
+            "inputStreams": [{"streamId": id_, "nextOperatorIds": list(after)} for id_, after in stage.inputs.items()],
             "outputStreams": [{"streamId": stream, "nextOperatorIds": []} for stream in stage.outputs],
             "operators": {operator.id: _operator(operator) for operator in stage.operators},
         },
         "sideInputs": list(stage.side_inputs),
         "tables": list(stage.tables),
-        "tasks": [{"name": task.name, "producer": task.producer, "inputs": list(task.inputs)} for task in stage.tasks],
+        "tasks": [
+            {"name": str(task.name), "producer": task.producer, "inputs": [str(ssp) for ssp in task.inputs]}
+            for task in stage.tasks
+        ],
     }
 
 

@@ -18,7 +18,7 @@ from headrace.api.remote import Remote
 from headrace.api.specs import Graph, Node, Role
 from headrace.core.duration import format_ms
 from headrace.plan.delivery import Delivery, delivery_of
-from headrace.plan.model import Plan, StagePlan, StreamPlan
+from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.systems.registry import keeps_rows
 
 
@@ -53,34 +53,20 @@ class RenderedOperator:
     source: RenderedSource
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedInput:
-    """A stream that a stage reads; ``after`` names the operators that take its messages."""
-
-    stream: str
-    after: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedTask:
-    """A task, its producer id, and the partitions it reads as text."""
-
-    name: str
-    producer: int
-    inputs: tuple[str, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderedStage:
-    """A stage; ``operators`` come upstream first. ``before`` of an operator may name an input as a stream id."""
+    """A stage; ``operators`` come upstream first. ``before`` of an operator may name an input as a stream id.
+
+    ``inputs`` are the streams that it reads, each with the operators that take its messages.
+    """
 
     name: str
-    inputs: tuple[RenderedInput, ...]
+    inputs: Mapping[str, tuple[str, ...]]
     side_inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tables: tuple[str, ...]
     operators: tuple[RenderedOperator, ...]
-    tasks: tuple[RenderedTask, ...]
+    tasks: tuple[TaskPlan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +176,12 @@ def _stage(plan: Plan, stage: StagePlan, sources: _Sources) -> RenderedStage:
             operators.append(_operator(nodes, nodes[id_], after[id_], sources))
     return RenderedStage(
         name=stage.name,
-        inputs=tuple(RenderedInput(stream, tuple(sorted(inputs[stream]))) for stream in stage.inputs),
+        inputs={stream: tuple(sorted(inputs[stream])) for stream in stage.inputs},
         side_inputs=stage.side_inputs,
         outputs=stage.outputs,
         tables=stage.tables,
         operators=tuple(operators),
-        tasks=tuple(
-            RenderedTask(str(task.name), task.producer, tuple(str(ssp) for ssp in task.inputs)) for task in stage.tasks
-        ),
+        tasks=stage.tasks,
     )
 
 

@@ -40,22 +40,22 @@ def to_html(plan: RenderedPlan) -> str:
 
 def _summary(plan: RenderedPlan) -> str:
     by_container = ", one task for each container" if plan.grouping == "container" else ""
-    stages, tasks = _count(len(plan.stages), "stage"), _count(plan.tasks(), "task")
+    stages, tasks = counted(len(plan.stages), "stage"), counted(plan.tasks(), "task")
     return f"{plan.app}: {stages}, {tasks}, {plan.guarantee}{by_container}"
 
 
 def _parts(plan: RenderedPlan) -> Iterator[tuple[str, list[Row]]]:
     """The tables with their titles."""
     for stage in plan.stages:
-        yield f"stage {stage.name}: {_count(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
+        yield f"stage {stage.name}: {counted(len(stage.tasks), 'task')}", list(_stage_rows(plan, stage))
     yield "streams", [_stream_row(stream) for stream in plan.streams.values()]
     if plan.tables:
         yield "tables", [_table_row(table) for table in plan.tables.values()]
 
 
 def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
-    for input_ in stage.inputs:
-        stream = plan.streams[input_.stream]
+    for id_ in stage.inputs:
+        stream = plan.streams[id_]
         yield "input", stream.id, _reading(stream), *_place(stream.source)
     for id_ in stage.side_inputs:
         stream = plan.streams[id_]
@@ -72,7 +72,7 @@ def _place(source: RenderedSource) -> Row:
 
 
 def _reading(stream: RenderedStream) -> str:
-    return ", ".join([_count(stream.partitions, "partition"), *stream.notes])
+    return ", ".join([counted(stream.partitions, "partition"), *stream.notes])
 
 
 def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
@@ -91,7 +91,7 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
 
 def _extent(stream: RenderedStream) -> str:
     """The partition count, or the delivery of a target, which has no partitions."""
-    return str(stream.delivery) if stream.target else _count(stream.partitions, "partition")
+    return str(stream.delivery) if stream.target else counted(stream.partitions, "partition")
 
 
 def _stream_row(stream: RenderedStream) -> Row:
@@ -117,7 +117,8 @@ def _table_row(table: RenderedTable) -> Row:
     return table.id, kind, f"key {', '.join(table.key)}", origin, joined, str(table.source)
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: ``1 task``, ``2,000 tasks``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.checkpoint.changelog import Changelog, ReplayStep
-from headrace.checkpoint.record import CommitRecord, LocalCheckpoint
+from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, OutputSeq
 from headrace.core.errors import HeadraceError, ProtocolError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
@@ -47,14 +47,6 @@ class Position(_Part, frozen=True, kw_only=True):
     lag: int | None
 
 
-class Output(_Part, frozen=True, kw_only=True):
-    """How many frames a task has written to one output partition."""
-
-    stream: str
-    partition: int
-    seq: int
-
-
 class SnapshotFacts(_Part, frozen=True, kw_only=True):
     """A snapshot: its commit, and its size on disk, including files that it shares with the state."""
 
@@ -81,7 +73,7 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     ended: bool = False
     age_ms: int | None = None
     inputs: tuple[Position, ...] = ()
-    outputs: tuple[Output, ...] = ()
+    outputs: tuple[OutputSeq, ...] = ()
     changelog: str = ""
     changelog_bytes: int = 0
     changes_bytes: int = 0
@@ -174,7 +166,7 @@ def _committed(facts: TaskCheckpoint, record: CommitRecord, system: LogSystem) -
             Position(stream=stream, partition=partition, offset=offset, lag=_lag(system, stream, partition, offset))
             for stream, partition, offset in positions
         ),
-        outputs=tuple(Output(stream=out.stream, partition=out.partition, seq=out.seq) for out in record.outputs),
+        outputs=record.outputs,
     )
 
 

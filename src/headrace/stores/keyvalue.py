@@ -68,18 +68,6 @@ class KeyValueReader(Protocol):
         ...
 
 
-class KeyValues(StateStore, KeyValueReader, Protocol):
-    """A state store of byte keys and values. Keys have at least one byte."""
-
-    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """Set each key to the value at the same position; the last one of equal keys counts."""
-        ...
-
-    def delete_many(self, keys: Sequence[bytes]) -> None:
-        """Delete each key that exists."""
-        ...
-
-
 def after_prefix(prefix: bytes) -> bytes | None:
     """Return the least key after all keys that start with ``prefix``, for ``range``; None if there is none."""
     kept = prefix.rstrip(b"\xff")

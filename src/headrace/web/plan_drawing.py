@@ -12,6 +12,7 @@ from html import escape
 from itertools import pairwise
 
 from headrace.plan.render import RenderedOperator, RenderedPlan, RenderedStage, RenderedStream, RenderedTable
+from headrace.plan.text import counted
 from headrace.web.layout import Box, Link, Point, lay_out
 
 # The style sheet has these sizes, too.
@@ -64,7 +65,7 @@ class _StageBox:
         for table in self.stage.tables:
             for side in self._plan.tables[table].side_inputs:
                 yield "side", Link(f"stream {side}", self.name, middle, self.y(f"table {table}"))
-        read = [*(input_.stream for input_ in self.stage.inputs), *self.stage.side_inputs]
+        read = [*self.stage.inputs, *self.stage.side_inputs]
         for letters in sorted({letters for id_ in read if (letters := streams[id_].dead_letter) is not None}):
             yield "dead-letter", Link(self.name, f"stream {letters}", _HEAD_HEIGHT / 2, middle)
 
@@ -144,7 +145,7 @@ def _pill_width(stream: RenderedStream) -> float:
 
 
 def _pill_words(stream: RenderedStream) -> str:
-    words = f"{stream.partitions:,} partition" + "s" * (stream.partitions != 1)
+    words = counted(stream.partitions, "partition")
     return f"{words}, to every task" if stream.broadcast else words
 
 
@@ -157,8 +158,7 @@ def _pill(stream: RenderedStream, place: Point) -> str:
 
 
 def _stage(plan: RenderedPlan, stage: _StageBox, place: Point) -> str:
-    tasks = len(stage.stage.tasks)
-    words = f"{tasks:,} task" + ("" if tasks == 1 else "s")
+    words = counted(len(stage.stage.tasks), "task")
     head = f"<b>{escape(stage.name)}</b><i>{words}</i>"
     rows = [_table(plan.tables[table]) for table in stage.stage.tables]
     rows += [_operator(o, followed=len(rows) + n in stage.followed) for n, o in enumerate(stage.operators)]

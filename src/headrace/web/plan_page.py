@@ -17,7 +17,7 @@ from headrace.plan.render import (
     RenderedStream,
     RenderedTable,
 )
-from headrace.plan.text import to_text
+from headrace.plan.text import counted, to_text
 from headrace.web.plan_drawing import anchor, plan_picture
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -69,7 +69,7 @@ def _asset(name: str) -> str:
 
 
 def _summary(plan: RenderedPlan) -> str:
-    words = [_count(len(plan.stages), "stage"), _count(plan.tasks(), "task"), plan.guarantee]
+    words = [counted(len(plan.stages), "stage"), counted(plan.tasks(), "task"), plan.guarantee]
     if plan.grouping == "container":
         words.append("one task for each container")
     return escape(" · ".join(words))
@@ -112,12 +112,12 @@ def _description(kind: str, id_: str, title: str, source: RenderedSource | None,
 
 def _about_stage(stage: RenderedStage) -> Facts:
     yield "tasks", f"{len(stage.tasks):,}"
-    yield "reads", _names(input_.stream for input_ in stage.inputs)
+    yield "reads", _names(stage.inputs)
     yield "side inputs", _names(stage.side_inputs)
     yield "writes", _names(stage.outputs)
     yield "tables", _names(stage.tables)
     for task in stage.tasks[:1]:
-        yield f"task {task.name} reads", _names(task.inputs)
+        yield f"task {task.name} reads", _names(map(str, task.inputs))
 
 
 def _about_operator(plan: RenderedPlan, stage: RenderedStage, operator: RenderedOperator) -> Facts:
@@ -126,9 +126,9 @@ def _about_operator(plan: RenderedPlan, stage: RenderedStage, operator: Rendered
     yield "from", _names(operator.before)
     yield "to", _names(operator.after)
     if operator.output is not None:
-        yield "writes", f"{operator.output}, {_count(plan.streams[operator.output].partitions, 'partition')}"
+        yield "writes", f"{operator.output}, {counted(plan.streams[operator.output].partitions, 'partition')}"
     yield "table", operator.table or ""
-    yield "stage", f"{stage.name}, {_count(len(stage.tasks), 'task')}"
+    yield "stage", f"{stage.name}, {counted(len(stage.tasks), 'task')}"
 
 
 def _about_stream(stream: RenderedStream) -> Facts:
@@ -152,7 +152,3 @@ def _about_table(table: RenderedTable) -> Facts:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

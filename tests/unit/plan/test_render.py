@@ -9,7 +9,7 @@ from graph_builder import AppBuilder, shuffled
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime
 from headrace.plan.planner import plan
-from headrace.plan.render import RenderedInput, RenderedSource, render
+from headrace.plan.render import RenderedSource, render
 
 
 def test_operators_know_what_is_before_and_after_them_in_their_stage():
@@ -17,8 +17,8 @@ def test_operators_know_what_is_before_and_after_them_in_their_stage():
     s = app.input("s", 2)
     app.output("out", app.join("j", app.filter("f", s), app.partition_by("by-k", s)))
     first, second = render(app.plan()).stages
-    assert first.inputs == (RenderedInput("s", ("write-by-k",)),)
-    assert second.inputs == (RenderedInput("by-k", ("j",)), RenderedInput("s", ("f",)))
+    assert first.inputs == {"s": ("write-by-k",)}
+    assert second.inputs == {"by-k": ("j",), "s": ("f",)}
     f, j, out = second.operators
     assert (f.before, f.after) == (("s",), ("j",))
     assert (j.before, j.after, j.code, j.kind) == (("f", "by-k"), ("j-to-out",), "JOIN", "join")

@@ -33,13 +33,10 @@ def read(
             "--from",
             metavar="POSITION",
             help="Start at oldest (the default), upcoming, OFFSET or PARTITION:OFFSET; may be given several times.",
-            show_default=False,
         ),
     ] = None,
     partition: Partition = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.")] = None,
     control: Annotated[
         bool, typer.Option("--control", help="Also show control frames (watermarks, end of stream, checkpoints).")
     ] = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,9 +27,7 @@ def write(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILES",
-            help="JSON lines, .csv or .parquet files; - or nothing is JSON lines from stdin.",
-            show_default=False,
+            metavar="FILES", help="JSON lines, .csv or .parquet files; - or nothing is JSON lines from stdin."
         ),
     ] = None,
     key: Annotated[
@@ -38,16 +36,11 @@ def write(
             metavar="COLUMNS",
             help="Choose each row's partition by these columns (a,b), as partition_by does. "
             "Without it the partitions take turns.",
-            show_default=False,
         ),
     ] = None,
-    partition: Annotated[
-        int | None, typer.Option(metavar="P", help="Write everything to this partition.", show_default=False)
-    ] = None,
+    partition: Annotated[int | None, typer.Option(metavar="P", help="Write everything to this partition.")] = None,
     create: Annotated[bool, typer.Option("--create", help="Create the stream if it isn't there.")] = False,
-    partitions: Annotated[
-        int | None, typer.Option(metavar="N", help="With --create: its partition count.", show_default=False)
-    ] = None,
+    partitions: Annotated[int | None, typer.Option(metavar="N", help="With --create: its partition count.")] = None,
     schema: Schema = None,
     on_error: Annotated[
         OnError, typer.Option(help="At a row that doesn't fit: stop, or leave it out and count it.")
@@ -100,6 +93,8 @@ def _progress(written: Written) -> None:
 
 
 def _report(written: Written, as_json: bool) -> None:
+    import msgspec
+
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     if written.stopped_in is not None:
@@ -109,22 +104,9 @@ def _report(written: Written, as_json: bool) -> None:
             f"left out, because they don't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
         )
     if as_json:
-        print_json(_as_data(written))
+        written.rows_by_partition = dict(sorted(written.rows_by_partition.items()))
+        print_json(msgspec.to_builtins(written, str_keys=True))
     else:
         count = len(written.rows_by_partition)
         where = f" in {count} partitions" if count > 1 else ""
         print_note(f"wrote {counted(written.rows, 'row')} to {written.stream}{where}")
-
-
-def _as_data(written: Written) -> dict[str, Any]:
-    return {
-        "stream": written.stream,
-        "created": written.created,
-        "rows": written.rows,
-        "skipped": written.skipped,
-        "firstSkipped": written.first_skipped,
-        "frames": written.frames,
-        "bytes": written.bytes,
-        "rowsByPartition": {str(number): rows for number, rows in sorted(written.rows_by_partition.items())},
-        "stoppedIn": written.stopped_in,
-    }

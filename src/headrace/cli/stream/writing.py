@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import polars as pl
 
 from headrace.cli.console import counted
@@ -53,9 +54,8 @@ class Order:
     drop_unknown: bool = False
 
 
-@dataclass(slots=True)
-class Written:
-    """What has been written so far."""
+class Written(msgspec.Struct, rename="camel"):
+    """What has been written so far; as JSON it is what the command prints."""
 
     stream: str
     created: bool = False
@@ -64,7 +64,7 @@ class Written:
     first_skipped: str | None = None
     frames: int = 0
     bytes: int = 0
-    rows_by_partition: dict[int, int] = field(default_factory=dict)
+    rows_by_partition: dict[int, int] = {}
     stopped_in: str | None = None
     """The file that an interrupt left half written; None if nothing is missing."""
 

@@ -13,9 +13,9 @@ import typer
 if TYPE_CHECKING:
     import polars as pl
 
-AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which running app.", show_default=False)]
+AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which running app.")]
 
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Which of its tables.", show_default=False)]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Which of its tables.")]
 
 Timeout = Annotated[
     float,
@@ -29,7 +29,6 @@ At = Annotated[
         "--at",
         metavar="TIME",
         help="Show a table of versions as of this event time: ISO 8601 (UTC by default), or ms since the epoch.",
-        show_default=False,
     ),
 ]
 

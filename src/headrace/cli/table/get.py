@@ -17,11 +17,7 @@ def get(
     table: TableName,
     key: Annotated[
         list[str],
-        typer.Argument(
-            metavar="KEY",
-            help="A value for each column of the key; after -- if one begins with a minus.",
-            show_default=False,
-        ),
+        typer.Argument(metavar="KEY", help="A value for each column of the key; after -- if one begins with a minus."),
     ],
     at: At = None,
     timeout: Timeout = TIMEOUT,

@@ -16,32 +16,21 @@ def scan(
     app: AppOfHome,
     table: TableName,
     key: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY", help="Only rows whose key begins with these values.", show_default=False),
+        list[str] | None, typer.Argument(metavar="KEY", help="Only rows whose key begins with these values.")
     ] = None,
     prefix: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Only rows whose next column begins with this.", show_default=False),
+        str | None, typer.Option(metavar="TEXT", help="Only rows whose next column begins with this.")
     ] = None,
     from_: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="VALUE", help="Only rows whose next column is this or more.", show_default=False
-        ),
+        str | None, typer.Option("--from", metavar="VALUE", help="Only rows whose next column is this or more.")
     ] = None,
     to: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="VALUE", help="Only rows whose next column is less than this.", show_default=False
-        ),
+        str | None, typer.Option("--to", metavar="VALUE", help="Only rows whose next column is less than this.")
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", help="At most this many rows, up to 10,000.")] = 100,
-    partition: Annotated[
-        int | None, typer.Option(metavar="P", help="Only the rows of this task.", show_default=False)
-    ] = None,
+    partition: Annotated[int | None, typer.Option(metavar="P", help="Only the rows of this task.")] = None,
     after: Annotated[
-        str | None,
-        typer.Option(metavar="PLACE", help="Continue at the place that an earlier page gave.", show_default=False),
+        str | None, typer.Option(metavar="PLACE", help="Continue at the place that an earlier page gave.")
     ] = None,
     at: At = None,
     timeout: Timeout = TIMEOUT,

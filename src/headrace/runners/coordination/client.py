@@ -105,10 +105,6 @@ class CoordinatorClient:
         """Order the app to drain."""
         return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
 
-    def stop(self) -> messages.Orders:
-        """Order the app to end at once."""
-        return self._call("POST", "/stop", messages.Orders(stop=True), messages.Orders)
-
     def close(self) -> None:
         """Close the connection. A call under way in another thread ends with ``UnavailableError``. Idempotent."""
         self._closing.set()

@@ -104,7 +104,6 @@ class Ledger:
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
         self._drain = False
-        self._stop = False
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
@@ -227,12 +226,6 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
-    def stop(self) -> None:
-        """Order all containers to end at once, from now on."""
-        if not self._stop:
-            self._note("warning", "the app stops without a last commit")
-        self._stop = True
-
     def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
         if self.error is None and self.state != "finished":
@@ -251,7 +244,7 @@ class Ledger:
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return messages.Orders(drain=self._drain, stop=self._stop or self._over)
+        return messages.Orders(drain=self._drain, stop=self._over)
 
     @property
     def state(self) -> messages.AppState:
@@ -260,7 +253,7 @@ class Ledger:
             return "failed"
         if len(self._finished) == len(self._statuses):
             return "finished"
-        if self._drain or self._stop:
+        if self._drain:
             return "draining"
         return "running" if len(self._under_way) == len(self._statuses) else "starting"
 
@@ -310,7 +303,7 @@ class Ledger:
 
     @property
     def _over(self) -> bool:
-        return self._stop or self.state in {"finished", "failed"}
+        return self.state in {"finished", "failed"}
 
     def _container(self, number: int) -> _Container:
         if not 0 <= number < len(self._containers):

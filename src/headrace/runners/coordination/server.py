@@ -120,11 +120,6 @@ class Coordinator:
         with self._noticing():
             self._ledger.drain()
 
-    def stop(self) -> None:
-        """Order every container to end at once, without a commit."""
-        with self._noticing():
-            self._ledger.stop()
-
     def fail(self, error: BaseException) -> None:
         """End the app with this error, unless a container has reported one before."""
         with self._noticing():
@@ -201,7 +196,6 @@ class Coordinator:
             ),
             ("POST", "/failure"): lambda body: messages.encode(self.failure(messages.decode(messages.Failure, body))),
             ("POST", "/drain"): self._on_drain,
-            ("POST", "/stop"): self._on_stop,
             ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
             ("POST", "/tables"): lambda body: messages.encode(self._query_broker.ask(messages.decode(Ask, body))),
             ("GET", "/tables"): lambda _: messages.encode(self._tables),
@@ -211,11 +205,6 @@ class Coordinator:
     def _on_drain(self, body: bytes) -> bytes:
         messages.decode(messages.Orders, body)
         self.drain()
-        return messages.encode(self._ledger.orders)
-
-    def _on_stop(self, body: bytes) -> bytes:
-        messages.decode(messages.Orders, body)
-        self.stop()
         return messages.encode(self._ledger.orders)
 
     # -- inside ------------------------------------------------------------------------------------

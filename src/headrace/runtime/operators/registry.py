@@ -22,8 +22,7 @@ from headrace.runtime.operators.expression import FilterOperator, ProjectOperato
 from headrace.runtime.operators.joins.interval import IntervalJoinOperator
 from headrace.runtime.operators.joins.latest import LatestJoinOperator
 from headrace.runtime.operators.joins.table import TableWriter, build_table_join
-from headrace.runtime.operators.pass_on import PassOnOperator
-from headrace.runtime.operators.sending import SendOperator
+from headrace.runtime.operators.sending import PassOnOperator, SendOperator
 from headrace.runtime.operators.user_code.functions import BatchFunctionOperator, RowFunctionOperator, SinkOperator
 from headrace.runtime.operators.user_code.map_async import MapAsyncOperator
 from headrace.runtime.operators.user_code.task import TaskOperator

@@ -1,4 +1,4 @@
-"""The operator with which rows leave a task: partition_by, broadcast, send_to."""
+"""Operators that pass rows on, within a task (inputs, merges, side outputs) or out of it (partition_by, send_to)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from collections.abc import Sequence
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.operators.streams import Broadcast, PartitionBy, SendTo
+from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy, SendTo, SideOutput
+from headrace.api.operators.window import Window
 from headrace.api.specs import Node
 from headrace.core.errors import DataError
-from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.base import Counters, Operator
 from headrace.runtime.operators.build_context import BuildContext
-from headrace.runtime.operators.windows.partial import CombineOperator
+from headrace.runtime.operators.windows.choice import mergeable_window
+
+
+class PassOnOperator(Operator):
+    """Hands rows on; everything else is decided by who is connected to it."""
+
+    def __init__(self, node: Node, spec: Input | Merge | SideOutput, context: BuildContext) -> None:
+        super().__init__(node)
 
 
 class SendOperator(Operator):
@@ -40,6 +48,24 @@ class SendOperator(Operator):
     def on_batch(self, rows: pl.DataFrame) -> None:
         require_keys(self.node, self._stream, self._remote_key, rows)
         self._port.write(self._stream, rows, self._keys)
+
+
+class CombineOperator(Operator):
+    """Turns messages into partial results of a window, before the ``partition_by`` that writes them.
+
+    ``plan.combining`` says for which windows these give the same results.
+    """
+
+    def __init__(self, window: Node, counters: Counters) -> None:
+        """Errors name the window's node."""
+        super().__init__(window)
+        if not isinstance(window.operator, Window):
+            raise TypeError(f"step {window.id!r} is no window")
+        self._window = mergeable_window(window, window.operator, counters)
+
+    @override
+    def on_batch(self, rows: pl.DataFrame) -> None:
+        self.emit(self._window.combine(rows))
 
 
 def require_keys(node: Node, table: str, key: Sequence[str], rows: pl.DataFrame) -> None:

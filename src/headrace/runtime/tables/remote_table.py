@@ -1,10 +1,14 @@
-"""A remote table as one task reads it. On the run loop's thread; reads go through lanes (``runtime.calls``)."""
+"""A remote table as one task reads it. On the run loop's thread; reads go through lanes (``runtime.calls``).
+
+Each thread of a lane that reads a row system has its own connection.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 
@@ -15,8 +19,9 @@ from headrace.core.rate import TokenBucket
 from headrace.runtime.calls.lanes import Calls, Lane
 from headrace.runtime.metrics import Counters
 from headrace.runtime.tables.row_cache import Key, RowCache
-from headrace.runtime.tables.threaded_lookup import ThreadedLookup
 from headrace.serdes.schema import Schema
+from headrace.systems.base import KeyedSystem, Lookup
+from headrace.systems.registry import SystemSpec, open_row_system
 
 
 @dataclass(slots=True, eq=False)
@@ -129,3 +134,35 @@ class RemoteTable:
 
     def _table(self, rows: list[tuple[Any, ...]]) -> pl.DataFrame:
         return pl.DataFrame(rows, schema=self.schema.columns, orient="row") if rows else self.schema.empty()
+
+
+class ThreadedLookup:
+    """Called with keys, in any thread; closed on the run loop's thread, when no answers are needed any more."""
+
+    def __init__(self, system: SystemSpec, columns: Mapping[str, pl.DataType]) -> None:
+        self._system = system
+        self._columns = columns
+        self._mine = threading.local()
+        self._all: list[Lookup] = []
+        self._opening = threading.Lock()
+        self._closed = False
+
+    def __call__(self, keys: pl.DataFrame) -> pl.DataFrame:
+        """The rows of these keys."""
+        lookup: Lookup | None = getattr(self._mine, "lookup", None)
+        if lookup is None:
+            with self._opening:
+                if self._closed:
+                    return keys.clear()
+                lookup = cast("KeyedSystem", open_row_system(self._system)).lookup(self._columns)
+                self._all.append(lookup)
+            self._mine.lookup = lookup
+        return lookup.read(keys)
+
+    def close(self) -> None:
+        """Close all connections. Threads that are reading get an error, which is dropped."""
+        with self._opening:
+            self._closed = True
+            for lookup in self._all:
+                lookup.close()
+            self._all.clear()

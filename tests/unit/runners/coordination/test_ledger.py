@@ -132,9 +132,8 @@ def test_the_current_incarnation_may_ask_for_a_generation():
         (lambda ledger, zero: ledger.failed(zero.failure(), 1), "the container is failed"),
         (lambda ledger, zero: ledger.finished(zero.finished("a/0"), 1), "open tasks: b/0"),
         (lambda ledger, zero: ledger.fail(m.ErrorReport(type="E", message="x")), "the app is failed"),
-        (lambda ledger, zero: ledger.stop(), "open tasks: none"),
     ],
-    ids=["failed", "task finished", "app failed", "stopped"],
+    ids=["failed", "task finished", "app failed"],
 )
 def test_no_generation_for_what_is_over(end, state):
     ledger, zero, _ = started()
@@ -210,13 +209,6 @@ def test_a_container_whose_task_asks_for_the_end_has_everybody_drained():
     assert ledger.heartbeat(one.heartbeat(1), 1) == m.Orders(drain=True)
     asked_again = msgspec.structs.replace(zero.heartbeat(2), wants_shutdown=True)
     assert ledger.heartbeat(asked_again, 2) == m.Orders(drain=True), "it is asked for in every heartbeat from then on"
-
-
-def test_stopping_ends_everybody_and_nobody_starts_again():
-    ledger, zero, _ = started()
-    ledger.stop()
-    assert ledger.heartbeat(zero.heartbeat(1), 1) == m.Orders(stop=True)
-    assert ledger.register(Process(0, "u0b", attempt=1).register(), 2).tasks == ()
 
 
 # -- failing and getting lost --------------------------------------------------------------------------

@@ -204,12 +204,6 @@ def test_the_driver_orders_and_fails(coordinator, client):
     assert (coordinator.wait(0), coordinator.status().error.message) == ("failed", "Spark has gone")
 
 
-def test_stop_is_an_order_too(coordinator, client):
-    client.register(Process(0, "u0").register())
-    assert client.stop() == m.Orders(stop=True)
-    assert client.heartbeat(Process(0, "u0").heartbeat(0)) == m.Orders(stop=True)
-
-
 # -- what is refused -------------------------------------------------------------------------------------
 
 

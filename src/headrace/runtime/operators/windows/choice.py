@@ -4,17 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from headrace.api import shapes
 from headrace.api.operators.window import Window
-from headrace.api.shapes import (
-    Alternative,
-    CountWindow,
-    GlobalWindow,
-    Hopping,
-    Session,
-    Sliding,
-    Trigger,
-    Tumbling,
-)
 from headrace.api.specs import Node
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.build_context import BuildContext
@@ -38,20 +29,20 @@ def _window(node: Node, spec: Window, counters: Counters, *, combined: bool = Fa
     """``combined``: its input is partial results, made before the shuffle."""
     by_function = any(aggregate.function is not None for _, aggregate in spec.aggregates)
     match spec.shape:
-        case Tumbling() | Hopping() as shape if not spec.marked and not by_function:
+        case shapes.Tumbling() | shapes.Hopping() as shape if not spec.marked and not by_function:
             return AlignedWindow(node, spec, shape, counters, combined=combined)
-        case Tumbling() | Hopping() as shape:
+        case shapes.Tumbling() | shapes.Hopping() as shape:
             return AssignedWindow(node, spec, shape, counters)
-        case Sliding() as shape:
+        case shapes.Sliding() as shape:
             return SlidingWindow(node, spec, shape, counters)
-        case Session() as shape:
+        case shapes.Session() as shape:
             return SessionWindow(node, spec, shape, counters, combined=combined)
-        case GlobalWindow():
+        case shapes.GlobalWindow():
             return WholeWindow(node, spec, counters)
-        case CountWindow(size=size, every=every) if size == every:
-            full = Trigger(f"every {size}", (Alternative(True, size),))
+        case shapes.CountWindow(size=size, every=every) if size == every:
+            full = shapes.Trigger(f"every {size}", (shapes.Alternative(True, size),))
             return WholeWindow(node, replace(spec, early=full, panes="discarding"), counters)
-        case CountWindow() as shape:
+        case shapes.CountWindow() as shape:
             return CountedWindow(node, spec, shape, counters)
 
 

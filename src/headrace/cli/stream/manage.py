@@ -1,0 +1,170 @@
+"""``headrace stream create``, ``list``, ``describe``, ``seal`` and ``trim``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home, Partition, Schema, StreamName
+
+
+def create(
+    name: StreamName,
+    partitions: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="The number of partitions: the most tasks that should ever share the work. It can't be changed later.",
+        ),
+    ],
+    schema: Schema = None,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Create a stream. Succeeds if it exists in the same shape."""
+    from headrace.cli.place import locate
+    from headrace.cli.stream.about import shape
+    from headrace.serdes.dtypes import parse_columns
+
+    place = locate(name, home)
+    there = place.find()
+    columns = None if schema is None else parse_columns(schema)
+    info = place.admin().create(place.stream.name, partitions, columns)
+    if as_json:
+        print_json({"created": there is None} | shape(place, info))
+    else:
+        said = "created" if there is None else "there already:"
+        print_line(f"{said} {place.stream} with {counted(info.partitions, 'partition')}")
+
+
+def list_(home: Home = HOME, as_json: AsJson = False) -> None:
+    """List the streams of the embedded log."""
+    from headrace.cli.stream.about import columns_as_text, list_streams
+
+    streams = list_streams(home)
+    if as_json:
+        print_json(streams)
+    elif not streams:
+        print_note(f"{home} has no streams")
+    else:
+        print_table(
+            ("stream", "partitions", "size", "sealed", "columns"),
+            [
+                (
+                    one["stream"],
+                    one["partitions"],
+                    format_bytes(one["bytes"]),
+                    "yes" if one["sealed"] else "no",
+                    columns_as_text(one["columns"]),
+                )
+                for one in streams
+            ],
+        )
+
+
+def describe(
+    name: StreamName,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="APP",
+            help="Show where the readers of this app are too; those of the apps on this home are shown anyway.",
+        ),
+    ] = None,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Show a stream's columns, offsets and readers.
+
+    For each partition the oldest offset kept and the upcoming one, and how far each group of readers is.
+    """
+    from headrace.cli.place import locate
+    from headrace.cli.stream.about import describe as describe_stream
+
+    about = describe_stream(locate(name, home), group or ())
+    if as_json:
+        print_json(about)
+    else:
+        _print(about)
+
+
+def _print(about: dict[str, Any]) -> None:
+    from headrace.cli.stream.about import columns_as_text
+
+    print_line(f"stream   {about['stream']}")
+    print_line(f"columns  {columns_as_text(about['columns'])}")
+    print_line(f"size     {format_bytes(about['bytes'])} in {counted(about['partitions'], 'partition')}")
+    print_line(f"sealed   {'yes: it has ended' if about['sealed'] else 'no'}")
+    print_line("")
+    print_table(
+        ("partition", "oldest", "upcoming", "size"),
+        [(one["partition"], one["oldest"], one["upcoming"], format_bytes(one["bytes"])) for one in about["extents"]],
+    )
+    if about["readers"]:
+        print_line("")
+        print_table(
+            ("readers", "partition", "position", "behind"),
+            [(one["group"], one["partition"], one["position"], format_bytes(one["lag"])) for one in about["readers"]],
+        )
+
+
+def seal(name: StreamName, home: Home = HOME, as_json: AsJson = False) -> None:
+    """End a stream permanently.
+
+    It takes no more writes, and apps that read it come to an end. It can still be read.
+    """
+    from headrace.cli.place import locate
+
+    place = locate(name, home)
+    place.require()
+    place.admin().seal(place.stream.name)
+    if as_json:
+        print_json({"stream": str(place.stream), "sealed": True})
+    else:
+        print_line(f"sealed {place.stream}")
+
+
+def trim(
+    name: StreamName,
+    before: Annotated[
+        list[str],
+        typer.Option(
+            metavar="POSITION",
+            help="Delete what is before POSITION: upcoming (that is everything), OFFSET or PARTITION:OFFSET. "
+            "May be given for several partitions.",
+        ),
+    ],
+    partition: Partition = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. Without this, only say what would be deleted.")] = False,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Delete the beginning of a stream.
+
+    Frees its space on the disk. What is deleted can't be restored.
+    """
+    from headrace.cli.place import locate
+    from headrace.cli.stream.trimming import plan_trim, run_trim
+    from headrace.core.errors import UsageError
+
+    place = locate(name, home)
+    cuts = plan_trim(place, before, partition)
+    total = sum(cut.size for cut in cuts)
+    if not yes:
+        raise UsageError(
+            f"this would delete {format_bytes(total)} of {place.stream} for good",
+            hint="add --yes if that is what you want",
+        )
+    run_trim(place, cuts)
+    if as_json:
+        print_json(
+            {
+                "stream": str(place.stream),
+                "bytes": total,
+                "partitions": [{"partition": cut.ssp.partition, "oldest": cut.before} for cut in cuts],
+            }
+        )
+    else:
+        print_line(f"deleted {format_bytes(total)} of {place.stream}")
