@@ -101,7 +101,7 @@ def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_c
     assert output.seq == stamped.seq
 
 
-def test_early_arrivals_are_fed_before_and_behind_the_commit_in_the_order_of_labels(reader):
+def test_early_frames_are_processed_before_and_after_the_commit_in_the_order_of_labels(reader):
     heard(reader)
     for seq, label in ((2, 3), (3, 7), (4, 8)):
         assert reader.receive(A0, user(1, 1, seq, label)) is Verdict.BUFFER
@@ -129,7 +129,7 @@ def test_the_record_covers_the_prefix_before_the_first_early_arrival(reader):
     assert entry.offset == 3
 
 
-def test_a_restart_goes_on_from_the_record(reader):
+def test_a_restart_continues_from_the_record(reader):
     heard(reader)
     reader.receive(A0, user(1, 1, 2))
     reader.machine.stamp(B, 0)
@@ -304,7 +304,7 @@ def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_w
         (lambda machine: machine.confirm_own_commit(0), "confirm_own_commit was called while running"),
     ],
 )
-def test_a_host_out_of_turn_is_told_so(source, act, says):
+def test_a_call_of_the_host_out_of_turn_is_refused(source, act, says):
     source.run()
     with pytest.raises(ProtocolError, match=says):
         act(source.machine)

@@ -36,7 +36,7 @@ def test_apps_are_apart():
     assert Generations(store, "one").issue([A0]) == Generations(store, "two").issue([A0]) == {A0: 1}
 
 
-def test_a_second_driver_goes_on_where_the_first_stopped(tmp_path):
+def test_a_second_driver_continues_where_the_first_stopped(tmp_path):
     for expected in (1, 2):
         store = SqliteMetadata(tmp_path / "metadata.db")
         assert Generations(store, "app").issue([A0]) == {A0: expected}

@@ -152,7 +152,7 @@ def test_the_file_of_a_later_run_is_left_alone(tmp_path, coordinator):
         assert a.find(tmp_path, "app").url == later.url
 
 
-def test_unreadable_files_are_told(tmp_path, coordinator):
+def test_unreadable_files_are_reported(tmp_path, coordinator):
     publication = publish(tmp_path, coordinator)
     publication.path.write_text("{")
     with pytest.raises(InfrastructureError, match=r"can't read the address of a running app in .*coordinator\.json"):

@@ -84,7 +84,7 @@ def test_who_never_registered_is_refused():
         new_ledger().heartbeat(Process(0, "u").heartbeat(0), 0)
 
 
-def test_a_lower_attempt_may_register_when_nobody_is_alive():
+def test_a_lower_attempt_may_register_when_no_incarnation_is_alive():
     # Spark counts attempts from 0 again when it runs a stage again.
     ledger, *_ = started()
     ledger.register(Process(0, "u0b", attempt=1).register(), 10)
@@ -213,7 +213,7 @@ def test_a_container_whose_task_asks_for_the_end_has_everybody_drained():
     assert ledger.revision == revision, "every later answer to a heartbeat asks for it"
 
 
-def test_stopping_ends_everybody_and_nobody_starts_again():
+def test_stopping_ends_all_containers_and_none_restarts():
     ledger, zero, _ = started()
     ledger.stop()
     assert ledger.heartbeat(zero.heartbeat(1), 1) == m.Orders(stop=True)
@@ -313,7 +313,7 @@ def test_a_lost_container_is_superseded_by_its_next_incarnation():
         ledger.heartbeat(zero.heartbeat(3), 5002)
 
 
-def test_nobody_waiting_means_no_deadline():
+def test_without_waiters_there_is_no_deadline():
     assert new_ledger().tick(10**9) is None
 
 

@@ -61,7 +61,9 @@ def listening(client: CoordinatorClient, container: int, incarnation: str) -> An
     return AnswerThread.over(client, container, incarnation, Echo())  # type: ignore[arg-type]  # it has an answer()
 
 
-def test_a_question_goes_to_those_who_listen_and_back(connect: Callable[[], CoordinatorClient]) -> None:
+def test_a_question_goes_to_the_listening_containers_and_its_answers_back(
+    connect: Callable[[], CoordinatorClient],
+) -> None:
     client = connect()
     client.register(Process(0, "u0").register())
     client.register(Process(1, "u1").register())
@@ -79,7 +81,7 @@ def test_a_question_goes_to_those_who_listen_and_back(connect: Callable[[], Coor
             thread.close()
 
 
-def test_who_asks_gives_up_in_time_and_is_told_why(connect: Callable[[], CoordinatorClient]) -> None:
+def test_a_client_gives_up_in_time_and_learns_why(connect: Callable[[], CoordinatorClient]) -> None:
     client = connect()
     client.register(Process(0, "u0").register())
     began = time.monotonic()
@@ -94,7 +96,7 @@ def test_who_asks_gives_up_in_time_and_is_told_why(connect: Callable[[], Coordin
     assert client.status().queries.timed_out == 1
 
 
-def test_of_a_container_that_has_ended_nobody_waits(connect: Callable[[], CoordinatorClient]) -> None:
+def test_no_query_waits_for_a_container_that_has_ended(connect: Callable[[], CoordinatorClient]) -> None:
     client = connect()
     one = Process(1, "u1")
     client.register(one.register())
@@ -153,7 +155,7 @@ def test_closing_lets_everybody_go() -> None:
         assert listener.result(30).question is None
 
 
-def test_without_the_token_nothing_is_told(coordinator: Coordinator) -> None:
+def test_without_the_token_nothing_is_answered(coordinator: Coordinator) -> None:
     place = urlsplit(coordinator.url)
     assert place.hostname == "127.0.0.1"
     for method, path in (("GET", "/tables"), ("POST", "/tables"), ("POST", "/questions")):

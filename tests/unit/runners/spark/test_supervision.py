@@ -76,7 +76,7 @@ def test_a_lost_container_is_killed_after_the_grace_and_once_per_grace() -> None
     assert job.killed == [(0, 2)] * 3
 
 
-def test_one_that_speaks_again_within_the_grace_is_left_alone() -> None:
+def test_one_that_sends_heartbeats_again_within_the_grace_is_left_alone() -> None:
     job, ledger = RecordedJob(), new_ledger()
     supervisor = Supervisor(job, lambda error: None)
     register(ledger, 0, 0)
