@@ -292,7 +292,7 @@ def test_a_finished_app_doesnt_fail_any_more():
     assert (ledger.state, ledger.error) == ("finished", None)
 
 
-def test_a_silent_container_is_lost_and_may_come_back():
+def test_a_container_without_heartbeats_is_lost_and_may_come_back():
     ledger, zero, one = started(lost_after_ms=1000)
     assert ledger.tick(0) == 1000
     ledger.heartbeat(one.heartbeat(1, task("a/1")), 400)

@@ -42,7 +42,7 @@ def connect(coordinator: Coordinator) -> Iterator[Callable[[], CoordinatorClient
         client.close()
 
 
-def told(question: Question, version: int = 5) -> Answer:
+def answer_to(question: Question, version: int = 5) -> Answer:
     return Answer(number=question.number, answers=[TaskAnswer(task=task, version=version) for task in question.tasks])
 
 
@@ -54,7 +54,7 @@ class Echo:
 
     def answer(self, question: Question) -> Answer:
         self.asked.append(question)
-        return told(question)
+        return answer_to(question)
 
 
 def listening(client: CoordinatorClient, container: int, incarnation: str) -> AnswerThread:
@@ -119,8 +119,8 @@ def test_a_replacement_answers_what_its_predecessor_was_asked(connect: Callable[
         again = new.listen(Listening(container=1, incarnation="new")).question
         assert again == question
         with pytest.raises(FencedError):
-            old.listen(Listening(container=1, incarnation="old", answer=told(question, version=4)))
-        pool.submit(new.listen, Listening(container=1, incarnation="new", answer=told(question)))
+            old.listen(Listening(container=1, incarnation="old", answer=answer_to(question, version=4)))
+        pool.submit(new.listen, Listening(container=1, incarnation="new", answer=answer_to(question)))
         assert asked.result(20).answers == [TaskAnswer(task="a/1", version=5)]
         old.close()
         new.close()

@@ -45,7 +45,7 @@ def test_a_master_that_does_not_answer_is_waited_for_until_the_limit() -> None:
             check_reachable(f"spark://127.0.0.1:{full.getsockname()[1]}", connect_s=0.2)
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_a_name_that_can_not_be_resolved() -> None:
     with pytest.raises(UnavailableError, match=r"nowhere\.invalid:7077"):
         check_reachable("spark://nowhere.invalid:7077")
 
