@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.core.errors import FencedError, HeadraceError, UnavailableError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import (
     ErrorReport,
@@ -22,7 +23,6 @@ from headrace.runners.coordination.messages import (
     Orders,
     Register,
 )
-from simulator.memory_metadata import MemoryMetadata
 from simulator.world import World
 
 if TYPE_CHECKING:

@@ -56,7 +56,7 @@ def test_a_frozen_process_is_alive(family: tuple[int, int]) -> None:
     assert frozen.alive
 
 
-def test_who_is_gone_is_nobody_and_hears_nothing() -> None:
+def test_a_process_that_is_gone_is_not_found_and_gets_no_signal() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait(30)
     assert look(process.pid) is None

@@ -37,7 +37,7 @@ def test_rows_in_any_order_are_equal() -> None:
         (DUE.with_columns(pl.col("order").replace(3, 4)), [(3, None, 1)], [(4, None, 1)]),
     ],
 )
-def test_differences_are_told(got: pl.DataFrame, missing: list[object], surplus: list[object]) -> None:
+def test_differences_are_reported(got: pl.DataFrame, missing: list[object], surplus: list[object]) -> None:
     verdict = compare("out", got, DUE)
     assert not verdict.equal
     assert (verdict.missing.rows(), verdict.surplus.rows()) == (missing, surplus)
@@ -82,7 +82,7 @@ def test_only_committed_rows_are_read(tmp_path: Path) -> None:
     assert held == 1
 
 
-def test_messages_are_made_anew_from_their_seed_but_for_their_times() -> None:
+def test_messages_are_made_again_from_their_seed_except_their_times() -> None:
     one, other = Messages(3), Messages(3)
     first, again = [one.batch(50), one.batch(50)], [other.batch(50), other.batch(50)]
     for ours, theirs, times in zip(zip(*first, strict=True), zip(*again, strict=True), ("ts", "at"), strict=True):

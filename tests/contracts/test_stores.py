@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from headrace.stores.keyvalue import KeyValueStore
+from headrace.testing.store_contract import check_store, store_checks
 from headrace.testing.system_scene import ContractError
-from store_contract import check_store, store_checks
 
 
 def plain() -> KeyValueStore:

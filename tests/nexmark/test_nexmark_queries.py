@@ -97,7 +97,7 @@ def test_averages_of_q4_are_grouped_on_the_way(data: Path, tmp_path: Path, monke
         assert auctions == sorted(set(auctions))
 
 
-def test_the_answers_tell_what_is_wrong(data: Path) -> None:
+def test_the_answers_say_what_is_wrong(data: Path) -> None:
     right = ANSWERS.answer("q11", data)
     wrong = right.with_columns(bids=pl.col("bids") + (pl.col("bidder") == 1000))
     assert ANSWERS.difference(right.reverse(), right) is None

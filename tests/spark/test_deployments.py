@@ -49,7 +49,7 @@ def test_on_a_cluster_a_killed_executor_costs_nothing(tmp_path: Path) -> None:
     app.assert_exact()
 
 
-def test_an_interrupt_drains_and_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_an_interrupt_drains_and_the_next_start_continues(tmp_path: Path) -> None:
     app = TwoStages(tmp_path)
     app.feed(20_000)
     with app.deploy(*app.python()) as run:

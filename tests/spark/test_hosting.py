@@ -71,7 +71,7 @@ def test_cancel_kills_containers_that_do_not_listen(spark_context: SparkContext,
     assert job.failures() == []  # a cancelled job is not a failure
 
 
-def test_a_container_that_raises_tells_its_own_line(spark_context: SparkContext) -> None:
+def test_a_container_that_raises_names_the_line(spark_context: SparkContext) -> None:
     job = ContainerJob(spark_context, 1, watched_container.broken, b"", "broken app")
     job.start()
     until(lambda: job.failure_count() >= 3)

@@ -18,7 +18,7 @@ def test_a_running_session_is_reused(spark_context: SparkContext) -> None:
     assert open_session("again").sparkContext is spark_context
 
 
-def test_dataframes_work_and_leave_nothing_behind(spark_context: SparkContext) -> None:
+def test_dataframes_work_and_leave_nothing(spark_context: SparkContext) -> None:
     session = open_session("again")
     assert session.range(10).selectExpr("sum(id)").first()[0] == 45
     warehouse = session.conf.get("spark.sql.warehouse.dir")

@@ -269,7 +269,7 @@ class Declarations:
         with Declaring("table") as here:
             one_of("kind", kind, TableKind)
             if kind == "remote" and remote is None:
-                raise DeclarationError('kind="remote" says not where', hint="write remote=hr.tables.remote(read=fetch)")
+                raise DeclarationError('kind="remote" needs remote=', hint="write remote=hr.tables.remote(read=fetch)")
             one_of("storage", storage, TableStorage)
             given = (side_inputs,) if isinstance(side_inputs, Stream) else tuple(side_inputs)
             sides = tuple(self._side_input(side) for side in given)

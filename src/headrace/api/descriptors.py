@@ -183,7 +183,7 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
         secret = SecretUrl(url)
         if secret.scheme not in DATABASES:
             raise DeclarationError(
-                f"{secret} is not the URL of a database that Headrace knows",
+                f"{secret} doesn't name a known kind of database",
                 hint="write sqlite:///path/to/file.db or postgresql://user@host/database",
             )
         if not table or not all(table.split(".")):

@@ -1,1 +1,1 @@
-"""For tests, of users and of ours: the app harness, conformance checks, the simulator, chaos."""
+"""The test kit: the harness of ``app.test()``, and checks of contracts for systems, targets and stores."""

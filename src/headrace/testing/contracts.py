@@ -1,8 +1,8 @@
-"""Checks that an implementation keeps its contract; call them from any test framework, or from none.
+"""Check that an implementation keeps its contract. Works with any test framework, or without one.
 
-``check_system`` holds a record system to the docstrings of ``headrace.systems.base``, ``check_target`` a target. They
-raise ``ContractError`` naming the check that failed. Each check makes its own streams, so one system may serve all;
-each check of a target writes under names of its own, so one target may, too.
+``check_system`` checks a record system against the docstrings of ``headrace.systems.base``, ``check_target`` a target.
+They raise ``ContractError``, which names the check that failed. Each check creates its own streams, so all can use
+one system. Each check of a target writes under its own names, so all can use one target, too.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class TestApp:
         self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(rows)), partition=partition, settle=settle)
 
     def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:
-        """Append one record as it is, to test how broken ones are handled.
+        """Append one record unchanged, to test how malformed ones are handled.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class TestApp:
         self._container = self._start()
         self.settle()
 
-    # -- what a test looks at
+    # -- what a test checks
 
     def read(self, output: str, *, committed: bool = False) -> pl.DataFrame:
         """Return everything that an output, or another stream, holds, in the order of partitions and offsets.
@@ -329,7 +329,7 @@ def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
     """The same app with every stream in a memory system."""
     streams = {
         id_: spec
-        if id_ in graph.tables  # remote: what its functions, or its database, are given is theirs
+        if id_ in graph.tables  # a remote table: its rows are in the user's service or database
         else replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
         for id_, spec in graph.streams.items()
     }

@@ -1,4 +1,4 @@
-"""What ``check_system`` runs: one function a promise of the system contract."""
+"""The checks that ``check_system`` runs: one function for each promise of the system contract."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def create_describe_list(scene: Scene) -> None:
     }
     made = scene.admin.create(name, 3, columns)
     expect((made.name, made.partitions, made.columns) == (name, 3, columns), f"created as {made}")
-    expect(scene.other.admin().describe(name) == made, "described otherwise than created")
+    expect(scene.other.admin().describe(name) == made, "described differently than created")
     expect(scene.admin.create(name, 3, columns) == made, "creating it again gave something else")
-    expect(scene.admin.create(name, 3) == made, "a caller who names no columns accepts a stream with some")
+    expect(scene.admin.create(name, 3) == made, "a caller that names no columns accepts a stream with some")
     names = scene.admin.list()
     expect(name in names and names == sorted(names), "the stream isn't listed, or the list isn't sorted")
 
@@ -51,7 +51,7 @@ def create_with_another_shape(scene: Scene) -> None:
 
 
 def create_racing(scene: Scene) -> None:
-    """Callers who create one stream at once get the same one, and no record is lost by it."""
+    """Callers that create a stream at the same time get the same one, and no record is lost."""
     name = scene.stream() + "-raced"
     failures: list[BaseException] = []
     barrier = threading.Barrier(4)
@@ -75,7 +75,7 @@ def create_racing(scene: Scene) -> None:
 
 
 def missing_streams(scene: Scene) -> None:
-    """What isn't there is said to be missing, by everyone."""
+    """Every method reports a missing stream or partition."""
     missing, there = scene.stream() + "-missing", scene.stream(2)
     consumer, producer = scene.consumer(), scene.producer()
     expect_raises(StreamNotFoundError, lambda: consumer.register(ssp(missing), Edge.OLDEST), "register")
@@ -91,7 +91,7 @@ def missing_streams(scene: Scene) -> None:
 
 
 def order_within_a_partition(scene: Scene) -> None:
-    """Records of each partition come in the order of their sends, whichever handle wrote them."""
+    """Records of each partition are read in the order in which they were sent, whichever handle sent them."""
     name = scene.stream(3)
     sent = {n: [f"{n}:{i}".encode() for i in range(200)] for n in range(3)}
     producer = scene.producer(scene.other)
@@ -138,7 +138,7 @@ def offsets_read_again(scene: Scene) -> None:
 
 
 def edges(scene: Scene) -> None:
-    """``oldest`` reads everything, ``upcoming`` what comes after; ``extents`` says where both are."""
+    """``oldest`` reads everything, ``upcoming`` what is appended later; ``extents`` says where both are."""
     name = scene.stream()
     (empty,) = scene.admin.extents(name)
     expect(empty.oldest == empty.upcoming and not empty.sealed, f"an empty stream has the extent {empty}")
@@ -156,7 +156,7 @@ def edges(scene: Scene) -> None:
 
 
 def poll_bounds(scene: Scene) -> None:
-    """``max_bytes`` bounds what one partition gives, ``ssps`` says which give; neither skips anything."""
+    """``max_bytes`` limits what is read of one partition, ``ssps`` says which are read; neither skips anything."""
     name = scene.stream(2)
     payloads = [bytes([i]) * 1000 for i in range(40)]
     scene.write(name, payloads, 0)
@@ -178,7 +178,7 @@ def poll_bounds(scene: Scene) -> None:
 
 
 def large_and_empty_records(scene: Scene) -> None:
-    """A record is handed out however large it is, and however small."""
+    """Records of any size are read, also very large and empty ones."""
     name = scene.stream()
     payloads = [b"", os.urandom(3_000_000), b"", b"small", os.urandom(1_500_000)]
     scene.write(name, payloads)
@@ -188,7 +188,7 @@ def large_and_empty_records(scene: Scene) -> None:
 
 
 def many_partitions(scene: Scene) -> None:
-    """Sixty-four partitions are one stream."""
+    """A stream can have 64 partitions."""
     name = scene.stream(64)
     producer = scene.producer()
     for n in range(64):
@@ -218,7 +218,7 @@ def nothing_before_flush_is_missing_after(scene: Scene) -> None:
 
 
 def readiness(scene: Scene) -> None:
-    """The descriptor turns readable after an append, also through another handle, and poll clears it."""
+    """The descriptor becomes readable after an append, also through another handle, and ``poll`` clears it."""
     name = scene.stream(2)
     consumer = scene.consumer(ssp(name, 1))
     if consumer.fileno() is None:
@@ -276,7 +276,7 @@ def _refused(producer: Producer, stream: str) -> bool:
 
 
 def trim_gives_up_what_is_below(scene: Scene) -> None:
-    """Below the trim point nothing is read, and never something else instead; above it nothing changes."""
+    """Reading below the trim point raises, and never returns other records; above it nothing changes."""
     name = scene.stream()
     payloads = [bytes([i]) * 3000 for i in range(30)]
     end = scene.write(name, payloads)
@@ -299,7 +299,7 @@ def trim_gives_up_what_is_below(scene: Scene) -> None:
 
 
 def positions(scene: Scene) -> None:
-    """Reported positions are seen by all, by group and partition, and nothing that wasn't reported."""
+    """Every handle sees the reported positions, by group and partition, and no others."""
     name = scene.stream(3)
     expect(scene.admin.reported_positions(name, "readers") == {}, "positions that were not reported")
     scene.admin.report_position(ssp(name, 2), "readers", 77)

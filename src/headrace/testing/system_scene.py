@@ -1,4 +1,4 @@
-"""Where the checks of a system play: what they open and write, how they wait, how they complain."""
+"""What the checks of a system share: opening and writing streams, waiting, and raising errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Scene:
             try:
                 opened.close()
             except HeadraceError:
-                # A check that failed on purpose or by accident has said so itself.
+                # The check has reported its own failure already.
                 if kind is None:
                     raise
 
@@ -88,14 +88,14 @@ class Scene:
         return producer
 
     def write(self, stream: str, payloads: list[bytes], partition: int = 0, system: System | None = None) -> Offset:
-        """Append and flush; the offset after the last record."""
+        """Append and flush. Returns the offset after the last record."""
         producer = self.producer(system)
         for payload in payloads:
             producer.send(stream, partition, payload)
         return producer.flush()[stream, partition]
 
     def polls(self, consumer: Consumer, enough: Callable[[list[Polled]], bool], **options: Any) -> list[Polled]:
-        """Poll until it is enough; ``ContractError`` after the waiting time."""
+        """Poll until there are enough records. Raises ``ContractError`` after the waiting time."""
         got: list[Polled] = []
         deadline = time.monotonic() + self.wait_s
         while not enough(got):
@@ -116,7 +116,7 @@ class Scene:
         return records
 
     def wait(self, consumer: Consumer, seconds: float) -> bool:
-        """Until the consumer's descriptor is readable, or so long."""
+        """Wait until the consumer's descriptor is readable, or the time is over."""
         fd = consumer.fileno()
         if fd is None:
             time.sleep(min(seconds, 0.01))

@@ -1,4 +1,4 @@
-"""The checks of a target: everything a writer, its replacement and its stale copy can do to one another."""
+"""The checks of a target: what a writer, its replacement and its stale copy can do to one another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SCHEMA = {"writer": pl.String, "version": pl.Int64, "n": pl.Int64}
 
 
 class TargetScene:
-    """Handles on one target, a writer of the check's own, and what is to be seen of it."""
+    """Handles on one target, the name of the check's writer, and what is visible of its versions."""
 
     def __init__(self, make_target: Callable[[], Target], read: Callable[[], pl.DataFrame], check: str) -> None:
         self.make_target = make_target
@@ -42,7 +42,7 @@ class TargetScene:
         target.publish(writer or self.writer, version, [table(writer or self.writer, version, rows)])
 
     def expect_versions(self, versions: Sequence[int], rows: int = 3, writer: str | None = None) -> None:
-        """``ContractError`` unless exactly these versions are visible, each whole and once."""
+        """Raise ``ContractError`` unless exactly these versions are visible, each complete and once."""
         who = writer or self.writer
         seen = self._read().filter(pl.col("writer") == who).select(*_SCHEMA).sort("version", "n").rows()
         wanted = [row for version in sorted(versions) for row in table(who, version, rows).rows()]
@@ -76,7 +76,7 @@ def versions_in_order(scene: TargetScene) -> None:
 
 
 def pieces_of_one_version(scene: TargetScene) -> None:
-    """A version in several pieces is one."""
+    """A version may be published in several pieces."""
     whole = table(scene.writer, 4, 1000)
     scene.target().publish(scene.writer, 4, list(whole.iter_slices(300)))
     scene.expect_versions([4], rows=1000)
@@ -93,7 +93,7 @@ def the_same_again(scene: TargetScene) -> None:
 
 
 def a_replacement_goes_on(scene: TargetScene) -> None:
-    """Another handle knows what the first one did."""
+    """Another handle sees what the first one published."""
     scene.publish(scene.target(), 3)
     after = scene.target()
     expect(after.position(scene.writer) == 3, "another handle sees the position")
@@ -117,7 +117,7 @@ def a_stale_copy_wakes(scene: TargetScene) -> None:
 
 
 def writers_apart(scene: TargetScene) -> None:
-    """What one writer publishes concerns no other, however alike their names are."""
+    """Publishing as one writer doesn't affect another, however similar their names are."""
     target = scene.target()
     writers = [f"{scene.writer}{end}" for end in ("", "-2", ".2", "/2", "_2")]
     for number, writer in enumerate(writers):
@@ -128,7 +128,7 @@ def writers_apart(scene: TargetScene) -> None:
 
 
 def two_at_once(scene: TargetScene) -> None:
-    """A task and its stale copy publish the same versions at the same time: each version is there once."""
+    """A task and its stale copy publish the same versions at the same time: each is visible once."""
     versions = range(1, 11)
     start = threading.Barrier(2)
     failed: list[BaseException] = []

@@ -90,7 +90,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", TIMED, event_time="t", idle_timeout=0), "idle_timeout: 0 is below 1 ms"),
     (lambda a, v: a.input("i", TIMED, lateness="5s"), "lateness= has no meaning without an event time"),
     (lambda a, v: a.input("i", on_error="ignore"), "on_error='ignore' is not one of the choices"),  # type: ignore[arg-type]
-    (lambda a, v: a.input("i", on_error="dead_letter"), "needs the stream that unreadable messages go to"),
+    (lambda a, v: a.input("i", on_error="dead_letter"), "needs the output that unreadable messages go to"),
     (lambda a, v: a.input("i", dead_letter=a.output("x")), 'dead_letter= is given, but on_error is "fail"'),
     (lambda a, v: a.input("i", start="newest"), "start='newest' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", system="files"), "system= takes a system, not str"),  # type: ignore[arg-type]
@@ -100,7 +100,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.table("t", key=None), "a table needs a key"),
     (lambda a, v: a.table("t", key="x", schema={"y": pl.Int64}), "there is no column 'x'"),
     (lambda a, v: a.table("views", key="x"), "the id 'views' is already that of an input"),
-    (lambda a, v: a.table("t", key="x", kind="remote"), "kind='remote' is not one of the choices"),  # type: ignore[arg-type]
+    (lambda a, v: a.table("t", key="x", kind="remote"), 'kind="remote" needs remote='),  # type: ignore[arg-type]
     (lambda a, v: a.table("t", key="x", ttl="0s"), "ttl: '0s' is below 1 ms"),
     (lambda a, v: a.table("t", key="url", side_inputs=["v"]), "must be a stream, and is str v"),  # type: ignore[list-item]
     (lambda a, v: a.table("t", key="url", side_inputs=[v.select("url")]), "'select-1' is computed"),

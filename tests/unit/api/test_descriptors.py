@@ -41,7 +41,7 @@ def test_a_table_is_a_system_for_each_stream_and_hides_its_password() -> None:
         (lambda: hr.io.files("x", format="xml"), "files: unknown format 'xml'"),
         (lambda: hr.io.files("x", partitions=0), "files: partitions=0 is not a number of partitions"),
         (lambda: hr.io.log("/x", name="a.b"), "log: system name 'a.b' has a dot in it"),
-        (lambda: hr.io.sql("mysql://me:s3cret@db/x", "t"), r"sql: mysql://me:\*\*\*@db/x is not the URL of a database"),
+        (lambda: hr.io.sql("mysql://me:s3cret@db/x", "t"), r"sql: mysql://me:\*\*\*@db/x doesn't name a known kind"),
         (lambda: hr.io.sql("sqlite:///x.db", "a..b"), r"sql: 'a..b' is not the name of a table"),
         (lambda: hr.io.memory("a b"), "memory: system name 'a b' is not a usable id"),
     ],

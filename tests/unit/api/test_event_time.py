@@ -56,7 +56,7 @@ def test_it_is_lost(views: hr.Stream, step: Callable[[hr.Stream], hr.Stream], ho
     assert hint == "keep it, or name it: window(..., time='col')"
 
 
-def test_a_window_can_be_told_the_column(views: hr.Stream) -> None:
+def test_a_window_can_be_given_the_column(views: hr.Stream) -> None:
     assert count(views.rename({"ts": "t"}), time="t").event_time == EventTime("window_end", -1)
 
 

@@ -65,7 +65,7 @@ OF_STREAMS: list[tuple[Step, str]] = [
     (lambda a, s: s.join(orders(a), on="member", within="-1m", id="j"), "within: '-1m' is below 0 ms"),
     (lambda a, s: s.join(orders(a), on="member", within=("1m", "0s"), id="j"), "ends before it begins"),
     (lambda a, s: s.join(orders(a), on="member", within=("1m",), id="j"), "is not a pair"),  # type: ignore[arg-type]
-    (lambda a, s: s.join(orders(a), on="member", within="1m", how="outer", id="j"), "how='outer' is no way"),  # type: ignore[arg-type]
+    (lambda a, s: s.join(orders(a), on="member", within="1m", how="outer", id="j"), "how='outer' is not one of"),  # type: ignore[arg-type]
     (lambda a, s: s.join(orders(a, time=None), on="member", within="1m", id="j"), "the right side of a join needs"),
     (
         lambda a, s: s.join(orders(a, ORDERS | {"member": pl.Int64}), on="member", within="1m", id="j"),
@@ -80,7 +80,7 @@ OF_STREAMS: list[tuple[Step, str]] = [
 OF_TABLES: list[tuple[Step, str]] = [
     (lambda a, s: s.join(a.table("t", key="id")), "the columns of the table 't' aren't known yet"),
     (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", within="1m"), "no meaning for a table"),
-    (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", how="full"), "how='outer' is no way"),
+    (lambda a, s: s.join(a.table("t", "id", PROFILE), on="member", how="full"), "how='full' is not one of"),
     (lambda a, s: s.join(a.table("t", "id", PROFILE)), "there is no column 'id'"),
     (lambda a, s: s.join(a.table("t", "age", PROFILE), on="member"), "'age' is Int64 on the right"),
     (lambda a, s: s.join(a.table("t", ("id", "age"), PROFILE), on="member"), "on= names 1 columns"),

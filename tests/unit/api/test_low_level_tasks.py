@@ -78,7 +78,7 @@ def test_event_time_is_named_for_all_outputs_or_for_each() -> None:
     assert [flow.event_time for flow in flows.values()] == [EventTime("ts"), EventTime("at")]
 
 
-def test_an_output_that_nobody_takes_is_refused() -> None:
+def test_an_output_whose_results_go_nowhere_is_refused() -> None:
     app, views = declared()
     app.task(Alerts(), {"views": views}, {"alerts": OUT}, id="alerts")
     with pytest.raises(hr.errors.DeclarationError, match="nothing takes the results of the step 'alerts-alerts-1'"):

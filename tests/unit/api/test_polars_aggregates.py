@@ -131,7 +131,7 @@ def test_results_are_called_as_polars_calls_them() -> None:
         ([], {}, "names no aggregate"),
     ],
 )
-def test_names_are_needed_and_told_apart(aggregates: list[Any], named: dict[str, Any], message: str) -> None:
+def test_names_are_needed_and_unique(aggregates: list[Any], named: dict[str, Any], message: str) -> None:
     with pytest.raises(hr.errors.DeclarationError, match=message):
         windows().agg(*aggregates, **named)
 

@@ -72,7 +72,7 @@ def test_without_outputs_it_is_an_end() -> None:
     assert "counted" in app.graph().nodes
 
 
-def test_mistakes_are_told_at_its_own_line_and_in_its_own_words() -> None:
+def test_mistakes_name_the_line_and_the_method_of_the_user() -> None:
     app = hr.App("counted")
     with pytest.raises(hr.errors.DeclarationError, match="so it needs an id") as caught:
         views_of(app).process(Counted(), id=None)  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def test_the_position_is_the_first_held_frame_and_what_is_covered():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_plain_frames_among_held_ones_go_out_once_wherever_a_reader_begins_anew(seed):
+def test_plain_frames_among_held_ones_are_released_once_wherever_a_reader_restarts(seed):
     """Their only identity is their place: a reader that goes back to a held frame reads them again."""
     chance = random.Random(seed)
     plain = (Header(Kind.USER), None)
@@ -103,7 +103,7 @@ def test_plain_frames_among_held_ones_go_out_once_wherever_a_reader_begins_anew(
     assert sorted(released) == sorted(committed)
 
 
-def test_a_position_without_held_frames_is_behind_the_last():
+def test_a_position_without_held_frames_is_after_the_last_frame():
     reader = ReadCommitted()
     read(reader, [checkpoint(1, 9)])
     assert reader.position().encode() == (
@@ -124,7 +124,7 @@ def test_in_mid_stream_a_newer_generation_voids_what_is_held():
     assert read(reader, [user(1, 7), user(2, 9), checkpoint(2, 10)]) == [(2, 9)]
 
 
-def test_in_mid_stream_a_restore_tells_committed_frames_from_late_copies():
+def test_in_mid_stream_a_restore_distinguishes_committed_frames_from_late_copies():
     committed = [user(1, 7), restore(2, 7, committed_by=1)]
     assert read(ReadCommitted(), committed) == [(1, 7)]
     # Generation 2 started from seq 6, used 8 for a frame of its own and committed it, all before this reader

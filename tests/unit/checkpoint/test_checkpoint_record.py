@@ -52,7 +52,7 @@ def test_a_commit_record_has_these_bytes():
     assert decode_commit(memoryview(GOLDEN)) == RECORD
 
 
-def test_a_commit_record_tells_of_plain_frames():
+def test_a_commit_record_has_the_position_of_plain_frames():
     (source,) = RECORD.sources
     record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, plain_before=9),))
     data = GOLDEN.replace(b'"seq":2}]}]', b'"seq":2}],"plainBefore":9}]')

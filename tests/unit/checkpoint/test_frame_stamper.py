@@ -24,7 +24,7 @@ def test_seqs_count_for_each_partition():
     ]
 
 
-def test_a_restore_names_what_is_covered_and_comes_right_behind_it():
+def test_a_restore_names_what_is_covered_and_follows_it_directly():
     out = sending()
     out.load([OutputSeq(stream="log.a", partition=1, seq=9)])
     frames = out.restores(6, 2, 7)

@@ -17,7 +17,7 @@ COMMIT = ["FlushOutputs", "AppendChanges", "AppendCommit", "ReadChangelog", "Wri
 FINAL = [*COMMIT[:-1], "FlushOutputs", "Report", "End"]
 
 
-def heard(host: Host, following: int = 0) -> Host:
+def introduced(host: Host, following: int = 0) -> Host:
     """The reader after the first restore of both producers."""
     host.run()
     for producer in (1, 2):
@@ -72,7 +72,7 @@ def test_a_clock_that_falls_behind_holds_back_no_version(source):
 
 
 def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
-    heard(reader)
+    introduced(reader)
     assert reader.receive(A0, user(1, 1, 2)) is Verdict.PROCESS
     assert reader.receive(A0, *checkpoint(1, 1, 0, 3)) is Verdict.TAKEN
     reader.run()
@@ -86,7 +86,7 @@ def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
 
 def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_committed(reader):
     """The results of a step that waited for answers until then."""
-    heard(reader)
+    introduced(reader)
     reader.receive(A0, user(1, 1, 2))
     reader.receive(A0, *checkpoint(1, 1, 0, 3))
     reader.receive(A0, *checkpoint(2, 1, 0, 2))
@@ -101,8 +101,8 @@ def test_what_leaves_before_outputs_are_flushed_belongs_to_the_version_that_is_c
     assert output.seq == stamped.seq
 
 
-def test_early_arrivals_are_fed_before_and_behind_the_commit_in_the_order_of_labels(reader):
-    heard(reader)
+def test_early_frames_are_processed_before_and_after_the_commit_in_the_order_of_labels(reader):
+    introduced(reader)
     for seq, label in ((2, 3), (3, 7), (4, 8)):
         assert reader.receive(A0, user(1, 1, seq, label)) is Verdict.BUFFER
     reader.receive(A0, *checkpoint(2, 1, 6, 2))
@@ -115,7 +115,7 @@ def test_early_arrivals_are_fed_before_and_behind_the_commit_in_the_order_of_lab
 
 
 def test_the_record_covers_the_prefix_before_the_first_early_arrival(reader):
-    heard(reader)
+    introduced(reader)
     reader.receive(A0, user(1, 1, 2, 0))
     reader.receive(A0, user(1, 1, 3, 1))
     reader.receive(A0, *checkpoint(2, 1, 0, 2))
@@ -129,8 +129,8 @@ def test_the_record_covers_the_prefix_before_the_first_early_arrival(reader):
     assert entry.offset == 3
 
 
-def test_a_restart_goes_on_from_the_record(reader):
-    heard(reader)
+def test_a_restart_continues_from_the_record(reader):
+    introduced(reader)
     reader.receive(A0, user(1, 1, 2))
     reader.machine.stamp(B, 0)
     reader.receive(A0, *checkpoint(1, 1, 0, 3))
@@ -146,7 +146,7 @@ def test_a_restart_goes_on_from_the_record(reader):
 
 
 def test_a_rollback_is_a_restart_in_place_that_remembers_the_fence(reader):
-    heard(reader)
+    introduced(reader)
     assert reader.receive(A0, user(1, 1, 2)) is Verdict.PROCESS
     assert reader.receive(A0, *restore(1, 2, -1, 0, 0)) is Verdict.ROLLBACK
     reader.run()
@@ -215,7 +215,7 @@ def test_a_source_task_ends(source):
 
 
 def test_the_final_version_is_not_below_the_parents(reader):
-    heard(reader)
+    introduced(reader)
     reader.receive(A0, Header(Kind.END_OF_STREAM, 1, 1, 0, 2))
     reader.receive(A0, Header(Kind.END_OF_STREAM, 2, 1, 0, 2))
     reader.machine.inputs_ended()
@@ -229,7 +229,7 @@ def test_the_final_version_is_not_below_the_parents(reader):
 
 
 def test_a_task_is_timer_driven_once_its_parents_have_ended(reader):
-    heard(reader)
+    introduced(reader)
     reader.receive(A0, *checkpoint(1, 1, 4, 2, END))
     reader.receive(A0, *checkpoint(2, 1, 4, 2, END))
     reader.machine.tick(9_000)
@@ -292,14 +292,14 @@ def test_giving_up_in_mid_commit_asks_for_a_new_generation_and_adopts_what_was_w
         (lambda machine: machine.rebase(None), "rebase was called while running"),
     ],
 )
-def test_a_host_out_of_turn_is_told_so(source, act, says):
+def test_a_call_of_the_host_out_of_turn_is_refused(source, act, says):
     source.run()
     with pytest.raises(ProtocolError, match=says):
         act(source.machine)
 
 
 def test_no_frame_is_received_during_a_commit(reader):
-    heard(reader)
+    introduced(reader)
     reader.receive(A0, *checkpoint(1, 1, 0, 2))
     reader.receive(A0, *checkpoint(2, 1, 0, 2))
     with pytest.raises(ProtocolError, match="while an instruction is to be performed"):

@@ -114,7 +114,7 @@ def test_it_is_the_same_from_a_snapshot_and_from_the_beginning(home: Path, runni
     assert [one.snapshots for one in without] == [(), (), ()]
 
 
-def test_show_tells_everything_of_one_task(cli: Cli, running: Driven) -> None:
+def test_show_prints_everything_about_one_task(cli: Cli, running: Driven) -> None:
     (host,) = (host for host in running.container.hosts if str(host.name) == "by-member/1")
     text = cli("checkpoint", "show", "page-views", "by-member/1").out
     assert text.startswith("page-views  by-member/1\n")
@@ -146,7 +146,7 @@ def test_a_restart_shows_as_a_newer_generation(home: Path, running: Driven) -> N
     again.close()
 
 
-def test_apps_and_stages_with_dashes_are_told_apart(home: Path, running: Driven) -> None:
+def test_apps_and_stages_with_dashes_are_distinguished(home: Path, running: Driven) -> None:
     other = Driven(home, "page")
     try:
         assert apps_with_checkpoints(home) == ["page", "page-views"]

@@ -49,7 +49,7 @@ def pipeline(tmp_path: Path, cli: Cli, clean_modules: None) -> Path:
         ("run a.py -- --log-level debug", LogSettings("warning", "text"), "run a.py -- --log-level debug"),
     ],
 )
-def test_the_options_may_stand_anywhere_but_behind_the_apps_own(words: str, settings: LogSettings, rest: str) -> None:
+def test_the_options_may_be_anywhere_except_after_the_apps_own(words: str, settings: LogSettings, rest: str) -> None:
     assert log_settings(words.split()) == (settings, rest.split())
 
 

@@ -137,7 +137,7 @@ def test_a_reader_that_has_had_enough_ends_it_quietly(spawn: Spawn) -> None:
 
 
 @pytest.mark.usefixtures("log")
-def test_a_follower_notices_that_nobody_reads_it_any_more(spawn: Spawn) -> None:
+def test_a_follower_notices_that_its_reader_is_gone(spawn: Spawn) -> None:
     writer = spawn("stream", "write", "views", "--schema", "n:i64")
     put(writer, '{"n":1}\n')
     follower = spawn("stream", "read", "views", "--follow")

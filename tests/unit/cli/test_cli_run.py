@@ -82,7 +82,7 @@ def test_conf_refuses_what_is_no_setting(pairs: list[str]) -> None:
         parse_conf(pairs)
 
 
-def test_conf_keeps_everything_behind_the_first_equals_sign() -> None:
+def test_conf_keeps_everything_after_the_first_equals_sign() -> None:
     assert parse_conf(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from headrace.core.ids import TaskName
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import Heartbeat, Register, TaskStatus
 from headrace.runners.coordination.server import Coordinator
-from simulator.memory_metadata import MemoryMetadata
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]

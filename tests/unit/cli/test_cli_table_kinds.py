@@ -121,7 +121,7 @@ def test_records_of_a_task_are_in_whichever_task_put_them(table: Cli, shop: Kind
         assert "what its task writes isn't partitioned by the key" in (caught.value.hint or "")
 
 
-def test_the_list_tells_kinds_and_sizes(table: Cli, shop: Kinds) -> None:
+def test_the_list_shows_kinds_and_sizes(table: Cli, shop: Kinds) -> None:
     shop.until(lambda: {one["table"]: one["rows"] for one in table("list", "--json").json()}["counted.seen"] == 3)
     listed = {one["table"]: one for one in table("list", "--json").json()}
     assert {name: one["rows"] for name, one in listed.items()} == {

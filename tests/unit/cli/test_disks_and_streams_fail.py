@@ -99,7 +99,7 @@ def test_an_input_that_is_replaced_ends_the_app(cli: Cli, spawn: Spawn, pipeline
     assert [row["n"] for row in cli("stream", "read", "doubles").lines()] == [2, 4, 6]
 
 
-def test_a_full_disk_ends_a_local_run_and_says_how_to_go_on(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
+def test_a_full_disk_ends_a_local_run_and_says_how_to_continue(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
     write(1, 2, 3)
     run = run_until_it_has_committed(cli, spawn, pipeline, 3)
     # A limit on the size of files simulates a full disk.

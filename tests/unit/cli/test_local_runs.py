@@ -89,7 +89,7 @@ def test_what_python_reads_has_its_types(home: Path) -> None:
     shop.close()
 
 
-def test_a_reader_finds_the_app_again_when_it_was_started_anew(home: Path) -> None:
+def test_a_reader_finds_the_app_again_after_a_restart(home: Path) -> None:
     shop = Shop(home)
     shop.price(lamp="20.50")
     with shop.running():

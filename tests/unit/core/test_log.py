@@ -134,7 +134,7 @@ def test_on_a_terminal_a_line_replaces_the_progress_line(lines: io.StringIO) -> 
     assert lines.getvalue().startswith("20")
 
 
-def test_a_stream_that_is_gone_stops_nobody(lines: io.StringIO) -> None:
+def test_a_closed_stream_stops_no_program(lines: io.StringIO) -> None:
     lines.close()
     with logging_to(LogSettings("info"), lines):
         log.info("nowhere to go")
@@ -154,7 +154,7 @@ def test_fields_are_attributes_of_the_record(caplog: pytest.LogCaptureFixture) -
     assert not hasattr(record, "nothing")
 
 
-def test_what_is_logged_now_is_what_containers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_get_the_log_settings_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     top = logging.getLogger()
     monkeypatch.setattr(top, "handlers", [])
     assert current_settings() == OFF
@@ -215,7 +215,7 @@ def test_what_repeats_is_logged_at_powers_of_ten(lines: io.StringIO) -> None:
     assert ends[4:] == ["many at once times=250", "many at once times=1000"]
 
 
-def test_what_goes_on_for_long_is_logged_every_minute(lines: io.StringIO) -> None:
+def test_what_lasts_long_is_logged_every_minute(lines: io.StringIO) -> None:
     now = 0.0
     throttle = Throttle(log, lambda: now)
     with logging_to(LogSettings("info"), lines):

@@ -9,8 +9,8 @@ import pytest
 from headrace.core.errors import DataError, IndeterminateWriteError, ProtocolError, StorageError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import HIGHEST, Generations
+from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import SqliteMetadata
-from simulator.memory_metadata import MemoryMetadata
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
 
@@ -36,7 +36,7 @@ def test_apps_are_apart():
     assert Generations(store, "one").issue([A0]) == Generations(store, "two").issue([A0]) == {A0: 1}
 
 
-def test_a_second_driver_goes_on_where_the_first_stopped(tmp_path):
+def test_a_second_driver_continues_where_the_first_stopped(tmp_path):
     for expected in (1, 2):
         store = SqliteMetadata(tmp_path / "metadata.db")
         assert Generations(store, "app").issue([A0]) == {A0: expected}

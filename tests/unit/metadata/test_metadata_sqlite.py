@@ -140,7 +140,7 @@ def test_a_folder_that_cant_be_made(tmp_path):
         SqliteMetadata(tmp_path / "file" / "metadata.db")
 
 
-def test_a_full_disk_is_told_and_nothing_was_written(path):
+def test_a_full_disk_is_reported_and_nothing_was_written(path):
     store = SqliteMetadata(path)
     store._connection.execute("PRAGMA max_page_count = 10")  # makes SQLite report a full disk
     with pytest.raises(StorageError, match="full"):

@@ -7,10 +7,10 @@ from itertools import count
 import pytest
 
 from headrace.core.errors import UnavailableError
+from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.metadata.store import update
-from metadata_contract import check_metadata
-from simulator.memory_metadata import MemoryMetadata
+from headrace.testing.metadata_contract import check_metadata
 
 
 def test_memory_keeps_the_contract():

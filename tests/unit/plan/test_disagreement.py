@@ -69,7 +69,7 @@ def test_a_table_and_its_side_input_are_named():
     assert "side-input 'side' has 8 partitions" in text
 
 
-def test_a_keyed_window_behind_a_merge_is_named():
+def test_a_keyed_window_after_a_merge_is_named():
     app = AppBuilder()
     app.output("out", app.window("w", app.merge("m", app.input("s1", 4), app.input("s2", 6))))
     assert "window 'w' (/app/pipeline.py:6: w) brings together 's1' and 's2'" in error_of(app)
@@ -93,7 +93,7 @@ def test_two_existing_intermediate_streams_that_are_joined_only_now():
     assert "hint: give 'a' another id" in text
 
 
-def test_of_several_conflicts_the_shortest_is_told():
+def test_of_several_conflicts_the_shortest_is_reported():
     app = AppBuilder()
     a, b = (app.partition_by(name, app.input(f"from-{name}", 1)) for name in "ab")
     app.output("out", app.join("j1", app.input("s1", 4), a))

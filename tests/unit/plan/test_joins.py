@@ -41,7 +41,7 @@ def test_an_intermediate_stream_ends_what_its_writer_reaches():
     assert groups_of(app) == {"j": ("s1", "s2-by-k")}
 
 
-def test_what_fills_a_table_reaches_the_joins_behind_the_join_with_the_table():
+def test_what_fills_a_table_reaches_the_joins_after_the_join_with_the_table():
     app = AppBuilder()
     t = app.table("t")
     app.fill(t, app.partition_by("a", app.input("s1", 2)))
@@ -74,7 +74,7 @@ def test_two_tables_that_feed_each_other_end_the_traversal():
     assert groups_of(app) == {"a": ("s1", "s2"), "b": ("s1", "s2")}
 
 
-def test_broadcast_streams_and_global_tables_meet_nobody():
+def test_broadcast_streams_and_global_tables_meet_no_stream():
     app = AppBuilder()
     rules = app.broadcast("rules", app.input("s1", 2))
     t, u = app.table("t", app.side_input("side", 3), kind="global"), app.table("u", kind="global")
@@ -92,7 +92,7 @@ def test_a_table_filled_by_a_broadcast_stream_needs_no_equal_counts():
     assert groups_of(app) == {}
 
 
-def test_merging_is_no_meeting_but_a_keyed_window_behind_it_is():
+def test_a_merge_does_not_tie_counts_but_a_keyed_window_after_it_does():
     app = AppBuilder()
     s1, s2 = app.input("s1", 8), app.input("s2", 4)
     app.output("out", app.merge("m", s1, s2))

@@ -52,7 +52,7 @@ KNOWN: list[tuple[Steps, str | tuple[str, ...], tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("steps", "key", "hashed"), KNOWN)
-def test_behind_a_partition_by_of_columns_of_the_key(
+def test_after_a_partition_by_of_columns_of_the_key(
     steps: Steps, key: str | tuple[str, ...], hashed: tuple[str, ...]
 ) -> None:
     assert owners(steps, key) == hashed

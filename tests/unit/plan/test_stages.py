@@ -83,7 +83,7 @@ def test_stages_are_ordered_upstream_first_then_by_name():
 # -- a source that is read twice -------------------------------------------------------------------------
 
 
-def test_a_source_joined_with_its_own_messages_partitioned_anew_is_read_by_two_stages():
+def test_a_source_joined_with_its_own_repartitioned_messages_is_read_by_two_stages():
     app = AppBuilder()
     s = app.input("s", 4)
     app.output("out", app.join("j", s, app.partition_by("by-k", s)))

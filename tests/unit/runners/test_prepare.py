@@ -38,7 +38,7 @@ def prepare(app: hr.App, *stages: str) -> None:
         ("dealt", r"intermediate stream 'dealt' \(log\.doubles-dealt, .*\) is sealed", "numbers", "dealt"),
     ],
 )
-def test_a_sealed_stream_is_found_before_those_who_write_it_start(
+def test_a_sealed_stream_is_found_before_its_writers_start(
     tmp_path: Path, app: hr.App, stream: str, told: str, stage: str, other: str
 ) -> None:
     prepare(app)

@@ -87,7 +87,7 @@ def test_without_a_terminal_a_line_comes_now_and_then() -> None:
     assert "\r" not in out.getvalue()
 
 
-def test_a_change_of_state_is_told_at_once() -> None:
+def test_a_change_of_state_is_reported_at_once() -> None:
     out = io.StringIO()
     line = ProgressLine(out, clock=Seconds())
     line(status(stage()))

@@ -64,7 +64,7 @@ def test_the_bytes_of_the_first_release_can_be_read() -> None:
     }
 
 
-def test_a_body_is_read_in_place_behind_a_header_of_any_length() -> None:
+def test_a_body_is_read_in_place_after_a_header_of_any_length() -> None:
     df = pl.DataFrame({"a": range(1000), "b": ["a string of more than twelve bytes"] * 1000})
     for size in range(30):
         whole = encode_rows_into(io.BytesIO(b"h" * size), df)

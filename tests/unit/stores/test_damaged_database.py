@@ -87,7 +87,7 @@ def test_scans_end_at_the_ends(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_stand_in_is_discarded_when_nobody_has_it_open(tmp_path: Path) -> None:
+def test_a_stand_in_is_discarded_when_no_process_has_it_open(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     stand_in = Database(stand_in_for(folder))
     stand_in.close()
@@ -113,7 +113,7 @@ def test_what_a_dead_process_left_is_deleted_and_logged(tmp_path: Path, caplog: 
     assert list(snapshots.iterdir()) == []
 
 
-def test_what_stands_in_for_a_folder_is_no_other_tasks(tmp_path: Path) -> None:
+def test_the_stand_in_for_a_folder_belongs_to_one_task(tmp_path: Path) -> None:
     """Ids may have dots: the folder of task 3 of a step v-0.5 begins like that of task 0 of a step v."""
     other = Database(tmp_path / "v-0.5-3")
     discard_abandoned(tmp_path / "v-0")
@@ -191,7 +191,7 @@ def test_a_snapshot_outlives_what_it_was_taken_of(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_folder_that_was_deleted_while_it_was_open_is_told_as_one_that_can_not_be_read(tmp_path: Path) -> None:
+def test_a_folder_that_was_deleted_while_it_was_open_is_reported_as_unreadable(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     fill(folder, 200)
     database = Database(folder)
@@ -204,7 +204,7 @@ def test_a_folder_that_was_deleted_while_it_was_open_is_told_as_one_that_can_not
         database.close()
 
 
-def test_a_snapshot_that_has_no_place_is_told_clearly(tmp_path: Path) -> None:
+def test_a_snapshot_whose_folder_can_not_be_made_is_reported_clearly(tmp_path: Path) -> None:
     (tmp_path / "snapshots").write_text("in the way")
     database = Database(tmp_path / "state")
     try:

@@ -57,7 +57,7 @@ def test_what_is_due_is_taken_by_any_due_column() -> None:
     assert (sessions.earliest("due"), due(sessions, 8)) == (9, [])
 
 
-def test_much_that_is_due_comes_in_parts_and_is_told_in_few_bytes() -> None:
+def test_many_due_rows_are_taken_in_parts_and_recorded_in_few_bytes() -> None:
     sessions = store()
     number = 2_500_000
     sessions.put(pl.DataFrame({"key": pl.Series(range(number)).cast(pl.String), "start": 0, "due": 5, "n": 1}, SCHEMA))
@@ -77,7 +77,7 @@ def test_without_key_columns_all_rows_are_one_keys() -> None:
     assert held(whole.take(pl.DataFrame({"any": [0]}))) == [("a", 1, 9, 1), ("b", 2, 5, 2)]
 
 
-def test_a_commit_is_told_what_differs_not_what_happened() -> None:
+def test_a_commit_records_what_differs_and_not_what_happened() -> None:
     sessions = store()
     for n in range(20):
         sessions.take(keys("a"))
@@ -90,7 +90,7 @@ def test_a_commit_is_told_what_differs_not_what_happened() -> None:
     assert copy.take_changes(1) == []
 
 
-def test_keys_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
     from headrace.stores import segment
@@ -101,7 +101,7 @@ def test_keys_of_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
     assert held(sessions.take(keys("b"))) == [("b", 2, 5, 2)]
 
 
-def test_rows_of_one_key_are_removed_by_what_tells_them_apart() -> None:
+def test_rows_of_one_key_are_removed_by_what_distinguishes_them() -> None:
     sessions, copy = store(), store()
     sessions.put(rows(("a", 1, 9, 1), ("a", 20, 29, 2), (None, 3, 9, 3), (None, 30, 39, 4)))
     for change in sessions.take_changes(1):
@@ -150,7 +150,7 @@ def test_a_restart_reads_the_manifest_alone_until_it_is_asked() -> None:
         again.take(keys("a"))
 
 
-def test_everything_is_taken_by_keys_and_told_in_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_taking_all_keys_is_recorded_in_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_ROWS", 64)
     sessions, copy = store(), store()
     for start in range(2):

@@ -120,7 +120,7 @@ def test_a_table_that_had_a_time_to_live_is_refused_without() -> None:
             other.store.apply(change)
 
 
-def test_the_key_is_told_before_the_first_rows_and_once() -> None:
+def test_the_key_is_given_once_before_the_first_rows() -> None:
     table = memory()
     assert table.store.take_changes(1) == []
     table.put_rows(rows(("a", 1.0, 1)))

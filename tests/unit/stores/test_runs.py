@@ -64,7 +64,7 @@ def test_an_empty_store_gives_nothing() -> None:
     assert windows.take_changes(1) == []
 
 
-def test_a_change_is_told_once() -> None:
+def test_a_change_is_reported_once() -> None:
     windows = store()
     windows.add(run((10, 1, 1)))
     assert len(windows.take_changes(1)) == 1
@@ -79,7 +79,7 @@ def test_what_was_applied_is_no_change() -> None:
     assert copy.take_changes(1) == []
 
 
-def test_a_large_run_is_told_in_several_changes() -> None:
+def test_a_large_run_is_recorded_in_several_changes() -> None:
     """A change is one record, and the size of records is limited."""
     windows, copy = store(), store()
     rows = (1 << 18) + 1
@@ -134,7 +134,7 @@ def test_an_unknown_change_is_refused() -> None:
         store().apply(b"x...")
 
 
-def test_a_large_run_lies_in_pieces_and_what_of_it_is_gone_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_run_consists_of_pieces_and_a_bound_of_the_rows_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_ROWS", 64)
     disk, windows = Disk(), store()
     windows.attach(disk)

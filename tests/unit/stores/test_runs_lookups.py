@@ -168,7 +168,7 @@ def test_pieces_without_slices_or_an_index_are_looked_up_in() -> None:
 
 
 @pytest.mark.parametrize("found", ["nothing", "another format"])
-def test_an_index_that_is_missing_is_told_by_the_rows(found: str) -> None:
+def test_a_missing_index_is_computed_from_the_rows(found: str) -> None:
     disk = Disk()
     stored(disk, [(1, 1, 1), (2, 2, 2)])
     key = next(key for key in disk.values if key.startswith(b"i"))

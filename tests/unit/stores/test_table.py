@@ -223,7 +223,7 @@ def test_a_row_of_an_unknown_layout_is_refused() -> None:
         people.get_rows(keys(("a", 1)))
 
 
-def test_a_cleared_table_learns_its_columns_anew() -> None:
+def test_a_cleared_table_learns_its_columns_again() -> None:
     people = table()
     people.put_rows(rows(("a", 1, 10, "x")))
     people.store.clear()

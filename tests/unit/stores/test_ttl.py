@@ -13,7 +13,7 @@ from headrace.core.errors import DeclarationError, UsageError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import CommittedKeyValues, KeyValueStore
 from headrace.stores.ttl import Stamps
-from store_contract import StoreLife
+from headrace.testing.store_contract import StoreLife
 
 TTL = 10
 
@@ -58,7 +58,7 @@ def test_what_a_read_finds_expired_is_deleted_for_every_replay() -> None:
     assert [key for key, _ in copy.range()] == [b"000"]  # the copy was given no time, so nothing else is old
 
 
-def test_a_sweep_goes_on_where_it_stopped() -> None:
+def test_a_sweep_continues_where_it_stopped() -> None:
     store = filled(10)
     assert [store.sweep(TTL, 4) for _ in range(4)] == [4, 4, 2, 0]
     assert store.entries() == 0

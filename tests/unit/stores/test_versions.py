@@ -99,7 +99,7 @@ def test_of_one_time_the_version_put_last_counts_whether_it_is_the_newest_or_not
     assert asked(held, [("a", 100), ("a", 160)]) == [6, 0]
 
 
-def test_what_nobody_asks_for_goes_but_the_newest_version_stays() -> None:
+def test_old_versions_are_dropped_except_the_newest() -> None:
     held = table()
     for since in range(0, 60_000, 1_000):
         held.put_versions(rows([(key, since, since, False) for key in "ab"]))
@@ -157,7 +157,7 @@ def test_rows_that_were_there_before_there_were_versions_count_from_ever() -> No
     assert asked(held, [("a", 99), ("a", 100)]) == [1, 2]
 
 
-def test_keys_with_one_hash_are_told_apart() -> None:
+def test_keys_with_equal_hashes_are_distinguished() -> None:
     run = pl.DataFrame(
         {
             "__hash": pl.Series([7, 7, 7, 7, 9], dtype=pl.UInt64),

@@ -134,7 +134,7 @@ def test_batches_and_positions_give_everything_once(home: Path, seed: int) -> No
     assert len(seen) == len(set(seen))
 
 
-def test_iterating_again_goes_on(home: Path) -> None:
+def test_iterating_again_continues(home: Path) -> None:
     task = AppTask(home)
     task.start()
     task.rows(1)
@@ -150,7 +150,7 @@ def test_iterating_again_goes_on(home: Path) -> None:
     assert numbers(reader) == [3]
 
 
-def test_upcoming_begins_behind_what_is_there(home: Path) -> None:
+def test_upcoming_starts_after_the_existing_rows(home: Path) -> None:
     with hr.streams.StreamWriter("numbers", home=home) as writer:
         writer.write([{"n": 1}])
         reader = hr.streams.StreamReader("numbers", start="upcoming", home=home)

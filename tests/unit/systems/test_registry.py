@@ -31,7 +31,7 @@ def test_an_unknown_kind_names_what_is_installed() -> None:
     assert "files, log, memory, remote, sql" in caught.value.hint
 
 
-def test_records_and_rows_are_told_apart_by_the_kind() -> None:
+def test_records_and_rows_are_distinguished_by_the_kind() -> None:
     assert [keeps_rows(SystemSpec("x", kind)) for kind in ("log", "memory", "files", "sql", "pulsar")] == [
         *(False, False, True, True, False)
     ]

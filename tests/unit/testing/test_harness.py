@@ -88,7 +88,7 @@ def test_inputs_end_one_by_one_or_all_together() -> None:
 
 
 @pytest.mark.parametrize("checkpoint", [True, False])
-def test_a_restart_loses_nothing_and_time_goes_on(checkpoint: bool) -> None:
+def test_a_restart_loses_nothing_and_time_continues(checkpoint: bool) -> None:
     with counting().test(2) as t:
         t.feed("views", [{"member": "a", "ts": 5}], partition=0)
         t.feed("views", [{"member": "b", "ts": 7}], partition=1)
@@ -98,7 +98,7 @@ def test_a_restart_loses_nothing_and_time_goes_on(checkpoint: bool) -> None:
         assert set(t.read("out").select("member", "n").rows()) == {("a", 1), ("b", 1)}
 
 
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     before = set(MemorySystem._named)
     with counting().test() as t:
@@ -108,7 +108,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_app_that_can_not_be_planned_leaves_nothing_behind_either() -> None:
+def test_an_app_that_can_not_be_planned_leaves_no_files_either() -> None:
     app = hr.App("looping")
     views = app.input("views", VIEW)
     views.partition_by("member", id="by-member", partitions=3).send_to(app.output("out", partitions=2), key="member")

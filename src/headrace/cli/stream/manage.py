@@ -154,7 +154,7 @@ def trim(
     total = sum(cut.size for cut in cuts)
     if not yes:
         raise UsageError(
-            f"this would delete {format_bytes(total)} of {place.stream} for good",
+            f"this would permanently delete {format_bytes(total)} of {place.stream}",
             hint="add --yes if that is what you want",
         )
     run_trim(place, cuts)

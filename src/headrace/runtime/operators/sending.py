@@ -11,7 +11,8 @@ from headrace.api.operators.streams import Broadcast, Input, Merge, PartitionBy,
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
 from headrace.core.errors import DataError
-from headrace.runtime.operators.base import Counters, Operator
+from headrace.runtime.metrics import Counters
+from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.windows.choice import mergeable_window
 

@@ -135,7 +135,7 @@ def test_trim_without_yes_only_says_what_it_would_do(cli: Cli, tmp_path: Path) -
     assert len(cli("stream", "read", "numbers").lines()) == 3
 
 
-def test_trim_gives_up_what_lies_before(cli: Cli, tmp_path: Path) -> None:
+def test_trim_deletes_what_is_before(cli: Cli, tmp_path: Path) -> None:
     _, second, _ = filled(cli, tmp_path)
     done = cli("stream", "trim", "numbers", "--before", second, "--yes", "--json").json()
     assert done == {"stream": "log.numbers", "bytes": second - 32, "partitions": [{"partition": 0, "oldest": second}]}

@@ -16,9 +16,9 @@ import pytest
 from conversation import new_ledger
 
 from headrace.core.errors import InfrastructureError, StorageError, UsageError
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination import address as a
 from headrace.runners.coordination.server import Coordinator
-from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_the_file_of_a_later_run_is_left_alone(tmp_path, coordinator):
         assert a.find(tmp_path, "app").url == later.url
 
 
-def test_unreadable_files_are_told(tmp_path, coordinator):
+def test_unreadable_files_are_reported(tmp_path, coordinator):
     publication = publish(tmp_path, coordinator)
     publication.path.write_text("{")
     with pytest.raises(InfrastructureError, match=r"can't read the address of a running app in .*coordinator\.json"):
@@ -175,7 +175,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[1:3]
 from conversation import new_ledger
 from headrace.core.errors import UsageError
-from simulator.memory_metadata import MemoryMetadata
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.server import Coordinator
 with Coordinator(new_ledger(), MemoryMetadata()) as c:

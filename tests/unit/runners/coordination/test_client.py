@@ -14,10 +14,10 @@ import pytest
 from conversation import Process, new_ledger, task
 
 from headrace.core.errors import FencedError, ProtocolError, UnavailableError, UsageError
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.server import Coordinator
-from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_refuses_what_is_no_address(url):
         CoordinatorClient(url, "t")
 
 
-def test_a_driver_that_is_gone_is_told_soon():
+def test_a_driver_that_is_gone_is_reported_soon():
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     client = CoordinatorClient(url, "t", patience_s=60)
@@ -130,7 +130,7 @@ def test_patience_ends_with_the_reason():
         (http_answer(200, b"<html>"), ProtocolError, "not a message of type AppStatus"),
     ],
 )
-def test_somebody_elses_server_is_told(answer, error, text):
+def test_a_server_that_is_no_coordinator_is_reported(answer, error, text):
     url, thread = answering([answer])
     client = CoordinatorClient(url, "t")
     with pytest.raises(error, match=text):
@@ -179,7 +179,7 @@ DRIVER = """
 import sys
 sys.path[:0] = sys.argv[1:]
 from conversation import new_ledger
-from simulator.memory_metadata import MemoryMetadata
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.server import Coordinator
 coordinator = Coordinator(new_ledger(), MemoryMetadata())
 coordinator.start()
@@ -272,7 +272,7 @@ def test_beats_at_once_at_intervals_and_when_poked(client, coordinator):
     assert beating.lost == []
 
 
-def test_a_superseded_container_is_told_once(client):
+def test_a_superseded_container_is_notified_once(client):
     beating = Beating(client, interval_s=0.01)
     beating.thread.start()
     beating.wait_for(lambda: beating.orders)

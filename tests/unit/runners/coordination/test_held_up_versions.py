@@ -17,7 +17,7 @@ def container(number: int, *tasks: str, state: ContainerState = "running") -> Co
     return ContainerStatus(id=number, state=state, tasks=list(tasks))
 
 
-def test_nobody_waits_nobody_is_named():
+def test_without_waits_no_task_is_named():
     assert held_up([task("a/0"), task("b/0")], [container(0, "a/0", "b/0")]) == []
 
 
@@ -63,7 +63,7 @@ def test_one_of_another_deployment_is_said_to_be_that():
     assert (one.by, one.reason) == ("a/0", "it isn't part of this deployment")
 
 
-def test_who_has_finished_waits_for_nobody():
+def test_a_finished_task_waits_for_none():
     assert held_up([task("a/0"), task("b/0", "a/0", overdue=7000, state="finished")], []) == []
 
 

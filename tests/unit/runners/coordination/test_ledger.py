@@ -84,7 +84,7 @@ def test_who_never_registered_is_refused():
         new_ledger().heartbeat(Process(0, "u").heartbeat(0), 0)
 
 
-def test_a_lower_attempt_may_register_when_nobody_is_alive():
+def test_a_lower_attempt_may_register_when_no_incarnation_is_alive():
     # Spark counts attempts from 0 again when it runs a stage again.
     ledger, *_ = started()
     ledger.register(Process(0, "u0b", attempt=1).register(), 10)
@@ -283,7 +283,7 @@ def test_a_finished_app_doesnt_fail_any_more():
     assert (ledger.state, ledger.error) == ("finished", None)
 
 
-def test_a_silent_container_is_lost_and_may_come_back():
+def test_a_container_without_heartbeats_is_lost_and_may_come_back():
     ledger, zero, one = started(lost_after_ms=1000)
     ledger.tick(0)
     ledger.heartbeat(one.heartbeat(1, task("a/1")), 400)

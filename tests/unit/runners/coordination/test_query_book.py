@@ -53,7 +53,7 @@ def test_a_question_is_handed_out_until_it_is_answered(book: QueryBook) -> None:
     assert found.number == later
 
 
-def test_who_is_silent_is_told_and_what_comes_too_late_is_passed_over(book: QueryBook) -> None:
+def test_missing_answers_are_reported_and_late_ones_ignored(book: QueryBook) -> None:
     number = book.ask(Ask(table="t", tasks=["a/0", "a/1"]))
     book.answer(1, answer(number, "a/1"))
     first, second = book.take(number, SILENT)

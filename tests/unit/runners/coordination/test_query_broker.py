@@ -13,12 +13,12 @@ import pytest
 from conversation import Process, new_ledger
 
 from headrace.core.errors import FencedError, ProtocolError
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination import query_broker
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.query_messages import Answer, Ask, Listening, Question, TableList, TaskAnswer
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.tables.answering import AnswerThread
-from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def connect(coordinator: Coordinator) -> Iterator[Callable[[], CoordinatorClient
         client.close()
 
 
-def told(question: Question, version: int = 5) -> Answer:
+def answer_to(question: Question, version: int = 5) -> Answer:
     return Answer(number=question.number, answers=[TaskAnswer(task=task, version=version) for task in question.tasks])
 
 
@@ -54,14 +54,16 @@ class Echo:
 
     def answer(self, question: Question) -> Answer:
         self.asked.append(question)
-        return told(question)
+        return answer_to(question)
 
 
 def listening(client: CoordinatorClient, container: int, incarnation: str) -> AnswerThread:
     return AnswerThread.over(client, container, incarnation, Echo())  # type: ignore[arg-type]  # it has an answer()
 
 
-def test_a_question_goes_to_those_who_listen_and_back(connect: Callable[[], CoordinatorClient]) -> None:
+def test_a_question_goes_to_the_listening_containers_and_its_answers_back(
+    connect: Callable[[], CoordinatorClient],
+) -> None:
     client = connect()
     client.register(Process(0, "u0").register())
     client.register(Process(1, "u1").register())
@@ -79,7 +81,7 @@ def test_a_question_goes_to_those_who_listen_and_back(connect: Callable[[], Coor
             thread.close()
 
 
-def test_who_asks_gives_up_in_time_and_is_told_why(connect: Callable[[], CoordinatorClient]) -> None:
+def test_a_client_gives_up_in_time_and_learns_why(connect: Callable[[], CoordinatorClient]) -> None:
     client = connect()
     client.register(Process(0, "u0").register())
     began = time.monotonic()
@@ -94,7 +96,7 @@ def test_who_asks_gives_up_in_time_and_is_told_why(connect: Callable[[], Coordin
     assert client.status().queries.timed_out == 1
 
 
-def test_of_a_container_that_has_ended_nobody_waits(connect: Callable[[], CoordinatorClient]) -> None:
+def test_no_query_waits_for_a_container_that_has_ended(connect: Callable[[], CoordinatorClient]) -> None:
     client = connect()
     one = Process(1, "u1")
     client.register(one.register())
@@ -117,8 +119,8 @@ def test_a_replacement_answers_what_its_predecessor_was_asked(connect: Callable[
         again = new.listen(Listening(container=1, incarnation="new")).question
         assert again == question
         with pytest.raises(FencedError):
-            old.listen(Listening(container=1, incarnation="old", answer=told(question, version=4)))
-        pool.submit(new.listen, Listening(container=1, incarnation="new", answer=told(question)))
+            old.listen(Listening(container=1, incarnation="old", answer=answer_to(question, version=4)))
+        pool.submit(new.listen, Listening(container=1, incarnation="new", answer=answer_to(question)))
         assert asked.result(20).answers == [TaskAnswer(task="a/1", version=5)]
         old.close()
         new.close()
@@ -153,7 +155,7 @@ def test_closing_lets_everybody_go() -> None:
         assert listener.result(30).question is None
 
 
-def test_without_the_token_nothing_is_told(coordinator: Coordinator) -> None:
+def test_without_the_token_nothing_is_answered(coordinator: Coordinator) -> None:
     place = urlsplit(coordinator.url)
     assert place.hostname == "127.0.0.1"
     for method, path in (("GET", "/tables"), ("POST", "/tables"), ("POST", "/questions")):

@@ -16,11 +16,11 @@ from headrace.core.clock import ManualClock
 from headrace.core.errors import FencedError, InfrastructureError, ProtocolError, UnavailableError, UsageError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
+from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.server import Coordinator
-from simulator.memory_metadata import MemoryMetadata
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_restarted_container_gets_new_generations(client):
     assert grants(client.register(Process(0, "u0b", attempt=1).register())) == {"a/0": 2, "b/0": 2}
 
 
-def test_the_next_driver_goes_on_with_the_generations(tmp_path):
+def test_the_next_driver_continues_the_generations(tmp_path):
     for expected in (1, 2):
         metadata = SqliteMetadata(tmp_path / "metadata.db")
         with Coordinator(new_ledger(), metadata) as coordinator:
@@ -228,7 +228,7 @@ def test_every_path_needs_the_token(coordinator, token, path):
     assert coordinator.token not in str(answer)
 
 
-def test_the_client_tells_a_wrong_token(coordinator):
+def test_the_client_reports_a_wrong_token(coordinator):
     client = CoordinatorClient(coordinator.url, "wrong")
     with pytest.raises(UsageError, match=r"answered /status with status 401: the token is missing or wrong"):
         client.status()
@@ -255,7 +255,7 @@ def test_refuses_with_json(coordinator, method, path, body, headers, status, tex
     assert (found, text in answer["error"]["message"]) == (status, True), answer
 
 
-def test_an_error_nobody_expected_is_told_and_survived(coordinator, client, monkeypatch):
+def test_an_unexpected_error_is_reported_and_survived(coordinator, client, monkeypatch):
     monkeypatch.setattr(coordinator._ledger, "heartbeat", lambda *_: 1 // 0)
     status, answer = ask(coordinator, "POST", "/heartbeat", m.encode(Process(0, "u").heartbeat(0)))
     assert (status, answer["error"]["type"], answer["error"]["traceback"]) == (500, "ZeroDivisionError", "")
@@ -270,7 +270,7 @@ def test_an_unknown_container_is_the_callers_error(client):
 @pytest.mark.parametrize(
     "bytes_sent", [b"", b"GET", b"rubbish\r\n\r\n", b"POST /status HTTP/1.1\r\ncontent-length: 5\r\n"]
 )
-def test_half_a_request_harms_nobody(coordinator, client, bytes_sent):
+def test_half_a_request_does_no_harm(coordinator, client, bytes_sent):
     parts = urlsplit(coordinator.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=10) as rude:
         rude.sendall(bytes_sent)
@@ -315,7 +315,7 @@ def test_a_taken_port_is_a_clear_error(coordinator, metadata):
         Coordinator(new_ledger(), metadata, port=port)
 
 
-def test_it_listens_on_this_machine_alone_unless_told(metadata):
+def test_it_listens_only_on_this_machine_by_default(metadata):
     with Coordinator(new_ledger(), metadata) as coordinator:
         assert coordinator.url.startswith("http://127.0.0.1:")
     with Coordinator(new_ledger(), metadata, host="0.0.0.0", advertised_host="localhost") as coordinator:

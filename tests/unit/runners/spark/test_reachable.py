@@ -27,14 +27,14 @@ def deaf() -> Iterator[int]:
         yield unheard.getsockname()[1]
 
 
-def test_one_that_refuses_is_told_with_its_address(deaf: int) -> None:
+def test_a_master_that_refuses_is_reported_with_its_address(deaf: int) -> None:
     began = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"no Spark master answers .*127\.0\.0\.1:{deaf}: connection refused"):
         check_reachable(f"spark://127.0.0.1:{deaf}")
     assert time.monotonic() - began < 2
 
 
-def test_one_that_keeps_silent_is_waited_for_as_long_as_said() -> None:
+def test_a_master_that_does_not_answer_is_waited_for_until_the_limit() -> None:
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -45,7 +45,7 @@ def test_one_that_keeps_silent_is_waited_for_as_long_as_said() -> None:
             check_reachable(f"spark://127.0.0.1:{full.getsockname()[1]}", connect_s=0.2)
 
 
-def test_a_name_that_nobody_knows() -> None:
+def test_a_name_that_can_not_be_resolved() -> None:
     with pytest.raises(UnavailableError, match=r"nowhere\.invalid:7077"):
         check_reachable("spark://nowhere.invalid:7077")
 

@@ -21,7 +21,7 @@ from headrace.runners.spark import settings
         ("yarn", "yarn"),
     ],
 )
-def test_local_masters_are_told_to_run_failed_tasks_again(asked: str, used: str) -> None:
+def test_local_masters_are_set_to_run_failed_tasks_again(asked: str, used: str) -> None:
     assert settings.with_retries(asked) == used
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.core.ids import TaskName
+from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination import messages as m
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
@@ -18,7 +19,6 @@ from headrace.runners.spark.supervision import (
     watch,
     why_hopeless,
 )
-from simulator.memory_metadata import MemoryMetadata
 
 TRACEBACK = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'mine'"
 CRASH = "Python worker exited unexpectedly (crashed): java.io.EOFException"
@@ -76,7 +76,7 @@ def test_a_lost_container_is_killed_after_the_grace_and_once_per_grace() -> None
     assert job.killed == [(0, 2)] * 3
 
 
-def test_one_that_speaks_again_within_the_grace_is_left_alone() -> None:
+def test_one_that_sends_heartbeats_again_within_the_grace_is_left_alone() -> None:
     job, ledger = RecordedJob(), new_ledger()
     supervisor = Supervisor(job, lambda error: None)
     register(ledger, 0, 0)

@@ -75,7 +75,7 @@ def test_files_are_dealt_by_name(tmp_path: Path) -> None:
     assert read(three, partition=2) == ([], 0)
 
 
-def test_an_offset_behind_the_end_is_refused(tmp_path: Path) -> None:
+def test_an_offset_after_the_end_is_refused(tmp_path: Path) -> None:
     for format in FORMATS:
         consumer = FilesSystem(str(write(tmp_path / f"a.{format}", table(10)))).consumer()
         with pytest.raises(UsageError, match="offset 11 is after the end, 10"):

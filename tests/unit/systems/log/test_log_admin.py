@@ -143,7 +143,7 @@ def test_options_of_a_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 19, 20, 25])
-def test_the_place_behind_a_record_is_a_trim_point_also_where_an_append_was_torn(tmp_path: Path, size: int) -> None:
+def test_the_end_of_a_record_is_a_trim_point_even_before_a_torn_append(tmp_path: Path, size: int) -> None:
     """The next bytes for a reader that has read all records are those that a killed writer left."""
     system = new_log(tmp_path, [b"abc" * 20, b"def"])
     path = log_file(tmp_path)

@@ -31,7 +31,7 @@ def limit_files() -> Iterator[Callable[[int | None], None]]:
     signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_full_disk_is_an_error_and_the_flush_goes_on_when_there_is_room(
+def test_a_full_disk_is_an_error_and_the_flush_continues_when_there_is_room(
     tmp_path: Path, limit_files: Callable[[int | None], None]
 ) -> None:
     system = new_log(tmp_path, [b"acknowledged"])
@@ -153,7 +153,7 @@ def test_a_seal_amid_appends_keeps_all_that_was_acknowledged(tmp_path: Path) -> 
         assert payloads == [b"%d" % i for i in range(count)]
 
 
-def test_an_append_that_lands_behind_the_seal_is_not_acknowledged(tmp_path: Path) -> None:
+def test_an_append_that_ends_up_after_the_seal_is_not_acknowledged(tmp_path: Path) -> None:
     system = new_log(tmp_path, [b"before"])
     producer = system.producer()
     producer.send(STREAM, 0, b"late")

@@ -99,7 +99,7 @@ def test_two_tears_in_a_row() -> None:
 
 @settings(deadline=None)
 @given(st.binary(min_size=1, max_size=60), st.data())
-def test_a_flipped_byte_with_a_record_behind_it_is_corruption(body: bytes, data: st.DataObject) -> None:
+def test_a_flipped_byte_before_another_record_is_corruption(body: bytes, data: st.DataObject) -> None:
     good = record(body)
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)

@@ -50,7 +50,7 @@ def test_a_reader_notices_within_a_second(tmp_path: Path, take_away: object, sai
 
 
 @pytest.mark.parametrize("take_away", [delete, move_away, replace])
-def test_a_writer_acknowledges_nothing_that_nobody_will_find(tmp_path: Path, take_away: object) -> None:
+def test_a_writer_acknowledges_nothing_that_can_not_be_found(tmp_path: Path, take_away: object) -> None:
     system = new_log(tmp_path)
     producer = system.producer()
     producer.send(STREAM, 0, b"one")

@@ -73,7 +73,7 @@ def test_a_cut_file_gives_the_records_that_are_whole_and_waits(
 
 @settings(deadline=None)
 @given(bodies, st.data())
-def test_damage_anywhere_is_reported_behind_what_is_good(
+def test_damage_anywhere_is_reported_after_the_good_records(
     folder: Path, payloads: list[bytes], data: st.DataObject
 ) -> None:
     system, path = fresh(folder, payloads)
@@ -137,7 +137,7 @@ def test_an_offset_that_is_no_record_is_reported(tmp_path: Path) -> None:
         read_all(system, 40)
 
 
-def test_a_torn_record_claiming_more_than_follows_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_torn_record_claiming_more_than_follows_blocks_no_reader(tmp_path: Path) -> None:
     system = new_log(tmp_path, [b"a"])
     path = log_file(tmp_path)
     size = path.stat().st_size

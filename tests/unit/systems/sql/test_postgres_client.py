@@ -65,7 +65,7 @@ def test_every_type_arrives(postgres: PostgresServer, place: str, key: tuple[str
     assert found.rows() == wanted.rows()
 
 
-def test_with_a_key_the_last_row_of_it_stands(postgres: PostgresServer, place: str) -> None:
+def test_with_a_key_its_last_row_counts(postgres: PostgresServer, place: str) -> None:
     keyed = system(postgres, f"{place}.counts", "member")
     keyed.admin().create("out", 1, COUNTS)
     target = keyed.target("out")

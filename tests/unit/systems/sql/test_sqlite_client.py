@@ -67,7 +67,7 @@ def test_every_type_arrives(path: Path, opened: list[Target]) -> None:
     assert json.loads(found[0]["pair"]) == {"a": 'x"', "b": [1.5]}
 
 
-def test_with_a_key_the_last_row_of_it_stands(path: Path, opened: list[Target]) -> None:
+def test_with_a_key_its_last_row_counts(path: Path, opened: list[Target]) -> None:
     system(path, "member").admin().create("out", 1, COUNTS)
     target = system(path, "member").target("out")
     opened.append(target)

@@ -39,7 +39,7 @@ def rows(found: pl.DataFrame) -> list[tuple[Any, ...]]:
     return sorted(found.rows(), key=repr)
 
 
-def test_all_pairs_within_the_bound_are_found_whoever_comes_first() -> None:
+def test_all_pairs_within_the_bound_are_found_whichever_arrives_first() -> None:
     with joined().test() as t:
         t.feed("orders", [order("a", 10_000, 1)])
         t.feed(
@@ -92,7 +92,7 @@ def test_late_messages_are_counted() -> None:
         assert t.counter("late") == 1
 
 
-def test_what_a_join_emits_is_not_late_in_a_window_behind_it() -> None:
+def test_what_a_join_emits_is_not_late_in_a_window_downstream() -> None:
     app = hr.App("orders-and-payments")
     orders = app.input("orders", ORDERS, event_time="ts")
     pays = app.input("pays", PAYS, event_time="ts")

@@ -87,7 +87,7 @@ def test_a_message_is_forgotten_after_its_time_of_the_wall_clock() -> None:
         assert pairs(t) == [("ann", 1, 10), ("ann", 2, 11)]
 
 
-def test_expired_messages_are_removed_though_nobody_asks_for_them() -> None:
+def test_expired_messages_are_removed_without_a_look_up() -> None:
     with paired(ttl="10s").test() as t:
         t.feed("views", pl.DataFrame({"member": [f"m-{n}" for n in range(5_000)], "n": range(5_000)}))
         (host,) = t._container.hosts

@@ -98,7 +98,7 @@ def test_keys_of_several_columns_by_other_names() -> None:
         assert t.read("out").rows() == [(1, 2, 3), (1, 3, 4), (1, 2, 3)]
 
 
-def test_batches_leave_in_order_and_watermarks_behind_them() -> None:
+def test_batches_leave_in_order_and_watermarks_after_them() -> None:
     gate = Gate(lambda row: [{"member": str(row["n"]), "country": "AT", "n": 0}])
     app = hr.App("joining")
 
@@ -240,7 +240,7 @@ def fetch(keys: pl.DataFrame) -> list[dict[str, Any]]:
         (lambda: hr.tables.remote(fetch, reads_per_s=-1), "reads_per_s=-1 is not a rate"),
         (lambda: hr.tables.remote(fetch, writes_per_s=0), "writes_per_s=0 is not a rate"),
         (lambda: hr.tables.remote(fetch, reads_per_s=float("nan")), "reads_per_s=nan is not a rate"),
-        (lambda: hr.tables.remote(fetch, batch=0), "batch=0 is not a whole number from 1 on"),
+        (lambda: hr.tables.remote(fetch, batch=0), "batch=0 is not a whole number from 1 up"),
         (lambda: hr.tables.remote(fetch, concurrency=0), "concurrency=0"),
         (lambda: hr.tables.sql_table("mysql://host/db", "t"), "doesn't name a known kind of database"),
         (lambda: hr.tables.sql_table("sqlite:///a.db", "t", batch=20_000), "batch=20000 is not a whole number"),
@@ -248,7 +248,7 @@ def fetch(keys: pl.DataFrame) -> list[dict[str, Any]]:
         (lambda: hr.tables.cached(hr.tables.remote(write=fetch)), "only written has nothing to cache"),
         (lambda: hr.tables.cached(hr.tables.remote(fetch), rows=0), "rows=0"),
         (lambda: hr.tables.cached(hr.tables.remote(fetch), ttl=0), "ttl: 0 is below 1 ms"),
-        (lambda: hr.tables.cached(hr.tables.remote(fetch), write="behind"), "write='behind' is no choice"),  # type: ignore[arg-type]
+        (lambda: hr.tables.cached(hr.tables.remote(fetch), write="behind"), "write='behind' is not one of the choices"),  # type: ignore[arg-type]
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Callable[[], object], message: str) -> None:
@@ -270,7 +270,7 @@ def test_a_table_is_remote_or_kept_here() -> None:
         app.table("t", key="member", remote=hr.tables.remote(fetch))
     with pytest.raises(hr.errors.DeclarationError, match="remote= takes a remote table, not function"):
         app.table("t", key="member", schema=MEMBER, remote=fetch)  # type: ignore[arg-type]
-    with pytest.raises(hr.errors.DeclarationError, match='kind="remote" says not where'):
+    with pytest.raises(hr.errors.DeclarationError, match='kind="remote" needs remote='):
         app.table("t", key="member", schema=MEMBER, kind="remote")
 
 

@@ -123,7 +123,7 @@ def test_what_is_held_survives_restarts() -> None:
         assert found(t, committed=True) == [(1, 1), (2, 2)]
 
 
-def test_versions_behind_a_window_come_before_the_messages_that_need_them() -> None:
+def test_versions_from_a_window_arrive_before_the_messages_that_need_them() -> None:
     """The join gets the watermark only after the window upstream of the table has, and has emitted its results."""
     app = hr.App("windowed")
     columns = {"k": pl.String, "ts": pl.Int64}

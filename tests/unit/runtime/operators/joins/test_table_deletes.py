@@ -17,14 +17,14 @@ from headrace.plan.text import to_text
 from headrace.systems.base import StreamInfo
 
 MEMBERS = {"member": pl.String, "country": pl.String}
-TOLD = MEMBERS | {"gone": pl.Boolean}
+MARKED = MEMBERS | {"gone": pl.Boolean}
 
 
 def located(deleted: str | pl.Expr | None = "gone", *, side: bool = False, **of_table: Any) -> hr.App:
     """Views with the countries of their members; ``members`` puts members, ``leavers`` deletes them."""
     app = hr.App("located")
-    told = TOLD if isinstance(deleted, str) else MEMBERS
-    members = app.input("members", told)
+    columns = MARKED if isinstance(deleted, str) else MEMBERS
+    members = app.input("members", columns)
     if side:
         table = app.table("countries", key="member", side_inputs=members, deleted=deleted, **of_table)
     else:
@@ -36,7 +36,7 @@ def located(deleted: str | pl.Expr | None = "gone", *, side: bool = False, **of_
     return app
 
 
-def told(member: str, country: str | None, gone: bool | None = False) -> dict[str, Any]:
+def change(member: str, country: str | None, gone: bool | None = False) -> dict[str, Any]:
     return {"member": member, "country": country, "gone": gone}
 
 
@@ -51,9 +51,9 @@ def now(t: Any, *members: str) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("storage", ["disk", "memory"])
 def test_a_row_that_says_so_takes_the_row_of_its_key_out(side: bool, storage: TableStorage, kind: TableKind) -> None:
     with located(side=side, storage=storage, kind=kind).test() as t:
-        t.feed("members", [told("ann", "AT"), told("bob", "DE"), told("eve", "CH", None)])
-        t.feed("members", [told("bob", None, True), told("ann", "AT", True), told("ann", "IT")])
-        t.feed("members", [told("max", "FR"), told("max", None, True), told("nobody", None, True)])
+        t.feed("members", [change("ann", "AT"), change("bob", "DE"), change("eve", "CH", None)])
+        t.feed("members", [change("bob", None, True), change("ann", "AT", True), change("ann", "IT")])
+        t.feed("members", [change("max", "FR"), change("max", None, True), change("nobody", None, True)])
         assert now(t, "ann", "bob", "eve", "max") == [("ann", "IT"), ("bob", None), ("eve", "CH"), ("max", None)]
         t.restart(checkpoint=True)
         assert now(t, "bob", "eve") == [("bob", None), ("eve", "CH")]
@@ -61,7 +61,7 @@ def test_a_row_that_says_so_takes_the_row_of_its_key_out(side: bool, storage: Ta
         assert host.task.chain.tables.sizes() == {"countries": 2}
 
 
-def test_the_column_that_tells_isnt_in_the_table_but_those_of_an_expression_are() -> None:
+def test_a_column_that_marks_deletions_is_not_in_the_table_but_those_of_an_expression_are() -> None:
     assert list(located().graph().tables["countries"].schema.columns) == ["member", "country"]  # type: ignore[union-attr]
     with located(pl.col("country").is_null() | pl.col("country").str.starts_with("-")).test() as t:
         t.feed("members", [{"member": m, "country": "AT"} for m in ("ann", "bob", "eve")])
@@ -70,17 +70,17 @@ def test_the_column_that_tells_isnt_in_the_table_but_those_of_an_expression_are(
 
 
 def test_a_declared_schema_may_name_the_column_or_not() -> None:
-    for schema in (MEMBERS, TOLD):
+    for schema in (MEMBERS, MARKED):
         app = located(schema=schema)
         assert app.graph().tables["countries"].schema == hr.Schema.of(MEMBERS)
         with app.test() as t:
-            t.feed("members", [told("ann", "AT"), told("ann", None, True)])
+            t.feed("members", [change("ann", "AT"), change("ann", None, True)])
             assert now(t, "ann") == [("ann", None)]
 
 
 def test_a_flow_deletes_the_rows_of_its_keys() -> None:
     with located().test() as t:
-        t.feed("members", [told("ann", "AT"), told("bob", "DE")])
+        t.feed("members", [change("ann", "AT"), change("bob", "DE")])
         t.feed("leavers", [{"left": 1, "member": "bob"}, {"left": 2, "member": "bob"}, {"left": 3, "member": "eve"}])
         t.restart(checkpoint=True)
         assert now(t, "ann", "bob", "eve") == [("ann", "AT"), ("bob", None), ("eve", None)]
@@ -101,13 +101,16 @@ def test_the_plan_says_who_deletes() -> None:
     ("declare", "message"),
     [
         (lambda app: app.table("t", key="member", schema=MEMBERS, deleted=3), "deleted must be a column name or a"),
-        (lambda app: app.table("t", key="gone", schema=TOLD, deleted="gone"), "key 'gone' can't tell what is deleted"),
+        (
+            lambda app: app.table("t", key="gone", schema=MARKED, deleted="gone"),
+            "the key column 'gone' can't also mark deletions",
+        ),
         (
             lambda app: app.table("t", key="member", side_inputs=app.input("i", MEMBERS), deleted="gone"),
             "there is no column 'gone' that marks deletions from the table 't'",
         ),
         (
-            lambda app: app.table("t", key="member", schema=TOLD | {"gone": pl.Int64}, deleted="gone"),
+            lambda app: app.table("t", key="member", schema=MARKED | {"gone": pl.Int64}, deleted="gone"),
             "the predicate .* is Int64, not Boolean",
         ),
         (
@@ -138,7 +141,10 @@ def test_the_plan_says_who_deletes() -> None:
             "is kept by side inputs: no flow writes it",
         ),
         (lambda app: app.input("i", MEMBERS).delete_from(app.output("o")), "rows can be deleted from a table"),
-        (lambda app: app.table("t", key="member", schema=MEMBERS, storage="tape"), "storage='tape' is not a choice"),
+        (
+            lambda app: app.table("t", key="member", schema=MEMBERS, storage="tape"),
+            "storage='tape' is not one of the choices",
+        ),
     ],
 )
 def test_wrong_declarations(declare: Any, message: str) -> None:
@@ -172,7 +178,7 @@ def test_any_history_gives_what_a_dict_gives(history: list[tuple[str, Any]], sto
     with located(storage=storage).test() as t:
         for kind, what in history:
             if kind == "members":
-                t.feed("members", [told(key, str(number), gone) for key, number, gone in what])
+                t.feed("members", [change(key, str(number), gone) for key, number, gone in what])
                 for key, number, gone in what:
                     table.pop(key, None)
                     table |= {} if gone else {key: str(number)}

@@ -60,7 +60,7 @@ def raises(df: pl.DataFrame) -> pl.DataFrame:
         (lambda df: df.with_columns(ms=pl.lit("x")), "doesn't fit its schema: 2 rows don't fit; the first is row 0"),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_is_told_with_its_place(
+def test_errors_are_reported_with_the_place_of_the_message(
     app: hr.App, views: hr.Stream, out: hr.Output, function: object, says: str
 ) -> None:
     views.map_batches(function).send_to(out)  # type: ignore[arg-type]
@@ -95,7 +95,7 @@ def test_a_sink_is_handed_again_what_no_checkpoint_covers(app: hr.App, views: hr
     assert set(got[2:]) <= {"b"}
 
 
-def test_a_sink_that_raises_is_told_with_its_place(app: hr.App, views: hr.Stream) -> None:
+def test_a_sink_that_raises_is_reported_with_its_place(app: hr.App, views: hr.Stream) -> None:
     views.sink(lambda df: print(1 / 0))
     with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match="the sink function of operator 'sink-1'"):
         t.feed("views", ROWS)

@@ -212,7 +212,7 @@ def test_a_sink_that_fails(app: hr.App, views: hr.Stream) -> None:
 # -- where it came from
 
 
-def test_behind_a_window_a_row_comes_of_messages_not_of_one(app: hr.App, views: hr.Stream) -> None:
+def test_after_a_window_a_row_comes_from_several_messages(app: hr.App, views: hr.Stream) -> None:
     counts = views.window(hr.windows.count(2), key="member", id="pairs").agg(n=hr.count())
     counts.map(lambda row: {"part": 1 // 0}, PARTS, on_error="dead_letter", dead_letter=app.output("failed")).sink(
         print
@@ -265,7 +265,7 @@ def test_rows_of_files_have_offsets_of_their_own(tmp_path: Path) -> None:
     assert (letter["offset"], letter["last_offset"], letter["index"]) == (2, 2, None)
 
 
-def test_any_column_can_be_told_of(app: hr.App, out: hr.Output) -> None:
+def test_any_column_can_be_in_a_dead_letter(app: hr.App, out: hr.Output) -> None:
     columns = {
         "t": pl.Datetime("us", "UTC"), "d": pl.Date, "c": pl.Decimal(10, 2), "b": pl.Binary, "n": pl.Null,
         "l": pl.List(pl.Struct({"x": pl.Binary})), "e": pl.Enum(["u"]), "u": pl.Duration("ms"), "f": pl.Float64,

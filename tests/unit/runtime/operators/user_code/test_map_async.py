@@ -96,7 +96,7 @@ def test_no_result_passes_a_watermark(ordered: bool) -> None:
         assert t.read("late").height == 0
 
 
-def test_a_window_behind_it_gets_its_watermark_when_the_results_are_there() -> None:
+def test_a_window_downstream_gets_its_watermark_when_the_results_are_there() -> None:
     gate = Gate()
     app = hr.App("asking")
     asked = app.input("numbers", ROW, event_time="ts").map_async(gate, ROW)

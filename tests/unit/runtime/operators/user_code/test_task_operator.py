@@ -206,7 +206,7 @@ def test_a_timer_that_on_timer_sets_fires_in_its_turn() -> None:
         ]  # fmt: skip
 
 
-def test_a_result_with_the_time_of_its_timer_is_not_late_behind() -> None:
+def test_a_result_with_the_time_of_its_timer_is_not_late_downstream() -> None:
     class Closing(hr.tasks.Task):
         def process(self, message: Any, out: hr.tasks.Out) -> None:
             out.set_timer(message["member"], message["ts"] + 10)
@@ -398,12 +398,12 @@ def failing(act: Callable[[hr.tasks.Out], Any], timed: bool = True) -> str:
         (lambda out: out.send("o", pl.DataFrame({"n": ["x"]})), "column 'n' should be Int64, found 'x'"),
         (lambda out: out.set_timer("a", -1), "can't be set for -1"),
         (lambda out: out.set_timer("a", 1.5), "can't be set for 1.5"),
-        (lambda out: out.set_timer("a", 1, axis="wall"), "axis='wall' is no axis"),
+        (lambda out: out.set_timer("a", 1, axis="wall"), "axis='wall' is not one of the choices"),
         (lambda out: out.set_timer(["a"], 1), "can't be the key of a timer"),
         (lambda out: out.set_timer("a", 5), "sets a timer for 5, which is not after its own time, 5"),
     ],
 )
-def test_mistakes_are_told_with_the_users_line(act: Any, message: str) -> None:
+def test_mistakes_are_reported_with_the_users_line(act: Any, message: str) -> None:
     text = failing(act)
     assert re.search(message, text), text
 

@@ -192,7 +192,7 @@ def test_no_message_is_lost_when_the_clock_is_set_back(shape: Any, options: Any)
         assert [2] in t.read("out")["values"].to_list()
 
 
-def test_a_window_speaks_once_though_a_restart_finds_the_clock_set_back() -> None:
+def test_a_window_emits_once_though_a_restart_finds_the_clock_set_back() -> None:
     with windowed(hr.tumbling("10s"), time="processing").test() as t:
         t.clock.advance(100_000)
         t.feed("rows", rows(("a", 0, 1)))

@@ -241,7 +241,7 @@ def test_a_window_over_a_window(app: hr.App, views: hr.Stream, out: hr.Output) -
         assert t.counter("late") == 0
 
 
-def test_a_window_over_a_window_behind_another_stage(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
+def test_a_window_over_a_window_of_another_stage(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     small = views.window(hr.tumbling("10ms"), key=["member", "ms"], id="small").agg(**COUNT)
     by_member = small.partition_by("member", id="by-member", partitions=2)
     by_member.window(hr.tumbling("20ms"), key="member", id="large").agg(n=hr.sum("n")).send_to(out)

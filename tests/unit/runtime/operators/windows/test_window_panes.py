@@ -178,7 +178,7 @@ def test_a_late_message_can_reopen_a_session(app: hr.App, views: hr.Stream, out:
 # -- downstream
 
 
-def test_a_window_behind_late_panes_has_them_in_time(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
+def test_a_window_downstream_of_late_panes_has_them_in_time(app: hr.App, views: hr.Stream, out: hr.Output) -> None:
     small = views.window(
         hr.tumbling("10ms"), key="member", id="small", allowed_lateness="20ms", panes="discarding"
     ).agg(n=hr.count())

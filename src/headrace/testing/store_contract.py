@@ -1,8 +1,8 @@
-"""``check_store`` holds any key-value state store to the contract of ``KeyValues`` and ``StateStore``.
+"""``check_store`` checks any key-value state store against the contract of ``KeyValues`` and ``StateStore``.
 
-It needs no test framework: a broken rule is a ``ContractError`` that names it. Each check lives through commits,
-rollbacks and restarts as a task does: a rollback is a new store over the same database, and nothing that was not
-committed survives it.
+It needs no test framework: a broken rule is a ``ContractError`` that names it. Each check goes through
+commits, rollbacks and restarts like a task: a rollback is a new store over the same database, and nothing that was
+not committed survives it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class StoreLife:
         return store
 
     def commit(self, *, persist: bool = True) -> list[bytes]:
-        """A version comes true. Without ``persist`` the database learns of it with the next one."""
+        """Commit a version. Without ``persist`` it is written into the database with the next one."""
         self.version += 1
         changes = self.store.take_changes(self.version)
         self.log += changes
@@ -73,11 +73,11 @@ class StoreLife:
             self._persisted = len(self.log)
 
     def rollback(self) -> None:
-        """Begin again from the last commit, in the same process."""
+        """Restart from the last commit, in the same process."""
         self.store = self._begun()
 
     def restart(self) -> None:
-        """Begin again in a new process."""
+        """Restart in a new process."""
         if self._database is not None and self._folder is not None:
             self._database.close()
             self._database = Database(self._folder)
@@ -102,10 +102,10 @@ class StoreLife:
 
 
 def check_store(make: Make, folder: Path | None = None, *, only: str | None = None) -> None:
-    """Run every check, or the one named ``only``, with stores that ``make`` makes, each new, empty and of one id.
+    """Run every check, or the one named ``only``, with stores that ``make`` returns, all new, empty and with one id.
 
-    With ``folder``, which each check uses a new folder below, stores keep their entries in a database; without, in
-    memory.
+    With ``folder``, stores keep their entries in a database, in a new folder below it for each check. Without it, they
+    keep them in memory.
     """
     for check in _CHECKS:
         name = check.__name__.lstrip("_")
@@ -140,7 +140,7 @@ def _holds(store: KeyValues, expected: Mapping[bytes, bytes], when: str) -> None
 
 
 def _in_each_state(life: StoreLife, expected: Mapping[bytes, bytes]) -> None:
-    """Not committed, committed, in the database, after a restart: it reads the same."""
+    """The store reads the same before a commit, after it, from the database, and after a restart."""
     _holds(life.store, expected, "before the commit")
     life.commit(persist=False)
     _holds(life.store, expected, "committed, but not in the database")
@@ -153,7 +153,7 @@ def _in_each_state(life: StoreLife, expected: Mapping[bytes, bytes]) -> None:
 
 def _an_empty_store(life: StoreLife) -> None:
     expect(life.store.get_many([]) == [], "get_many of no keys returns no values")
-    expect(life.store.take_changes(1) == [], "a store that nothing was done to has no changes")
+    expect(life.store.take_changes(1) == [], "an unused store has no changes")
     expect(life.store.entries() == 0, "an empty store has 0 entries")
     _in_each_state(life, {})
 
@@ -288,7 +288,7 @@ def _clearing(life: StoreLife) -> None:
     life.store.clear()
     life.forget()
     expect(life.store.entries() == 0, "a store that was cleared has 0 entries")
-    expect(life.store.take_changes(9) == [], "a store that was cleared is as at first: it has no changes")
+    expect(life.store.take_changes(9) == [], "a store that was cleared is like a new one: it has no changes")
     _in_each_state(life, {})
     _put(life, {b"b": b"3"})
     life.store.clear()

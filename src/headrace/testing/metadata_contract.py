@@ -1,4 +1,4 @@
-"""``check_metadata`` holds any metadata store to the contract of ``headrace.metadata.store``.
+"""``check_metadata`` checks any metadata store against the contract of ``headrace.metadata.store``.
 
 It needs no test framework: a broken rule is an ``AssertionError`` that names it.
 """
@@ -16,7 +16,7 @@ _SPACE = "check"
 def check_metadata(factory: Callable[[], MetadataStore]) -> None:
     """Run every check.
 
-    ``factory`` gives a new handle on one and the same store, which is empty at the first call.
+    ``factory`` returns a new handle on the same store each time; the store is empty at the first call.
     """
     for check in (
         _absent,
@@ -159,7 +159,7 @@ def _in_threads(factory: Factory, count: int, work: Callable[[MetadataStore, int
                 work(handle, number)
             finally:
                 handle.close()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
