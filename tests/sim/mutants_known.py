@@ -11,7 +11,7 @@ from headrace.checkpoint.frame_judge import FrameJudge
 from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.frame import END_VERSION, Kind
-from headrace.metadata.store import MemoryMetadata
+from headrace.metadata.memory import MemoryMetadata
 from headrace.systems.base import Edge
 from simulator.coordinator import Coordinator
 from simulator.journal import WatchedMachine
