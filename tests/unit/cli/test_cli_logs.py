@@ -82,7 +82,8 @@ def test_log_lines_can_be_more_fewer_and_json(cli: Cli, pipeline: Path) -> None:
     run = cli("run", pipeline, "--local", "--quiet", "--log-level", "info", "--log-format", "json")
     found = [json.loads(line) for line in run.err.splitlines()]
     assert {line["level"] for line in found} == {"info"}  # the first run has read everything
-    assert {"the container has started", "the task has its state and reads on"} <= {line["message"] for line in found}
+    messages = {line["message"] for line in found}
+    assert {"the container has started", "the task has its state and reads on"} <= messages, run.err
 
 
 def test_progress_is_shown_beside_them(cli: Cli, pipeline: Path) -> None:
