@@ -194,7 +194,10 @@ class Cluster:
             if coordinator.up:
                 self._heartbeats()
                 coordinator.ledger.tick(self.world.now)
-                if coordinator.draining and coordinator.ledger.state == "finished":
+                if coordinator.ledger.state == "failed":
+                    self.world.tell("coordinator", "the app failed too often in a row, and is started again")
+                    self.restart()
+                elif coordinator.draining and coordinator.ledger.state == "finished":
                     self.restart()
                 for seat in range(self.seats):
                     if coordinator.left(seat) and self._is_gone(self.current[seat]):

@@ -30,6 +30,11 @@ def test_a_zombie_that_announces_more_than_its_replacement_makes_labels_late_by_
     assert simulate(289319, ("wide",)).failure is None
 
 
+def test_an_app_that_failed_too_often_is_started_again():
+    """Five writes of unknown outcome in a row end an app, so a container of it would never be given tasks again."""
+    assert simulate(7532).failure is None
+
+
 @pytest.mark.parametrize("shapes", [tuple(SHAPES), tuple(CASES)])
 def test_a_seed_does_the_same_again_told_or_not(shapes):
     story: list[str] = []
