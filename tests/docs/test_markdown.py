@@ -6,6 +6,7 @@ not start the app says so as a script does, by ``if __name__ == "__main__"``.
 """
 
 import doctest
+import logging
 import re
 import sys
 import textwrap
@@ -60,8 +61,25 @@ def _run_doctest(page: Path, block: Block, module: ModuleType) -> None:
     assert not report, "".join(report)
 
 
+def loggers() -> list[logging.Logger]:
+    """All loggers there are, the root first."""
+    known = logging.root.manager.loggerDict.values()
+    return [logging.root, *(logger for logger in known if isinstance(logger, logging.Logger))]
+
+
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def logging_as_before() -> Iterator[None]:
+    """Take back the levels and handlers that a page's code sets, because other tests run in this process."""
+    levels = {logger: logger.level for logger in loggers()}
+    yield
+    for logger in loggers():
+        logger.setLevel(levels.get(logger, logging.NOTSET))
+        for handler in [handler for handler in logger.handlers if type(handler) is logging.StreamHandler]:
+            logger.removeHandler(handler)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logging_as_before: None) -> ModuleType:
     """The module that a page's code runs in: importable, as dataclasses need it, and in an empty folder."""
     monkeypatch.chdir(tmp_path)
     module = ModuleType("page")
