@@ -54,4 +54,6 @@ def test_dataframes_run_without_a_java_on_this_machine(tmp_path: Path, path_with
     )
     assert run.returncode == 0, run.stderr
     assert run.stdout.startswith(f"sum 9900 {tmp_path / 'cache'}")
-    assert run.stderr == ""
+    # On a busy machine the workers of a local cluster register later than the app asks for them, and Spark says so.
+    said = [line for line in run.stderr.splitlines() if not line.endswith("than any of Workers could have.")]
+    assert said == []
