@@ -274,6 +274,29 @@ def test_without_barriers_nothing_is_labelled_held_back_or_rolled_back(reader):
     assert [h.kind for _, h, _ in host.sent] == [Kind.RESTORE]
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_the_guarantee_may_change_between_two_starts(reader, before):
+    next_version = 0 if before else UNVERSIONED
+    host = Host(replace(reader.config, exactly_once=before))
+    host.run()
+    for producer in (1, 2):
+        host.receive(A0, *restore(producer, 1, UNVERSIONED if not before else -1, 0, next_version))
+        host.run()
+    for producer in (1, 2) if before else ():
+        host.receive(A0, *checkpoint(producer, 1, 4, 2, 5))
+        host.run()
+    host.machine.tick(5_000)
+    host.run()
+    assert host.machine.version >= 0
+    again = Host(replace(host.config, exactly_once=not before), host.changelog, writer="w2", generations=iter([2]))
+    again.machine.tick(20_000)
+    again.run()
+    again.take()
+    again.machine.tick(40_000)
+    again.run()
+    assert again.take() == COMMIT
+
+
 CONFIG = ("task", "task_count", "producer", "inputs", "outputs", "interval_ms")
 
 
