@@ -21,7 +21,14 @@ class Intakes:
         self._metrics = metrics
         tables, partial = task.chain.tables, task.scope.partial
         self._intakes = {
-            ssp: Intake(spec, metrics, dead_letters, keys=tables.keys_of(spec.id), partial=spec.id in partial)
+            ssp: Intake(
+                spec,
+                metrics,
+                dead_letters,
+                keys=tables.keys_of(spec.id),
+                added=task.scope.added.get(spec.id, ()),
+                partial=spec.id in partial,
+            )
             for ssp, spec in task.specs.items()
         }
 
