@@ -87,8 +87,8 @@ def grown(kept: StateForm | None, declared: StateForm) -> StateForm:
 def other_kind(id_: str) -> DeclarationError:
     """Return the error for stored state that another kind of store wrote."""
     return DeclarationError(
-        f"store {id_!r} was stored in another form: by another kind of step, or as a table on disk that is now in "
-        "memory, or the reverse",
+        f"store {id_!r} was stored in another form: a table on disk that is now in memory, or the reverse, or a step "
+        "of another kind",
         hint=TAKE_BACK,
     )
 

@@ -47,7 +47,7 @@ class Intake:
         ``added``: columns that were added to the stream, so that older frames lack them.
         ``partial``: an intermediate stream carries partial results, whose columns their window checks.
         """
-        self._partial = partial
+        self.partial = partial
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
@@ -108,7 +108,7 @@ class Intake:
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
             rows = decode_rows(memoryview(payload)[HEADER_SIZE:], checked=True)
-            if self._partial:
+            if self.partial:
                 return rows
             fitting, mismatch = self._schema.conform(rows, self._optional)
         except DataError as error:
