@@ -14,6 +14,7 @@ from typing import Literal
 from headrace.api.operators.column_set import ColumnSet, union
 from headrace.api.tasks import StoreSpec
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm
 
 OnError = Literal["fail", "skip", "dead_letter"]
 
@@ -133,6 +134,13 @@ class OperatorSpec:
     def hidden_state(self) -> str | None:
         """If it keeps state that can't be queried, what the operator is called in that error: ``a window``."""
         return None
+
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        """The forms of the rows that the step ``id_`` keeps, by store. ``stores.form.misfit`` compares two of a store.
+
+        Stores that say themselves what they keep aren't among them.
+        """
+        return {}
 
     # -- rows and columns
 
