@@ -53,7 +53,7 @@ class Declarations:
         home: str | Path | None = None,
         intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
         guarantee: Guarantee = _DEFAULTS.guarantee,
-        checkpoint_interval: Duration = _DEFAULTS.checkpoint_interval_ms,
+        checkpoint_interval: Duration = "1s",
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         grouping: Grouping = _DEFAULTS.grouping,
     ) -> None:

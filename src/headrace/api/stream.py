@@ -151,7 +151,7 @@ class Stream(MappedFlow):
         time: str | None = None,
         early: Trigger | int | str | timedelta | None = None,
         late: Trigger | int | str | timedelta | None = None,
-        allowed_lateness: Duration = 0,
+        allowed_lateness: Duration = "0s",
         panes: Panes = "accumulating",
         late_to: Output | None = None,
     ) -> WindowedStream[Stream]:

@@ -138,15 +138,15 @@ class TestApp:
             admin.seal(self._spec(name, Role.SOURCE, Role.SIDE_INPUT).stream.name)
         self.settle()
 
-    def advance(self, ms: Duration) -> None:
+    def advance(self, duration: Duration) -> None:
         """Let processing time pass, for idle timeouts, checkpoints and timers of the clock.
 
         Parameters
         ----------
-        ms
-            How long: ``"10s"``, or a number of milliseconds.
+        duration
+            How long: ``"10s"``, or a ``timedelta``.
         """
-        self.clock.advance(to_ms(ms, "advance"))
+        self.clock.advance(to_ms(duration, "advance"))
         self.settle()
 
     def settle(self) -> None:

@@ -127,12 +127,12 @@ def test_committed_results_are_those_that_a_crash_can_no_longer_take_back() -> N
     with app.test() as t:
         t.feed("views", [{"member": "a", "ts": 1}])
         assert (t.read("out").height, t.read("out", committed=True).height) == (1, 0)
-        t.advance(1000)
+        t.advance("1s")
         assert t.read("out", committed=True)["member"].to_list() == ["a"]
         t.feed("views", [{"member": "b", "ts": 2}])
         t.restart()
         assert t.read("out")["member"].to_list() == ["a", "b", "b"]
-        t.advance(1000)
+        t.advance("1s")
         assert t.read("out", committed=True)["member"].to_list() == ["a", "b"]
 
 
@@ -149,7 +149,7 @@ def test_time_passes_by_durations_and_never_back() -> None:
     with counting().test() as t:
         before = t.clock.now_ms()
         t.advance("1s")
-        t.advance(500)
+        t.advance("500ms")
         assert t.clock.now_ms() - before >= 1500
         for wrong in (-5, "soon"):
             with pytest.raises(hr.errors.DeclarationError, match="advance: "):
