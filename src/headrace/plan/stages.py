@@ -187,8 +187,8 @@ def _feeds_itself(graph: Graph, loop: list[StagePlan]) -> PlanError:
     table = _table_in_the_way(graph, loop)
     return PlanError(
         "stages can't feed themselves through an intermediate stream:\n" + "\n".join(lines),
-        hint="a join, a merge or a task ties both sides of that stream together: write a second intermediate stream for "
-        "one of the sides"
+        hint="a join, a merge or a task ties both sides of that stream together: write a second intermediate stream "
+        "for one of the sides"
         if table is None
         else f"table {table!r} ties what joins it to what writes it. If messages keep the table's key after the join, "
         "leave out the partition_by that follows. If not, you need two apps: fill the table from an input here, and "

@@ -51,7 +51,7 @@ class JumpingClock(ManualClock):
 
 
 def orders_app(home: Path, **settings: Any) -> hr.App:
-    settings = {"intermediate_partitions": PARTITIONS, "checkpoint_interval": INTERVAL_MS} | settings
+    settings = {"intermediate_partitions": PARTITIONS, "checkpoint_interval": f"{INTERVAL_MS}ms"} | settings
     app = hr.App("orders", home=str(home), **settings)
     orders = app.input("orders", COLUMNS, event_time="ts", lateness="500ms")
     by_member = orders.filter(pl.col("amount") > 0).partition_by("member", id="by-member")
