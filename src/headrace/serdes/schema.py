@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, DeclarationError, UsageError
+from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
 
@@ -256,16 +256,6 @@ class Schema:
                 raise DataError(
                     f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                 ) from error
-
-
-def as_records(rows: object) -> list[Any]:
-    """Return the rows that a user passes for writing as a list. Raises ``UsageError`` if they aren't a collection."""
-    if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
-        return list(rows)
-    raise UsageError(
-        f"rows must be a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
-        hint='put a single row into a list, too: [{"member": "ann"}]',
-    )
 
 
 def _values_getter(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:

@@ -91,7 +91,7 @@ def test_a_misspelt_name_is_recognised(kind: str, name: str, meant: str) -> None
 
 
 def test_a_name_that_is_like_nothing_is_just_missing() -> None:
-    with pytest.raises(AttributeError, match="^a stream has no 'xyzzy'$"):
+    with pytest.raises(AttributeError, match=r"^a stream has no 'xyzzy'$"):
         _ = things()["stream"][0].xyzzy  # type: ignore[attr-defined, unused-ignore]
 
 
