@@ -170,7 +170,7 @@ class OperatorSpec:
     def gathers_keys(self) -> bool:
         """All messages of a key must reach the same task: its input streams need equal partition counts.
 
-        For a join with a table this holds only if the table is local.
+        For a step on a table this holds only if the table is local.
         """
         return False
 

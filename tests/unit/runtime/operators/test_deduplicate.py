@@ -144,7 +144,7 @@ def test_any_order_and_any_restart_give_what_the_oracle_says(
     rows = [{"shop": shop, "order": order, "ts": ts, "n": n} for n, (shop, order, ts) in enumerate(orders)]
     with (
         small_pieces(really=data.draw(st.booleans())),
-        once(["shop", "order"], within, lateness="0s" if ordered else "10s").test() as t,
+        once(["shop", "order"], f"{within}ms", lateness="0s" if ordered else "10s").test() as t,
     ):
         while rows:
             size = data.draw(st.integers(1, 8))

@@ -134,9 +134,9 @@ def test_a_restart_brings_back_what_was_committed_and_reads_the_rest_again() -> 
 def test_rows_are_forgotten_when_their_time_is_over() -> None:
     with located(ttl="10s").test() as t:
         t.feed("changes", [profile("ann", "AT"), profile("bob", "DE")])
-        t.advance(6_000)
+        t.advance("6s")
         t.feed("changes", [profile("bob", "DE")])
-        t.advance(6_000)
+        t.advance("6s")
         t.restart(checkpoint=True)
         t.feed("views", [view("ann", 1), view("bob", 2)])
         assert t.read("located").select("member").rows() == [("bob",)]
@@ -165,7 +165,7 @@ def test_any_history_gives_what_a_dict_gives(
                     if how == "left" or key in table:
                         wanted.append((key, number, table.get(key)))
                 case _:
-                    t.advance(60_000)  # everything is committed: a restart undoes nothing
+                    t.advance("1m")  # everything is committed: a restart undoes nothing
                     t.restart(checkpoint=kind == "checkpoint")
-        t.advance(60_000)
+        t.advance("1m")
         assert t.read("located", committed=True).select("member", "ms", "ms_right").rows() == wanted
