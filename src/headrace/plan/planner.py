@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from headrace.api.specs import Graph
 from headrace.core.errors import UsageError
 from headrace.plan.combining import combined_windows
+from headrace.plan.event_time import check_event_time
 from headrace.plan.joins import join_groups
 from headrace.plan.keys import check_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
@@ -31,6 +32,7 @@ def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int =
         raise UsageError(f"an app needs at least one container, not {containers}")
     check_graph(graph)
     check_facts(graph, facts)
+    check_event_time(graph)
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
     check_keys(graph)

@@ -224,7 +224,9 @@ class TaskHost:
     @property
     def owes(self) -> bool:
         """Something done has not been announced downstream yet: a watermark waits for its interval."""
-        return not self._over and (self._has_news() or self.task.ended)
+        # A task whose inputs have ended is over once its upstream tasks are; these may have other readers to serve.
+        ending = self.task.ended and (not self.machine.end_of_stream_sent or self.machine.final_due())
+        return not self._over and (self._has_news() or ending)
 
     @property
     def due(self) -> bool:
@@ -290,7 +292,7 @@ class TaskHost:
     def _report(self, now_ms: float) -> float:
         """Announce how far the task has come; returns for how long (ms) nothing will be due."""
         if not self.task.finished:
-            self.attempt.announcer.announce(self.task.output_watermark, idle=self.attempt.idle, now_ms=now_ms)
+            self.attempt.announcer.announce(self.task.outputs, now_ms)
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
@@ -438,7 +440,7 @@ class TaskHost:
 
     def _append_commit(self) -> Steps[None]:
         header, record = self.machine.seal(
-            sources=self.receiver.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
+            sources=self.receiver.source_entries(), bookkeeping=msgspec.json.encode(self.attempt.save())
         )
         data = encode_record(record)
         self.state.grown(len(data))
@@ -470,7 +472,7 @@ class TaskHost:
     def _has_news(self) -> bool:
         if self.task.finished:
             return False
-        return self.attempt.announcer.news(self.task.output_watermark, idle=self.attempt.idle)
+        return self.attempt.announcer.news(self.task.outputs)
 
     def _until_due(self, now_ms: float) -> float:
         interval, clock_ms = self._interval_ms, self._clock.now_ms()
