@@ -49,15 +49,16 @@ def untimed_inputs(graph: Graph) -> dict[str, StreamSpec]:
 def inputs_with_a_say(graph: Graph, nodes: Iterable[str]) -> tuple[str, ...]:
     """The input nodes of a stage whose time is that of its tasks, sorted.
 
-    These are the ones with event time that feed more than tables; if there are none, all of them.
+    These are the ones with event time that feed more than tables; or else all with event time; or else all.
     """
     mine = set(nodes)
     untimed, successors = untimed_inputs(graph), graph.successors()
-    inputs = sorted(id_ for id_ in mine if graph.nodes[id_].operator.stream_read is not None)
+    inputs = tuple(sorted(id_ for id_ in mine if graph.nodes[id_].operator.stream_read is not None))
+    timed = tuple(id_ for id_ in inputs if id_ not in untimed)
 
-    def has_a_say(start: str) -> bool:
+    def feeds_more_than_tables(start: str) -> bool:
         reached = reachable(start, lambda id_: [after for after in successors[id_] if after in mine])
         ends = (graph.nodes[id_].operator for id_ in reached if not mine & set(successors[id_]))
-        return start not in untimed and any(end.table_written is None for end in ends)
+        return any(end.table_written is None for end in ends)
 
-    return tuple(id_ for id_ in inputs if has_a_say(id_)) or tuple(inputs)
+    return tuple(id_ for id_ in timed if feeds_more_than_tables(id_)) or timed or inputs
