@@ -131,7 +131,6 @@ class Task:
 
     def load(self, times: TimesCheckpoint) -> None:
         """Continue from what ``save`` returned; the stores have been filled already."""
-        times.check()
         self.times.load(times.partitions)
         self.chain.load(times, self.times.streams())
 

@@ -35,10 +35,12 @@ def test_a_window_behind_an_input_without_event_time_is_refused(shuffle: bool) -
     app, timed, untimed = flows()
     merged = timed.merge(untimed)
     per_ten(merged.partition_by("k", id="by-k", partitions=1) if shuffle else merged, app.output("out"))
-    with pytest.raises(PlanError, match="window 'per-ten' .*waits for event time, and source 'untimed' .*has none") as e:
+    with pytest.raises(
+        PlanError, match=r"window 'per-ten' .*waits for event time, and source 'untimed' .*has none"
+    ) as e:
         planned(app)
     assert e.value.hint is not None
-    assert 'app.input(\'untimed\', ..., event_time="ts")' in e.value.hint
+    assert "app.input('untimed', ..., event_time=\"ts\")" in e.value.hint
     assert 'time="processing"' in e.value.hint
 
 
@@ -59,7 +61,7 @@ def test_a_join_behind_a_low_level_task_needs_all_event_times() -> None:
     app, timed, untimed = flows()
     passed = app.task(Pass(), {"timed": timed, "untimed": untimed}, {"out": ROW}, id="passing")["out"]
     passed.join(timed, on="k", within="1s", id="paired").send_to(app.output("out"))
-    with pytest.raises(PlanError, match="join 'paired' .*waits for event time"):
+    with pytest.raises(PlanError, match=r"join 'paired' .*waits for event time"):
         planned(app)
 
 
@@ -69,7 +71,7 @@ def test_a_table_of_versions_needs_the_event_time_of_all_that_fill_it() -> None:
     passed = app.task(Pass(), {"timed": timed, "untimed": untimed}, {"out": ROW}, id="passing")["out"]
     passed.send_to(rates)
     timed.join(rates, how="left", id="then").select("k").send_to(app.output("out"))
-    with pytest.raises(PlanError, match="send_to '.*' .*waits for event time"):
+    with pytest.raises(PlanError, match=r"send_to '.*' .*waits for event time"):
         planned(app)
 
 
@@ -90,7 +92,7 @@ def test_a_global_window_whose_trigger_waits_for_event_time_needs_one() -> None:
         hr.windows.global_(), key="k", id="whole", time="ts", early=hr.triggers.every("10ms")
     )
     window.agg(n=pl.len()).send_to(app.output("out"))
-    with pytest.raises(PlanError, match="window 'whole' .*waits for event time"):
+    with pytest.raises(PlanError, match=r"window 'whole' .*waits for event time"):
         planned(app)
 
 

@@ -94,14 +94,23 @@ class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     ended_operators: list[str] = []
     ended_streams: list[str] = []
 
-    def check(self) -> None:
-        """Raise ``ProtocolError`` if this version of Headrace can't read it."""
-        if self.format != TIMES_FORMAT:
-            raise ProtocolError(
-                f"the bookkeeping of watermarks in a commit record has format {self.format}; this version of Headrace "
-                f"reads {TIMES_FORMAT}",
-                hint="run the version of Headrace that wrote it",
-            )
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int = 1
+
+
+def decode_times(data: bytes | msgspec.Raw) -> TimesCheckpoint:
+    """The bookkeeping of a commit record; raises ``ProtocolError`` if this version of Headrace can't read it."""
+    found = msgspec.json.decode(data, type=_Format).format
+    if found != TIMES_FORMAT:
+        raise ProtocolError(
+            f"the watermarks in a commit record have format {found}; this version of Headrace reads {TIMES_FORMAT}",
+            hint="run the version of Headrace that wrote the record",
+        )
+    return _DECODER.decode(data)
+
+
+_DECODER = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class PartitionTime:

@@ -30,7 +30,7 @@ from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.watermark import TimesCheckpoint
+from headrace.runtime.event_time.watermark import decode_times
 from headrace.runtime.host.attempt import Attempt, Factories
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
@@ -52,8 +52,6 @@ SETTLING_MS = 1000.0
 
 NextGeneration = Callable[[], int]
 """Issues the task's next generation, or raises ``FencedError`` when another incarnation has taken over."""
-
-_TIMES = msgspec.json.Decoder(TimesCheckpoint)
 _log = logger(__name__)
 
 
@@ -411,7 +409,7 @@ class TaskHost:
         self.machine.rebase(self.state.misfit(self.attempt.stores()))
 
     def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
-        times = None if record is None else _TIMES.decode(record.bookkeeping)
+        times = None if record is None else decode_times(record.bookkeeping)
         positions = self.attempt.restore(record, times, intermediate)
         with self._named():
             begun = self.inputs.begin(positions)
