@@ -103,11 +103,13 @@ class BareTask(Task):
     def save(self) -> TimesCheckpoint:
         ended = ["processor"] if self._reached.ended else []
         watermark = self._reached.watermark
-        return TimesCheckpoint(watermark=watermark, partitions=self.times.save(), ended_operators=ended)
+        return TimesCheckpoint(
+            watermark=watermark, partitions=self.times.save(self.scope.position_name), ended_operators=ended
+        )
 
     @override
     def load(self, times: TimesCheckpoint) -> None:
-        self.times.load(times.partitions)
+        self.times.load(times.partitions, self.scope.position_name)
         self._reached = Progress(times.watermark, ended=bool(times.ended_operators))
 
     @override

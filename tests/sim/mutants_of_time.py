@@ -116,7 +116,7 @@ mutant("ended operators aren't restored", "a step ends again after a restart", P
 
 class ResumesAtTheInputs(Task):
     def load(self, times):
-        super().load(replace(times, operators={}))
+        super().load(replace(times, operators={}, streams={}))
 
 
 mutant(

@@ -29,6 +29,7 @@ from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import Arrival, Provenance
 from headrace.runtime.operators.registry import build_operator
 from headrace.runtime.tables.task_tables import TaskTables
+from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 
@@ -216,23 +217,39 @@ class Chain:
         for id_, operator in self._operators.items():
             operator.begin(task, self._steps[id_].reached.watermark)
 
-    def save(self, times: TimesCheckpoint) -> TimesCheckpoint:
+    def save(self, times: TimesCheckpoint, scope: TaskScope) -> TimesCheckpoint:
         """The bookkeeping, with how far each operator has come. No operator holds rows at a commit."""
+        streams, operators = self._kept(scope)
         return msgspec.structs.replace(
             times,
             watermark=self.progress.watermark,
-            operators={id_: step.reached.watermark for id_, step in self._steps.items()},
-            ended_operators=[id_ for id_, step in self._steps.items() if step.done],
+            streams={name: step.reached.watermark for name, step in streams.items()},
+            operators={name: step.reached.watermark for name, step in operators.items()},
+            ended_operators=[name for name, step in operators.items() if step.done],
         )
 
-    def load(self, times: TimesCheckpoint, inputs: Mapping[str, Progress]) -> None:
+    def load(self, times: TimesCheckpoint, inputs: Mapping[str, Progress], scope: TaskScope) -> None:
         """Give the operators the watermarks that their restored state belongs to; those that had ended stay so."""
+        streams, operators = self._kept(scope)
         ended = set(times.ended_operators)
+        watermarks = {id(step): times.streams[name] for name, step in streams.items() if name in times.streams}
+        watermarks |= {id(step): times.operators[name] for name, step in operators.items() if name in times.operators}
+        unended = {id(step) for name, step in operators.items() if name not in ended}
         self._hear(inputs)
-        for id_, step in self._steps.items():
-            step.resume(times.operators.get(id_), done=id_ in ended)
+        for step in self._steps.values():
+            step.resume(watermarks.get(id(step)), done=id(step) not in unended)
         self.progress = Progress(times.watermark)
         self._sum_up()
+
+    def _kept(self, scope: TaskScope) -> tuple[dict[str, _Step], dict[str, _Step]]:
+        """The inputs, and the operators with state, by the names under which they are kept.
+
+        Other operators have no names that last: they are as far as what comes before them.
+        """
+        names = {spec.id: scope.position_name(ssp) for ssp, spec in scope.inputs.items()}
+        streams = {names[id_]: steps[0] for id_, steps in self._sources.items() if id_ in names}
+        stores = ((step, step.operator.stores()) for step in self._steps.values())
+        return streams, {scope.store_name(kept[0].id): step for step, kept in stores if kept}
 
     def sizes(self) -> dict[str, int]:
         """The approximate number of rows of each table, and of each store of a low-level task; for status."""

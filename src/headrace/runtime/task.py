@@ -115,7 +115,8 @@ class Task:
 
     def save(self) -> TimesCheckpoint:
         """The bookkeeping, for the checkpoint; stores are saved by the host."""
-        return self.chain.save(TimesCheckpoint(watermark=NEVER, partitions=self.times.save()))
+        partitions = self.times.save(self.scope.position_name)
+        return self.chain.save(TimesCheckpoint(watermark=NEVER, partitions=partitions), self.scope)
 
     def begin(self) -> None:
         """Prepare for the first message; stores and bookkeeping are as the last commit left them."""
@@ -131,8 +132,8 @@ class Task:
 
     def load(self, times: TimesCheckpoint) -> None:
         """Continue from what ``save`` returned; the stores have been filled already."""
-        self.times.load(times.partitions)
-        self.chain.load(times, self.times.streams())
+        self.times.load(times.partitions, self.scope.position_name)
+        self.chain.load(times, self.times.streams(), self.scope)
 
 
 class _SourceClock:

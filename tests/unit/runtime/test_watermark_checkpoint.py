@@ -28,6 +28,10 @@ SOURCE = SSP(StreamId("log", "views"), 0)
 Event = Callable[[InputTimes], None]
 
 
+def name(ssp: SSP) -> str:
+    return str(ssp.stream)
+
+
 def times() -> InputTimes:
     return InputTimes(
         [*(("by-member", PartitionTime(ssp, STAGES)) for ssp in SHUFFLED), ("views", PartitionTime(SOURCE))]
@@ -89,7 +93,7 @@ events: st.SearchStrategy[list[Event]] = st.lists(
 def after(saved: list[PartitionCheckpoint]) -> InputTimes:
     """What a restart makes of a checkpoint, through bytes."""
     restored = times()
-    restored.load(msgspec.json.decode(msgspec.json.encode(saved), type=list[PartitionCheckpoint]))
+    restored.load(msgspec.json.decode(msgspec.json.encode(saved), type=list[PartitionCheckpoint]), name)
     return restored
 
 
@@ -99,12 +103,12 @@ def test_a_restart_at_any_moment_changes_nothing(sequence: list[Event]) -> None:
     living = times()
     restarted: list[InputTimes] = []
     for event in sequence:
-        restarted.append(after(living.save()))
+        restarted.append(after(living.save(name)))
         for one in (living, *restarted):
             event(one)
         for one in restarted:
             assert (one.streams(), one.ended) == (living.streams(), living.ended)
-            assert one.save() == living.save()
+            assert one.save(name) == living.save(name)
 
 
 @dataclass
@@ -160,10 +164,11 @@ def example() -> TimesCheckpoint:
     source.fall_idle()
     return TimesCheckpoint(
         watermark=700,
-        partitions=task.save(),
-        operators={"by-member": 1500, "views": 700},
-        ended_operators=["views"],
-        ended_streams=["by-region"],
+        partitions=task.save(name),
+        streams={"log.by-member": 1500, "log.views": 700},
+        operators={"per-second": 1500, "per-view": 700},
+        ended_operators=["per-view"],
+        ended_streams=["log.by-region"],
     )
 
 
@@ -174,7 +179,8 @@ GOLDEN = (
     b'{"streamId":"log.by-member","partition":1,"progress":[-9223372036854775808,false,false],'
     b'"totalTasks":{"count":2,"enrich":1},"tasks":{}},'
     b'{"streamId":"log.views","partition":0,"progress":[700,true,false],"totalTasks":{},"tasks":{}}],'
-    b'"operators":{"by-member":1500,"views":700},"endedOperators":["views"],"endedStreams":["by-region"]}'
+    b'"streams":{"log.by-member":1500,"log.views":700},"operators":{"per-second":1500,"per-view":700},'
+    b'"endedOperators":["per-view"],"endedStreams":["log.by-region"]}'
 )
 
 
@@ -186,8 +192,8 @@ def test_the_durable_form_is_read_back() -> None:
     read = decode_times(GOLDEN)
     assert read == example()
     restored = times()
-    restored.load(read.partitions)
-    assert restored.save() == example().partitions
+    restored.load(read.partitions, name)
+    assert restored.save(name) == example().partitions
 
 
 @pytest.mark.parametrize("old", [GOLDEN.replace(b'"format":2', b'"format":3'), b'{"watermark":3,"ends":[]}'])
@@ -201,7 +207,7 @@ def test_a_partition_that_is_new_since_the_checkpoint_begins_afresh() -> None:
     old[SOURCE].advance(40)
     more = SSP(SOURCE.stream, 1)
     grown = InputTimes([("views", PartitionTime(SOURCE)), ("views", PartitionTime(more))])
-    grown.load(old.save())
+    grown.load(old.save(name), name)
     assert (grown[SOURCE].progress, grown[more].progress) == (Progress(40), Progress(NEVER))
 
 
@@ -209,7 +215,7 @@ def test_a_partition_that_is_gone_since_the_checkpoint_is_forgotten() -> None:
     old = times()
     old[SOURCE].advance(40)
     left = InputTimes([("views", PartitionTime(SOURCE))])
-    left.load(old.save())
+    left.load(old.save(name), name)
     assert left.streams() == {"views": Progress(40)}
 
 
@@ -226,7 +232,7 @@ def changed(after: dict[str, int], *said: tuple[str, int | None], before: dict[s
         else:
             old.on_watermark(task, count, time)
     new = PartitionTime(SHUFFLED[0], after)
-    new.load(old.save())
+    new.load(old.save("log.by-member"))
     return new
 
 

@@ -12,7 +12,7 @@ no message older than W will arrive.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -83,13 +83,15 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
 class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The durable form of a task's whole bookkeeping.
 
-    ``watermark`` is the task's own, ``operators`` has those that the operators have received. ``ended_operators`` have
-    emitted what was open at their end. ``ended_streams`` are the intermediate streams whose end this task has written.
+    ``watermark`` is the task's own. ``streams`` has those of its input streams, and ``operators`` those that operators
+    with state have received. ``ended_operators`` have emitted what was open at their end. ``ended_streams`` are the
+    intermediate streams whose end this task has written. Everything goes by the names under which it is kept.
     """
 
     format: int = TIMES_FORMAT
     watermark: int
     partitions: list[PartitionCheckpoint]
+    streams: dict[str, int] = {}
     operators: dict[str, int] = {}
     ended_operators: list[str] = []
     ended_streams: list[str] = []
@@ -213,10 +215,10 @@ class PartitionTime:
 
     # -- durable form
 
-    def save(self) -> PartitionCheckpoint:
-        """The bookkeeping as data."""
+    def save(self, stream_id: str) -> PartitionCheckpoint:
+        """The bookkeeping as data, under this name of the stream."""
         return PartitionCheckpoint(
-            stream_id=str(self.ssp.stream),
+            stream_id=stream_id,
             partition=self.ssp.partition,
             progress=self.progress,
             total_tasks=dict(self._counts),
@@ -275,13 +277,13 @@ class InputTimes:
             for stream, partitions in self._streams.items()
         }
 
-    def save(self) -> list[PartitionCheckpoint]:
-        """The bookkeeping as data, in the order of the partitions' names."""
-        return [self.partitions[ssp].save() for ssp in sorted(self.partitions)]
+    def save(self, name: Callable[[SSP], str]) -> list[PartitionCheckpoint]:
+        """The bookkeeping as data, in order; ``name`` gives the names under which the streams are kept."""
+        return [self.partitions[ssp].save(name(ssp)) for ssp in sorted(self.partitions)]
 
-    def load(self, saved: Iterable[PartitionCheckpoint]) -> None:
+    def load(self, saved: Iterable[PartitionCheckpoint], name: Callable[[SSP], str]) -> None:
         """Restore what ``save`` returned; partitions that are new since then start empty, old ones are forgotten."""
-        by_name = {(str(ssp.stream), ssp.partition): p for ssp, p in self.partitions.items()}
+        by_name = {(name(ssp), ssp.partition): partition for ssp, partition in self.partitions.items()}
         for one in saved:
             partition = by_name.get((one.stream_id, one.partition))
             if partition is not None:

@@ -30,24 +30,25 @@ class Announcer:
         self._task_count = scope.task_count
         self._announced = {stream.spec.id: UNHEARD for stream in scope.downstream}
         """What the streams that haven't ended have been told."""
+        self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
         self._ended: list[str] = []
         self._every = Every(WATERMARK_INTERVAL_MS, now_ms)
 
     @property
     def ended(self) -> list[str]:
-        """The streams whose end has been written, sorted."""
-        return sorted(self._ended)
+        """The streams whose end has been written, sorted, by the names under which they are kept."""
+        return sorted(self._names[stream] for stream in self._ended)
 
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
         """The last commit covers the ends of these streams."""
-        for stream in ended:
-            if self._announced.pop(stream, None) is None:
-                continue
+        known = set(ended)
+        for stream in [id_ for id_, name in self._names.items() if name in known]:
             if not progress.get(stream, NOTHING).ended:
                 raise ProtocolError(
                     f"task {self._task} has written the end of stream {stream!r}, and by this plan more can come",
                     hint="the app has changed since: give the step that writes the stream another id",
                 )
+            del self._announced[stream]
             self._ended.append(stream)
 
     def news(self, progress: Mapping[str, Progress]) -> bool:
