@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.api.operators.streams import PartitionBy
-from headrace.api.specs import Node, StreamSpec, TableSpec
+from headrace.api.specs import Graph, Node, StreamSpec, TableSpec
+from headrace.plan.event_time import inputs_with_a_say
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
 
@@ -30,6 +31,10 @@ class ChainPlan:
     tables: TablesPlan
     fillers: Mapping[str, tuple[str, ...]]
     """By join with a table of versions the nodes that write the table: the join waits for them."""
+    unjoined_versions: Mapping[str, tuple[str, ...]]
+    """By table of versions that the stage fills, and no step joins, the nodes that write it."""
+    time_of_task: tuple[str, ...]
+    """The input nodes whose event time is that of the task."""
     needed: Mapping[str, tuple[str, ...] | None]
     """By node the columns of its results that others need; None: all."""
     remote_keys: Mapping[str, tuple[str, ...]]
@@ -54,6 +59,8 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
             readers={id_: _readers(plan, id_) for id_ in stage.tables if graph.tables[id_].remote is not None},
         ),
         fillers={id_: fillers[id_] for id_ in nodes if id_ in fillers},
+        unjoined_versions=_unjoined_versions(graph, stage),
+        time_of_task=inputs_with_a_say(graph, stage.nodes),
         needed={id_: plan.needed.get(id_) for id_ in nodes},
         remote_keys={id_: table.key for id_, table in written.items() if table is not None},
         partials_of={
@@ -63,6 +70,14 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         },
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
     )
+
+
+def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, ...]]:
+    return {
+        id_: tuple(writer.id for writer in writers)
+        for id_ in stage.tables
+        if graph.tables[id_].versions_ms is not None and (writers := graph.writers_of(id_)) and not graph.joins_of(id_)
+    }
 
 
 def _readers(plan: Plan, table: str) -> int:

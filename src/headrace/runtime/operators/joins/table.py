@@ -51,11 +51,9 @@ class TableWriter(Operator):
         self._key = list(table.key)
         self._feed = context.tables.feed(spec, columns)
         self._counters = context.counters
-        self._versions = table if isinstance(table, VersionedTable) else None
+        self._versioned = isinstance(table, VersionedTable)
         self._time = spec.time
         self._watermark = NEVER
-        if self._versions is not None:
-            self._versions.used_by(node.id)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -67,15 +65,13 @@ class TableWriter(Operator):
                 hint="filter them out before it, or give them a time",
             )
         taken = self._feed.take(rows)
-        if self._versions is not None:
+        if self._versioned:
             since = taken.get_column(SINCE).to_numpy()
             self._counters.count("late", int(np.count_nonzero(since < self._watermark)))
 
     @override
     def on_watermark(self, watermark: int) -> None:
         self._watermark = watermark
-        if self._versions is not None:
-            self._versions.pass_by(self.node.id, watermark)
 
     @override
     def resume(self, watermark: int) -> None:
