@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json, print_line, print_note
-from headrace.cli.options import AppName, AsJson, FileArguments, Pipeline
+from headrace.cli.options import AppName, AsJson, FileArguments, FunctionArguments, Pipeline
 
 
 def plan(
     pipeline: Pipeline,
     arguments: FileArguments = None,
     app: AppName = None,
+    arg: FunctionArguments = None,
     containers: Annotated[
         int,
         typer.Option("--containers", metavar="N", help="Plan for N containers (matters for grouping by container)."),
@@ -36,7 +37,7 @@ def plan(
     from headrace.runners.facts import gather_facts
     from headrace.web.plan_page import plan_html
 
-    graph = load_app(pipeline, app, arguments or ()).graph()
+    graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
     rendered = render(plan_graph(graph, gather_facts(graph), containers))
     if html is not None:
         _write(html, plan_html(rendered))

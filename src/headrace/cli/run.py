@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json
-from headrace.cli.options import AppName, FileArguments, Pipeline
+from headrace.cli.options import AppName, FileArguments, FunctionArguments, Pipeline
 
 
 def run(
     pipeline: Pipeline,
     arguments: FileArguments = None,
     app: AppName = None,
+    arg: FunctionArguments = None,
     master: Annotated[
         str | None,
         typer.Option(
@@ -54,7 +55,7 @@ def run(
     settings = parse_conf(conf or ())
     if local and (master or containers or settings):
         raise UsageError("--local runs without Spark, so --master, --containers and --conf have no effect")
-    application = load_app(pipeline, app, arguments or ())
+    application = load_app(pipeline, app, arguments or (), arg or ())
     if not isinstance(application, App):
         raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
     application.run(
