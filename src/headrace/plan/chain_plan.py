@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.api.operators.streams import PartitionBy
-from headrace.api.specs import Node, StreamSpec, TableSpec
+from headrace.api.specs import Graph, Node, StreamSpec, TableSpec
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
 
@@ -32,8 +32,8 @@ class ChainPlan:
     """By join with a table of versions the nodes that write the table: the join waits for them."""
     needed: Mapping[str, tuple[str, ...] | None]
     """By node the columns of its results that others need; None: all."""
-    remote_keys: Mapping[str, tuple[str, ...]]
-    """By node that sends to a remote table the table's key."""
+    target_keys: Mapping[str, tuple[str, ...]]
+    """By node that sends to a table, or to an output that replaces rows by key, that key."""
     partials_of: Mapping[str, Node]
     """By ``partition_by`` that writes partial results the window that they belong to."""
     takes_partials: frozenset[str]
@@ -45,7 +45,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
     graph = plan.graph
     nodes = {id_: graph.nodes[id_] for id_ in stage.nodes}
     fillers = fillers_of_versions(graph)
-    written = {id_: graph.tables.get(node.operator.stream_written or "") for id_, node in nodes.items()}
+    keys = {id_: _target_key(graph, node.operator.stream_written) for id_, node in nodes.items()}
     return ChainPlan(
         nodes=nodes,
         tables=TablesPlan(
@@ -55,7 +55,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         ),
         fillers={id_: fillers[id_] for id_ in nodes if id_ in fillers},
         needed={id_: plan.needed.get(id_) for id_ in nodes},
-        remote_keys={id_: table.key for id_, table in written.items() if table is not None},
+        target_keys={id_: key for id_, key in keys.items() if key},
         partials_of={
             id_: graph.nodes[plan.combined[node.operator.stream]]
             for id_, node in nodes.items()
@@ -63,6 +63,16 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         },
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
     )
+
+
+def _target_key(graph: Graph, written: str | None) -> tuple[str, ...]:
+    """The columns by which rows are replaced in what a step writes; none if they are only added."""
+    if written is None:
+        return ()
+    if written in graph.tables:
+        return graph.tables[written].key
+    system = graph.streams[written].system
+    return tuple(system.options.get("key", ())) if system.kind == "sql" else ()
 
 
 def _readers(plan: Plan, table: str) -> int:
