@@ -22,6 +22,7 @@ from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
+from headrace.runtime.at_work import Work
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 
@@ -82,9 +83,9 @@ class ContainerSession:
         self._wants_shutdown = False
         self._lost: Exception | None = None
 
-    def open(self, plan: Plan) -> None:
-        """Create the container and its tasks."""
-        self._container = Container(plan, list(self._granted), self._next_generation, self._clock)
+    def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
+        """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
+        self._container = Container(plan, list(self._granted), self._next_generation, self._clock, keep)
         self.obey(self.assignment.orders)
 
     def answers(self) -> TableAnswers:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from headrace.metadata.store import MetadataStore
@@ -12,6 +14,7 @@ from headrace.plan.model import Plan
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.last_words import clear, folder_of, take
 from headrace.runners.tables.catalogue import catalogue
 
 
@@ -23,8 +26,17 @@ def coordinated(
     settings, app = planned.graph.settings, planned.graph.app
     mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
     started_at = time.time_ns() // 1_000_000
-    ledger = Ledger(app, mine, containers, started_at=started_at, guarantee=settings.guarantee)
-    with Coordinator(ledger, metadata, tables=catalogue(planned)) as coordinator:
+    ledger = Ledger(
+        app,
+        mine,
+        containers,
+        started_at=started_at,
+        guarantee=settings.guarantee,
+        restarts_max=settings.restarts_max,
+        chance=random.random,
+    )
+    left_behind = folder_of(Path(settings.home), app)
+    with Coordinator(ledger, metadata, tables=catalogue(planned), last_words=partial(take, left_behind)) as coordinator:
         published = publish(
             Path(settings.home),
             app,
@@ -34,6 +46,8 @@ def coordinated(
             all_stages=not stages,
             started_at=started_at,
         )
+        if not stages:  # else they may be those of another deployment, which runs
+            clear(left_behind)
         try:
             yield coordinator
         finally:

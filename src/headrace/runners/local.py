@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.api.specs import Graph
-from headrace.core.errors import StorageError
+from headrace.core.errors import StorageError, UserFunctionError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
@@ -22,6 +22,7 @@ from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.prepare import check_stages, prepare_streams
 from headrace.runners.tables.answering import AnswerThread
+from headrace.runtime.operators.user_code.source_line import users_line
 
 Progress = Callable[[AppStatus], None]
 
@@ -62,6 +63,12 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> 
     )
     with session.beside(answers), Interrupts() as interrupts:
         interrupts.drain_by(drain)
-        session.run(report)
+        try:
+            session.run(report)
+        except SystemExit as error:
+            raise UserFunctionError(
+                f"the app's code called sys.exit({error.code!r}){users_line(error)}",
+                hint="raise an error instead: the app's code can't end the app in this way",
+            ) from error
         session.finish()
         return coordinator.status()

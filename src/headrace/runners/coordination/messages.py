@@ -224,7 +224,7 @@ class TaskGrant(Message, frozen=True, kw_only=True):
 class Orders(Message, frozen=True, kw_only=True):
     """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
 
-    ``pause_ms`` is how long a container that failed waits before it ends and its next attempt starts.
+    ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     """
 
     drain: bool = False
@@ -260,7 +260,11 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Nested, frozen=True, kw_only=True):
-    """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts."""
+    """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
+
+    ``failures`` is the number of attempts that have failed in a row, and ``error`` what the last one of them died of,
+    until a task commits again.
+    """
 
     id: int
     state: ContainerState
@@ -272,6 +276,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     cpu_ms: int = 0
     rss_bytes: int = 0
     warnings: list[WarningStatus] = []
+    failures: int = 0
     error: ErrorReport | None = None
 
 

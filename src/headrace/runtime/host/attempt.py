@@ -73,6 +73,7 @@ class Attempt:
         self.outlet = Outlet(scope.outputs, scope.name.number, connections, self.publisher, machine.stamp, metrics)
         self.announcer = Announcer(scope, self.outlet, monotonic_ms)
         self.task = make.task(self.outlet, metrics, connections.calls)
+        self.task.chain.provenance.report_to(connections.at_work, str(scope.name))
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self.bootstrap = Bootstrap(self.chooser)
         intakes = make.intakes(self.task, self.outlet.write, metrics)

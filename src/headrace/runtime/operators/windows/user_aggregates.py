@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import polars as pl
 
 from headrace.api.operators.aggregate import Aggregate
-from headrace.core.errors import UserFunctionError
 from headrace.serdes.schema import Schema
 
-Failed = Callable[[Exception, str], UserFunctionError]
-"""Makes the error for an exception that a user's function raised; the text says which function."""
+Calling = Callable[[str], AbstractContextManager[None]]
+"""Makes a context manager for calls of the user's function: what it raises becomes an error that names the function."""
 
 
 class UserAggregate:
     """One aggregate by a user's function."""
 
     def __init__(
-        self, column: str, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed
+        self, column: str, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, calling: Calling
     ) -> None:
         """``column`` is the prefix of its parts' names; ``rows`` are the columns that the function is called with."""
         number = len(rows.columns) if aggregate.expr is None else 1
@@ -35,7 +35,7 @@ class UserAggregate:
         self._aggregate = aggregate
         self._dtype = dtype
         self._schema = rows
-        self._failed = failed
+        self._calling = calling
 
     def of(self, value: pl.Expr) -> pl.Expr:
         """The values of a group, which wait for the function."""
@@ -48,15 +48,12 @@ class UserAggregate:
         ).to_series()
         if not open_.any():
             return partials
-        try:
+        with self._calling(self._what):
             results = list(self._results(partials))
-        except Exception as error:
-            raise self._failed(error, self._what) from error
-        try:
-            column = pl.Series(self.made, results, pl.List(self._dtype), strict=True)
-        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-            misfit = TypeError(f"what it returned doesn't fit dtype={self._dtype}: {error}")
-            raise self._failed(misfit, self._what) from error
+            try:
+                column = pl.Series(self.made, results, pl.List(self._dtype), strict=True)
+            except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+                raise TypeError(f"what it returned doesn't fit dtype={self._dtype}: {error}") from error
         return partials.with_columns(column, *(pl.lit([], partials.schema[c]).alias(c) for c in self.waiting))
 
     def _results(self, partials: pl.DataFrame) -> Iterator[list[Any]]:
