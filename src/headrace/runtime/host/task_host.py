@@ -302,7 +302,7 @@ class TaskHost:
     def ask_for_commit(self) -> None:
         """``commit_now``, but leave it to ``performing``."""
         if not self._over:
-            self.machine.tick((self.machine.label + 1) * self._interval_ms)
+            self.machine.tick(self.machine.label + self._interval_ms)
 
     def has_committed(self, label: int) -> bool:
         """The version of this label is committed, and published."""
@@ -320,7 +320,7 @@ class TaskHost:
             if self.task.ended and not self.task.finished and not self.attempt.settling:
                 self.machine.inputs_ended()
         # A commit that a step asks for: once for each of its versions, for readers wait for those of others.
-        if self.task.chain.wants_commit and self.machine.label * self._interval_ms <= self._clock.now_ms():
+        if self.task.chain.wants_commit and self.machine.label <= self._clock.now_ms():
             self.ask_for_commit()
 
     # -- performing
