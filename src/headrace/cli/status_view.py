@@ -17,14 +17,26 @@ from headrace.runners.coordination.messages import AppStatus, OutputStatus, Stag
 from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
-_STATE_STYLES = {"running": "green", "lost": "red", "failed": "red", "draining": "yellow", "blocked": "yellow"}
+_STATE_STYLES = {
+    "running": "green",
+    "lost": "red",
+    "failed": "red",
+    "draining": "yellow",
+    "blocked": "yellow",
+    "gone": "red",
+    "unreachable": "red",
+}
 
 
 def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
-    """Return the whole status, ``width`` characters wide."""
+    """Return the whole status, ``width`` characters wide; of an app that has ended, how it did."""
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
-    console.print(_headline(status, now_ms))
+    console.print(_headline(status, now_ms), soft_wrap=True)
+    if status.ended_at is not None:
+        for line in _why(status):
+            console.print(Text(f"  {line}"), soft_wrap=True)
+        return out.getvalue().rstrip("\n")
     console.print(_stages(status, now_ms))
     outputs = outputs_of(status.tasks)
     if outputs:
@@ -114,8 +126,22 @@ def age(ms: int | None) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def _why(status: AppStatus) -> Iterable[str]:
+    if status.error is not None:
+        yield from status.error.message.splitlines()
+        if status.error.hint:
+            yield f"hint: {status.error.hint}"
+
+
 def _headline(status: AppStatus, now_ms: int) -> Text:
     style = _STATE_STYLES.get(status.state, "")
+    if status.ended_at is not None:
+        at, ago = datetime.fromtimestamp(status.ended_at / 1000, UTC), age(now_ms - status.ended_at)
+        how = "drained" if status.state == "finished" and status.drained else status.state
+        when = "last alive " if status.state in ("gone", "unreachable") else ""
+        return Text.assemble(
+            (status.app, "bold"), "  ", (how, style), f"  {when}{at:%Y-%m-%d %H:%M:%S} UTC ({ago} ago)"
+        )
     since = datetime.fromtimestamp(status.started_at / 1000, UTC)
     up = age(now_ms - status.started_at)
     return Text.assemble(

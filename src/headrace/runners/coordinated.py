@@ -9,9 +9,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.runners.coordination.address import publish
+from headrace.runners.coordination.endings import LifeSign, forget, record
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.last_words import clear, folder_of, take
@@ -37,7 +41,7 @@ def coordinated(
     )
     left_behind = folder_of(Path(settings.home), app)
     with Coordinator(ledger, metadata, tables=catalogue(planned), last_words=partial(take, left_behind)) as coordinator:
-        published = publish(
+        publication = publish(
             Path(settings.home),
             app,
             coordinator.url,
@@ -48,7 +52,21 @@ def coordinated(
         )
         if not stages:  # else they may be those of another deployment, which runs
             clear(left_behind)
+        forget(publication, list(mine))
+        life_sign = LifeSign(publication)
+        life_sign.start()
         try:
             yield coordinator
+        except BaseException as error:  # its status is kept, and shows why the app ended
+            coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
+            raise
         finally:
-            published.close()
+            life_sign.close()
+            record(publication, msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
+            publication.close()
+
+
+def _interrupted() -> HeadraceError:
+    return InfrastructureError(
+        "a second Ctrl-C ended the app at once", hint="start it again: it resumes from its last checkpoints"
+    )

@@ -22,7 +22,7 @@ FORMAT = 1
 
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "failed", "finished"]
-AppState = Literal["starting", "running", "draining", "finished", "failed"]
+AppState = Literal["starting", "running", "draining", "finished", "failed", "gone", "unreachable"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -301,13 +301,15 @@ class HeldUp(Nested, frozen=True, kw_only=True):
 class AppStatus(Message, frozen=True, kw_only=True):
     """Everything that ``headrace status`` shows. Upstream stages come first.
 
-    ``drained``: the app was asked to drain, so its inputs need not have ended.
+    ``drained``: the app was asked to drain, so its inputs need not have ended. ``ended_at``: this is the last status of
+    an app that has ended; if its driver is gone or can't be reached, the time at which it was last alive.
     """
 
     app: str
     state: AppState
     drained: bool = False
     started_at: int
+    ended_at: int | None = None
     guarantee: str
     stages: list[StageStatus]
     tasks: list[TaskStatus]
