@@ -56,6 +56,7 @@ class Declarations:
         checkpoint_interval: Duration = _DEFAULTS.checkpoint_interval_ms,
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         restarts_max: int = _DEFAULTS.restarts_max,
+        drain_timeout: Duration = _DEFAULTS.drain_timeout_ms,
         grouping: Grouping = _DEFAULTS.grouping,
     ) -> None:
         with Declaring("App") as here:
@@ -72,6 +73,7 @@ class Declarations:
                 checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),
                 ahead_bytes_max=ahead_bytes_max,
                 restarts_max=restarts_max,
+                drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
             )
             self._draft = Draft(name, settings, here)

@@ -37,6 +37,7 @@ def coordinated(
         started_at=started_at,
         guarantee=settings.guarantee,
         restarts_max=settings.restarts_max,
+        drain_timeout_ms=settings.drain_timeout_ms,
         chance=random.random,
     )
     left_behind = folder_of(Path(settings.home), app)

@@ -46,6 +46,8 @@ class TaskScope:
     """The inputs that carry partial results of a window."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
     """The guarantee of each output outside the app, and of each sink function."""
+    timed: bool = True
+    """Some input of the app has an event time, so watermarks mean something."""
     queryable: Mapping[str, Queryable] = field(default_factory=dict)
     """The tables of the stage that can be queried."""
 
@@ -75,6 +77,7 @@ class TaskScope:
             output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
             partial=frozenset(plan.combined),
             deliveries=deliveries(plan.graph, stage),
+            timed=any(stream.event_time is not None for stream in plan.graph.streams.values()),
             queryable=queryable_in(plan, stage),
         )
 

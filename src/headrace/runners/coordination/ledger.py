@@ -14,8 +14,9 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.settings import RESTARTS_MAX
-from headrace.core.errors import FencedError, ProtocolError, UsageError
+from headrace.api.settings import DRAIN_TIMEOUT_MS, RESTARTS_MAX
+from headrace.core.duration import format_ms
+from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
@@ -71,6 +72,9 @@ class _Container:
     committed: set[str] = field(default_factory=set)
     """The tasks that have committed, or ended, in this life."""
     pause_ms: int = 0
+    call: tuple[messages.Holdup, float] | None = None
+    """The call of the app's own code that takes long, and when it was first reported."""
+    waited_for: int = 0
 
     @property
     def alive(self) -> bool:
@@ -91,6 +95,7 @@ class Ledger:
         heartbeat_ms: int = 500,
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
+        drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
         chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """``chance`` returns random numbers from [0, 1), which spread restarts."""
@@ -104,6 +109,8 @@ class Ledger:
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
         self._restarts_max = restarts_max
+        self._drain_timeout_ms = drain_timeout_ms
+        self._draining_since: float | None = None
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
@@ -138,6 +145,7 @@ class Ledger:
         container.grants = {}
         container.heartbeat = None
         container.committed = set()
+        container.call = None
         for task in self._left(container):
             self._statuses[task] = messages.TaskStatus(name=str(task), state="starting")
             self._rates[task] = Rate()
@@ -184,6 +192,7 @@ class Ledger:
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
             container.heartbeat = message
+            container.call = _call(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._take_in(task, status, message.sent_ms)
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
@@ -249,7 +258,10 @@ class Ledger:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
-        """Mark containers whose heartbeats are overdue as lost."""
+        """Mark containers whose heartbeats are overdue as lost. Give up a drain that a function of the app holds up."""
+        if self.state == "draining":
+            self._draining_since = now_ms if self._draining_since is None else self._draining_since
+            self._watch_drain(now_ms, self._draining_since)
         for container in self._containers:
             overdue = container.seen_ms is not None and now_ms - container.seen_ms >= self._lost_after_ms
             if container.state == "running" and overdue:
@@ -383,6 +395,23 @@ class Ledger:
         container.pause_ms = pause_ms(container.failures, self._chance())
         self._note("warning", f"the container died: {error.message}", container, pause_ms=container.pause_ms)
 
+    def _watch_drain(self, now_ms: float, since_ms: float) -> None:
+        for container in self._containers:
+            if container.state != "running" or container.call is None:
+                continue
+            holdup, heard_ms = container.call
+            if now_ms - max(since_ms, heard_ms) >= self._drain_timeout_ms:
+                waited = format_ms(round(self._drain_timeout_ms))
+                error = UserFunctionError(
+                    f"the drain has been given up after {waited}: container {container.number} is still in"
+                    f" {holdup.where}",
+                    hint="the next run repeats what isn't committed; make the function faster, or raise drain_timeout",
+                )
+                self.fail(messages.ErrorReport.of(error, with_traceback=False))
+            elif container.waited_for != holdup.since_ms:
+                container.waited_for = holdup.since_ms
+                self._note("warning", f"the drain waits for the end of {holdup.where}", container)
+
     def _progressed(self, container: _Container, tasks: Iterable[str]) -> None:
         container.committed.update(tasks)
         if container.committed and container.alive:
@@ -421,6 +450,18 @@ class Ledger:
             failures=container.failures,
             error=container.error,
         )
+
+
+def _call(
+    message: messages.Heartbeat, before: tuple[messages.Holdup, float] | None, now_ms: float
+) -> tuple[messages.Holdup, float] | None:
+    """The call of the app's own code that a heartbeat reports, and when it was first reported."""
+    calls = (holdup for status in message.tasks for holdup in status.holdups if holdup.what == "user code")
+    holdup = next(calls, None)
+    if holdup is None:
+        return None
+    same = before is not None and before[0].where == holdup.where and abs(before[0].since_ms - holdup.since_ms) < 100
+    return before if same else (holdup, now_ms)
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -22,6 +22,11 @@ FORMAT = 1
 
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "failed", "finished"]
+What = Literal[
+    "user code", "run loop", "restore", "side inputs", "readers", "target", "calls", "checkpoint", "watermark", "data"
+]
+"""What may hold a task up."""
+
 AppState = Literal["starting", "running", "draining", "finished", "failed", "gone", "unreachable"]
 
 
@@ -97,14 +102,26 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task. ``missing`` is text about the producers that have not reported yet."""
+    """One input partition of a task."""
 
     position: int | None = None
     lag: int | None = None
     watermark: int | None = None
     ended: bool = False
     idle: bool = False
-    missing: str = ""
+
+
+class Holdup(Nested, frozen=True, kw_only=True):
+    """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
+
+    ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause.
+    """
+
+    what: What
+    where: str
+    since_ms: int
+    remedy: str
+    by: list[str] = []
 
 
 class OutputStatus(Nested, frozen=True, kw_only=True):
@@ -145,7 +162,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
     ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
-    other task back. ``warnings`` are the latest ones.
+    other task back. ``holdups``: what the task waits for. ``warnings`` are the latest ones.
     """
 
     name: str
@@ -166,6 +183,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     early_bytes: int = 0
     early_disk_bytes: int = 0
     blocked_by: str | None = None
+    holdups: list[Holdup] = []
     uptime_ms: int = 0
     side_inputs_percent: int | None = None
     warnings: list[WarningStatus] = []

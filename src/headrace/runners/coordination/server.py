@@ -165,7 +165,9 @@ class Coordinator:
     def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
         """Take the statuses of a container's tasks; return its orders."""
         with self._noticing() as now_ms:
-            return self._ledger.heartbeat(message, now_ms)
+            orders = self._ledger.heartbeat(message, now_ms)
+            self._ledger.tick(now_ms)
+            return orders if orders.stop else self._ledger.orders
 
     def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""

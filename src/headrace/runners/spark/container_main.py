@@ -101,7 +101,7 @@ def _run_recorded(
     session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient, recorder: Recorder
 ) -> int:
     session.open(payload.plan, recorder.keep)
-    heartbeats = HeartbeatThread(
+    heartbeats = HeartbeatThread.over(
         client,
         session.heartbeat,
         on_orders=session.obey,

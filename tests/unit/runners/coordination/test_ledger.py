@@ -445,3 +445,39 @@ def test_a_container_that_was_only_slow_is_noted_too():
     notes(ledger)
     ledger.heartbeat(one.heartbeat(5001, task("a/1")), 5001)
     assert notes(ledger) == [("info", "the container sends heartbeats again", 1)]
+
+
+# -- a drain that a function holds up --------------------------------------------------------------------
+
+
+def in_function(since_ms=500):
+    where = "the function of step 'cut' in task a/0"
+    return task("a/0", holdups=[m.Holdup(what="user code", where=where, since_ms=since_ms, remedy="", by=["a/0"])])
+
+
+def test_a_drain_doesnt_wait_forever_for_a_function():
+    ledger, zero, _ = started(lost_after_ms=10**9, drain_timeout_ms=1000)
+    ledger.heartbeat(zero.heartbeat(1, in_function()), 100)
+    ledger.tick(50_000)
+    assert ledger.state == "running", "only a drain is limited"
+    ledger.drain()
+    notes(ledger)
+    for now_ms in (50_000, 50_500, 50_999):
+        ledger.tick(now_ms)
+        ledger.heartbeat(zero.heartbeat(now_ms, in_function(since_ms=501)), now_ms)
+    assert notes(ledger) == [("warning", "the drain waits for the end of the function of step 'cut' in task a/0", 0)]
+    assert ledger.state == "draining"
+    ledger.tick(51_000)
+    assert ledger.state == "failed"
+    assert ledger.error.message == (
+        "the drain has been given up after 1s: container 0 is still in the function of step 'cut' in task a/0"
+    )
+
+
+def test_a_drain_waits_for_calls_that_end():
+    ledger, zero, _ = started(lost_after_ms=10**9, drain_timeout_ms=1000)
+    ledger.drain()
+    for now_ms in range(0, 20_000, 500):
+        ledger.heartbeat(zero.heartbeat(now_ms + 1, in_function(since_ms=now_ms // 900 * 900)), now_ms)
+        ledger.tick(now_ms)
+    assert ledger.state == "draining"
