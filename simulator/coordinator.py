@@ -15,6 +15,7 @@ from headrace.metadata.generations import Generations
 from headrace.metadata.memory import MemoryMetadata
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import (
+    CheckpointStatus,
     ErrorReport,
     Failure,
     Finished,
@@ -22,10 +23,12 @@ from headrace.runners.coordination.messages import (
     Heartbeat,
     Orders,
     Register,
+    TaskStatus,
 )
 from simulator.world import World
 
 if TYPE_CHECKING:
+    from headrace.runtime.host.task_host import TaskHost
     from simulator.container import SimContainer
 
 _LOST_AFTER_MS = 60
@@ -134,7 +137,12 @@ class Coordinator:
 
     def heartbeat(self, container: SimContainer) -> Orders:
         """A sign of life; raises ``FencedError`` for one that isn't current."""
-        message = Heartbeat(container=container.seat, incarnation=container.incarnation, sent_ms=self.world.now)
+        message = Heartbeat(
+            container=container.seat,
+            incarnation=container.incarnation,
+            sent_ms=self.world.now,
+            tasks=[_status(host) for host in container.hosts],
+        )
         return self.ledger.heartbeat(message, self.world.now)
 
     def _reach(self, container: SimContainer) -> Generator[float, None, None]:
@@ -151,3 +159,10 @@ class Coordinator:
     def _check(self, container: SimContainer) -> None:
         if container.term != self.term:
             raise UnavailableError(f"the driver of {container.name} is gone")
+
+
+def _status(host: TaskHost) -> TaskStatus:
+    """Whether it has committed since its start: then the death of its container is no crash loop."""
+    committed = host.committed_ms is not None
+    checkpoint = CheckpointStatus(version=host.machine.version, age_ms=0, duration_ms=0.0) if committed else None
+    return TaskStatus(name=str(host.name), state="running", checkpoint=checkpoint)

@@ -41,6 +41,10 @@ class App(Declarations):
         The time between two checkpoints.
     ahead_bytes_max
         A stage stops reading while its output is this many bytes ahead of its reader.
+    restarts_max
+        How often in a row a container that fails is started again. A commit begins a new row.
+    drain_timeout
+        How long a drain waits for one call of a function. Then the app ends at once, with an error.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
 

@@ -57,6 +57,8 @@ class Declarations:
         guarantee: Guarantee = _DEFAULTS.guarantee,
         checkpoint_interval: Duration = "1s",
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
+        restarts_max: int = _DEFAULTS.restarts_max,
+        drain_timeout: Duration = "30s",
         grouping: Grouping = _DEFAULTS.grouping,
     ) -> None:
         with Declaring("App") as here:
@@ -64,12 +66,16 @@ class Declarations:
             check_partitions(intermediate_partitions, "intermediate_partitions")
             if isinstance(ahead_bytes_max, bool) or not isinstance(ahead_bytes_max, int) or ahead_bytes_max < 1:
                 raise DeclarationError(f"ahead_bytes_max={ahead_bytes_max!r} is not a number of bytes")
+            if isinstance(restarts_max, bool) or not isinstance(restarts_max, int) or restarts_max < 0:
+                raise DeclarationError(f"restarts_max={restarts_max!r} is not a number of restarts")
             settings = Settings(
                 home=str(home_of(home)),
                 intermediate_partitions=intermediate_partitions,
                 guarantee=one_of("guarantee", guarantee, Guarantee),
                 checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),
                 ahead_bytes_max=ahead_bytes_max,
+                restarts_max=restarts_max,
+                drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
             )
             self._draft = Draft(name, settings, here)

@@ -12,6 +12,14 @@ Guarantee = Literal["exactly_once", "at_least_once"]
 Grouping = Literal["partition", "container"]
 
 
+RESTARTS_MAX = 5
+"""How often in a row a container that fails is started again."""
+
+
+DRAIN_TIMEOUT_MS = 30_000
+"""How long a drain waits for one call of the app's own code."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of a whole app; the only place where their defaults are written."""
@@ -21,6 +29,8 @@ class Settings:
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = 1000
     ahead_bytes_max: int = 64 << 20
+    restarts_max: int = RESTARTS_MAX
+    drain_timeout_ms: int = DRAIN_TIMEOUT_MS
     grouping: Grouping = "partition"
     internal: SystemSpec | None = None
     state_on_disk: bool = True

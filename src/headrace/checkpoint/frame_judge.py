@@ -32,7 +32,7 @@ from typing_extensions import override
 
 from headrace.checkpoint.instructions import Forget, Verdict
 from headrace.checkpoint.record import InputEntry, ParentEntry
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import DeploymentError, ProtocolError
 from headrace.core.frame import END_VERSION, UNVERSIONED, Checkpoint, ControlMessage, Header, Kind, Restore
 from headrace.core.ids import SSP, Offset
 
@@ -173,9 +173,11 @@ class FrameJudge:
         partition = self._inputs[ssp]
         parent = partition.parents.get(header.producer)
         if parent is None:
-            raise ProtocolError(
-                f"{ssp} at offset {offset}: the frame is from producer {header.producer}, which the plan doesn't name",
-                hint="another program writes to this intermediate stream, or its writers run a different plan",
+            raise DeploymentError(
+                f"{ssp} at offset {offset}: this was written by task number {header.producer}, which isn't among the "
+                f"{len(partition.parents)} tasks that write this stream in the version of the app that runs here",
+                hint="another version of the app writes to this stream: stop the deployment that does, or deploy the "
+                "stages that read the stream from the same version (`headrace status` lists what runs)",
             )
         partition.position = after
         label, seq = header.version, header.seq

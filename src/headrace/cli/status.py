@@ -32,7 +32,7 @@ def status(
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Show the status of running apps.
+    """Show the status of running apps, and how others ended.
 
     Shows stages with rates, watermarks and lag, what holds them up, containers, and warnings. As JSON it is an array
     with one entry for each deployment; with --watch, one array per line.
@@ -50,12 +50,17 @@ def status(
 
 
 def ask(home: Path, app: str | None) -> list[AppStatus]:
-    """Return the status of each running deployment. Raises ``UnavailableError`` if ``app`` is given and doesn't run."""
+    """Return the status of each running deployment, then how the others ended.
+
+    Raises ``UnavailableError`` if ``app`` is given and has never run on the home folder.
+    """
     from headrace.core.errors import UnavailableError
     from headrace.runners.coordination.address import find_all
+    from headrace.runners.coordination.endings import ended, unreachable
 
     addresses = find_all(home, app)
-    if app is not None and not addresses:
+    over = ended(home, app)
+    if app is not None and not addresses and not over:
         others = ", ".join(sorted({address.app for address in find_all(home)}))
         raise UnavailableError(
             f"app {app!r} isn't running on {home}; running there: {others or 'nothing'}",
@@ -66,9 +71,11 @@ def ask(home: Path, app: str | None) -> list[AppStatus]:
         client = address.client()
         try:
             found.append(client.status())
+        except UnavailableError as error:
+            found.append(unreachable(home, address, error))
         finally:
             client.close()
-    return found
+    return found + over
 
 
 def _watch(home: Path, app: str | None, as_json: bool) -> None:
@@ -87,6 +94,8 @@ def _watch(home: Path, app: str | None, as_json: bool) -> None:
                 return
             seen = True
             _show(found, home, as_json)
+            if app is not None and all(one.ended_at is not None for one in found):
+                return
             select.select([interrupt.fd], [], [], _WATCH_S)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from io import StringIO
 
@@ -13,18 +13,30 @@ from rich.table import Table
 from rich.text import Text
 
 from headrace.cli.console import counted, format_bytes
-from headrace.runners.coordination.messages import AppStatus, OutputStatus, StageStatus, TaskStatus
+from headrace.runners.coordination.messages import AppStatus, Holdup, OutputStatus, StageStatus, TaskStatus, What
 from headrace.runners.progress import lag_of, time_of
 
 _OLD_CHECKPOINT_MS = 60_000
-_STATE_STYLES = {"running": "green", "lost": "red", "failed": "red", "draining": "yellow", "blocked": "yellow"}
+_STATE_STYLES = {
+    "running": "green",
+    "lost": "red",
+    "failed": "red",
+    "draining": "yellow",
+    "blocked": "yellow",
+    "gone": "red",
+    "unreachable": "red",
+}
 
 
 def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
-    """Return the whole status, ``width`` characters wide."""
+    """Return the whole status, ``width`` characters wide; of an app that has ended, how it did."""
     out = StringIO()
     console = Console(file=out, width=width, force_terminal=coloured, no_color=not coloured, highlight=False)
-    console.print(_headline(status, now_ms))
+    console.print(_headline(status, now_ms), soft_wrap=True)
+    if status.ended_at is not None:
+        for line in _why(status):
+            console.print(Text(f"  {line}"), soft_wrap=True)
+        return out.getvalue().rstrip("\n")
     console.print(_stages(status, now_ms))
     outputs = outputs_of(status.tasks)
     if outputs:
@@ -34,7 +46,7 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
     if any(_CALLS & task.counters.keys() for task in status.tasks):
         console.print(_calls(status))
     console.print(_containers(status))
-    for title, lines in (("held up", list(held_up(status))), ("warnings", list(warnings(status, now_ms)))):
+    for title, lines in (("held up", list(held_up(status, now_ms))), ("warnings", list(warnings(status, now_ms)))):
         if lines:
             console.print(Text(f"\n{title}", style="bold yellow"))
             for line in lines:
@@ -58,21 +70,43 @@ def outputs_of(tasks: Iterable[TaskStatus]) -> dict[str, OutputStatus]:
     return found
 
 
-def held_up(status: AppStatus) -> Iterable[str]:
-    """Yield why tasks make no progress: incomplete versions, side inputs, full streams, missing watermarks."""
+def held_up(status: AppStatus, now_ms: int) -> Iterable[str]:
+    """Yield what keeps tasks from getting on, since when, and what helps: the causes first, alike ones as one line."""
     for one in status.held_up:
         waiting = one.tasks[0] if len(one.tasks) == 1 else f"{one.tasks[0]} and {counted(len(one.tasks) - 1, 'other')}"
         yield f"{waiting} can't complete a version for {age(one.for_ms)}, waiting for {one.by}: {one.reason}"
+    alike: dict[tuple[object, ...], list[tuple[str, Holdup]]] = {}
     for task in status.tasks:
-        if task.state == "finished":
-            continue
-        if task.side_inputs_percent is not None:
-            yield f"{task.name} reads its side inputs: {task.side_inputs_percent} %"
-        if task.blocked_by is not None:
-            yield f"{task.name} waits for {task.blocked_by}"
-        for ssp, input_ in task.inputs.items():
-            if input_.missing and not input_.ended:
-                yield f"{task.name} has no watermark of {ssp}: {input_.missing}"
+        for holdup in task.holdups:
+            if task.state == "finished" or holdup.what == "checkpoint":  # those are summed up above
+                continue
+            stage = task.name.rpartition("/")[0]
+            same = (holdup.where,) if holdup.what in ("user code", "run loop") else (stage, holdup.what, *holdup.by)
+            alike.setdefault((*same, holdup.remedy), []).append((task.name, holdup))
+    for found in sorted(alike.values(), key=lambda found: (_is_derived(found[0][1]), found[0][1].since_ms)):
+        first, holdup = found[0]
+        others = f" and {counted(len(found) - 1, 'other')}" if len(found) > 1 else ""
+        since = age(now_ms - min(one.since_ms for _, one in found))
+        yield f"{first}{others}, for {since}: {_WAITS[holdup.what]} {holdup.where}; {holdup.remedy}"
+
+
+def _is_derived(holdup: Holdup) -> bool:
+    """Whether other tasks are the cause, which have holdups of their own."""
+    return bool(holdup.by) and holdup.what in ("watermark", "data")
+
+
+_WAITS: Mapping[What, str] = {
+    "user code": "waiting for the end of",
+    "run loop": "waiting for the end of",
+    "restore": "not ready:",
+    "side inputs": "reading its side inputs:",
+    "readers": "waiting for readers:",
+    "target": "waiting for its target:",
+    "calls": "waiting for calls:",
+    "checkpoint": "waiting for a checkpoint of",
+    "watermark": "waiting for a watermark of",
+    "data": "waiting for messages of",
+}
 
 
 def warnings(status: AppStatus, now_ms: int) -> Iterable[str]:
@@ -114,8 +148,22 @@ def age(ms: int | None) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
+def _why(status: AppStatus) -> Iterable[str]:
+    if status.error is not None:
+        yield from status.error.message.splitlines()
+        if status.error.hint:
+            yield f"hint: {status.error.hint}"
+
+
 def _headline(status: AppStatus, now_ms: int) -> Text:
     style = _STATE_STYLES.get(status.state, "")
+    if status.ended_at is not None:
+        at, ago = datetime.fromtimestamp(status.ended_at / 1000, UTC), age(now_ms - status.ended_at)
+        how = "drained" if status.state == "finished" and status.drained else status.state
+        when = "last alive " if status.state in ("gone", "unreachable") else ""
+        return Text.assemble(
+            (status.app, "bold"), "  ", (how, style), f"  {when}{at:%Y-%m-%d %H:%M:%S} UTC ({ago} ago)"
+        )
     since = datetime.fromtimestamp(status.started_at / 1000, UTC)
     up = age(now_ms - status.started_at)
     return Text.assemble(

@@ -48,6 +48,12 @@ class UsageError(HeadraceError):
     fault = "user"
 
 
+class DeploymentError(HeadraceError):
+    """Two versions of an app contradict each other: one of them reads a stream that the other writes."""
+
+    fault = "user"
+
+
 class UserFunctionError(HeadraceError):
     """A function of the app raised. The message names stream, partition and offset, and the line that raised."""
 

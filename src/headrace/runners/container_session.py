@@ -20,8 +20,10 @@ from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
+from headrace.runners.holdups import Standstill, held_by_run_loop
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
+from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 
@@ -79,12 +81,16 @@ class ContainerSession:
         self._granted = {TaskName.parse(grant.name): grant.generation for grant in self.assignment.tasks}
         self._lock = threading.Lock()
         self._statuses: list[messages.TaskStatus] = []
+        self._observed_ms = self._clock.monotonic_ms()
+        self._still = Standstill()
+        self._at_work = AtWork()
         self._wants_shutdown = False
         self._lost: Exception | None = None
 
-    def open(self, plan: Plan) -> None:
-        """Create the container and its tasks."""
-        self._container = Container(plan, list(self._granted), self._next_generation, self._clock)
+    def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
+        """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
+        self._container = Container(plan, list(self._granted), self._next_generation, self._clock, keep)
+        self._at_work = self._container.connections.at_work
         self.obey(self.assignment.orders)
 
     def answers(self) -> TableAnswers:
@@ -128,14 +134,16 @@ class ContainerSession:
     # -- from any thread
 
     def heartbeat(self) -> messages.Heartbeat:
-        """The last snapshot of the tasks."""
+        """The last snapshot of the tasks, and what the run loop has been doing since if that takes long."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
+        now = self._clock.monotonic_ms()
         with self._lock:
-            statuses, wants_shutdown = self._statuses, self._wants_shutdown
+            statuses, observed_ms, wants_shutdown = self._statuses, self._observed_ms, self._wants_shutdown
+        statuses = held_by_run_loop(statuses, self._at_work.now, now, observed_ms, self._clock.now_ms())
         return messages.Heartbeat(
             container=self.number,
             incarnation=self.incarnation,
-            sent_ms=self._clock.monotonic_ms(),
+            sent_ms=now,
             tasks=statuses,
             cpu_ms=int((usage.ru_utime + usage.ru_stime) * 1000),
             rss_bytes=usage.ru_maxrss * 1024,
@@ -148,6 +156,11 @@ class ContainerSession:
             self._container.stop()
         elif orders.drain:
             self._container.drain()
+
+    @property
+    def calling(self) -> bool:
+        """A function of the app is being called."""
+        return self._at_work.now is not None
 
     def drain(self) -> None:
         """Finish what is under way, commit, and let ``run`` return."""
@@ -162,10 +175,10 @@ class ContainerSession:
     # -- inside
 
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
-        now = self._clock.monotonic_ms()
-        statuses = [task_status(host, now) for host in hosts]
+        now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        statuses = [task_status(host, now, self._still, epoch_ms) for host in hosts]
         with self._lock:
-            self._statuses = statuses
+            self._statuses, self._observed_ms = statuses, now
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
 
     def _next_generation(self, task: TaskName) -> int:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.runners.coordination.address import publish
+from headrace.runners.coordination.endings import LifeSign, forget, record
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.last_words import clear, folder_of, take
 from headrace.runners.tables.catalogue import catalogue
 
 
@@ -23,9 +30,19 @@ def coordinated(
     settings, app = planned.graph.settings, planned.graph.app
     mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
     started_at = time.time_ns() // 1_000_000
-    ledger = Ledger(app, mine, containers, started_at=started_at, guarantee=settings.guarantee)
-    with Coordinator(ledger, metadata, tables=catalogue(planned)) as coordinator:
-        published = publish(
+    ledger = Ledger(
+        app,
+        mine,
+        containers,
+        started_at=started_at,
+        guarantee=settings.guarantee,
+        restarts_max=settings.restarts_max,
+        drain_timeout_ms=settings.drain_timeout_ms,
+        chance=random.random,
+    )
+    left_behind = folder_of(Path(settings.home), app)
+    with Coordinator(ledger, metadata, tables=catalogue(planned), last_words=partial(take, left_behind)) as coordinator:
+        publication = publish(
             Path(settings.home),
             app,
             coordinator.url,
@@ -34,7 +51,23 @@ def coordinated(
             all_stages=not stages,
             started_at=started_at,
         )
+        if not stages:  # else they may be those of another deployment, which runs
+            clear(left_behind)
+        forget(publication, list(mine))
+        life_sign = LifeSign(publication)
+        life_sign.start()
         try:
             yield coordinator
+        except BaseException as error:  # its status is kept, and shows why the app ended
+            coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
+            raise
         finally:
-            published.close()
+            life_sign.close()
+            record(publication, msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
+            publication.close()
+
+
+def _interrupted() -> HeadraceError:
+    return InfrastructureError(
+        "a second Ctrl-C ended the app at once", hint="start it again: it resumes from its last checkpoints"
+    )

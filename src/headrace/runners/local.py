@@ -2,26 +2,31 @@
 
 For debugging and small work: breakpoints and print work, and the same code runs as in Spark's containers. A local run
 has a coordinator, too, so that commands find it and a second run is refused. The run loop has the calling thread; the
-coordinator's server and the answers about tables have their own threads.
+coordinator's server, the answers about tables and the heartbeats have their own threads. So a function that takes long
+shows in the status, and one that holds up a drain for too long is interrupted.
 """
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Sequence
 
 from headrace.api.specs import Graph
-from headrace.core.errors import StorageError
+from headrace.core.errors import StorageError, UserFunctionError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordinated import coordinated
-from headrace.runners.coordination.messages import AppStatus
+from headrace.runners.coordination.client import HeartbeatThread
+from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.planning import Deployment
 from headrace.runners.prepare import prepare_streams
 from headrace.runners.tables.answering import AnswerThread
+from headrace.runtime.operators.user_code.source_line import users_line
 
 Progress = Callable[[AppStatus], None]
 
@@ -68,8 +73,39 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> 
     answers = AnswerThread(
         coordinator.listen, coordinator.hang_up, session.number, session.incarnation, session.answers()
     )
-    with session.beside(answers), Interrupts() as interrupts:
+    heartbeats = HeartbeatThread(
+        coordinator.heartbeat,
+        lambda: None,
+        session.heartbeat,
+        _obedient(session),
+        session.lose,
+        session.assignment.heartbeat_ms / 1000,
+    )
+    with session.beside(answers, heartbeats), Interrupts() as interrupts:
         interrupts.drain_by(drain)
-        session.run(report)
+        try:
+            session.run(report)
+        except KeyboardInterrupt:
+            if (failed := coordinator.status().error) is not None:
+                raise failed.as_error() from None
+            raise
+        except SystemExit as error:
+            raise UserFunctionError(
+                f"the app's code called sys.exit({error.code!r}){users_line(error)}",
+                hint="raise an error instead: the app's code can't end the app in this way",
+            ) from error
         session.finish()
         return coordinator.status()
+
+
+def _obedient(session: ContainerSession) -> Callable[[Orders], None]:
+    """Return what obeys orders. It interrupts a function of the app that an order to stop finds at work."""
+    runs_in = threading.get_ident()
+
+    def obey(orders: Orders) -> None:
+        session.obey(orders)
+        if orders.stop and session.calling and runs_in == threading.main_thread().ident:
+            # As a second Ctrl-C does: nothing else ends a function that sleeps.
+            signal.pthread_kill(runs_in, signal.SIGINT)
+
+    return obey

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from headrace.core.ids import SSP
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
@@ -9,22 +11,29 @@ from headrace.runners.coordination.messages import (
     OutputStatus,
     TaskState,
     TaskStatus,
+    What,
     warning_statuses,
 )
-from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
+from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
 
 LATE_INTERVALS, LATE_MS = 3, 2000
 """A version is overdue when this many checkpoint intervals plus ``LATE_MS`` have passed since the last commit."""
 
 
-def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
-    """Return the task's present status."""
+def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, epoch_ms: int = 0) -> TaskStatus:
+    """Return the task's present status. ``now_ms`` is monotonic, ``epoch_ms`` the time of day.
+
+    ``still`` remembers what it was in earlier calls, so that the status says since when something stands still.
+    """
     inputs = {str(ssp): _input(host, ssp) for ssp in host.task.specs}
     lags = [status.lag for status in inputs.values()]
     committed = host.committed_ms
     overdue_ms = overdue(host, now_ms)
     in_memory, on_disk = host.early_bytes
+    waits_for = _waits_for(host) if overdue_ms else {}
+    facts = _facts(host, now_ms, still or Standstill(), epoch_ms, waits_for, overdue_ms)
     return TaskStatus(
         name=str(host.name),
         state=_state(host),
@@ -43,11 +52,12 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         else CheckpointStatus(
             version=host.machine.version, age_ms=int(now_ms - committed), duration_ms=host.commit_took_ms
         ),
-        waits_for=_waits_for(host) if overdue_ms else {},
+        waits_for=waits_for,
         overdue_ms=overdue_ms,
         early_bytes=in_memory + on_disk,
         early_disk_bytes=on_disk,
         blocked_by=host.blocked_by,
+        holdups=[] if host.finished else holdups(facts),
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         warnings=warning_statuses(host.metrics.warnings),
@@ -92,8 +102,69 @@ def _input(host: TaskHost, ssp: SSP) -> InputStatus:
         watermark=None if partition.progress.ended else _time(partition.progress.watermark),
         ended=partition.progress.ended,
         idle=partition.progress.idle,
-        missing=partition.missing(),
     )
+
+
+def _facts(
+    host: TaskHost,
+    now_ms: float,
+    still: Standstill,
+    epoch_ms: int,
+    waits_for: Mapping[str, Sequence[str]],
+    overdue_ms: int,
+) -> TaskFacts:
+    blocked: dict[What, tuple[str, float]] = {
+        what: (where, still.for_ms((host.name, what), where.partition(",")[0], now_ms))
+        for what, where in _blockers(host).items()
+    }
+    return TaskFacts(
+        now_ms=epoch_ms,
+        up_ms=now_ms - host.started_ms,
+        timed=host.scope.timed,
+        restoring=host.replay.progress is not None,
+        side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
+        blocked=blocked,
+        waits_for=waits_for,
+        overdue_ms=overdue_ms,
+        inputs=[_input_facts(host, ssp, now_ms, still) for ssp in host.scope.inputs],
+    )
+
+
+def _blockers(host: TaskHost) -> dict[What, str]:
+    """What keeps a task from reading, by what it is."""
+    known: dict[What, str | None] = {"readers": host.backpressure.blocked_by, "target": host.publishing.blocked_by}
+    found = {what: where for what, where in known.items() if where is not None}
+    if not found and (step := host.blocked_by) is not None:
+        found["calls"] = step
+    return found
+
+
+def _input_facts(host: TaskHost, ssp: SSP, now_ms: float, still: Standstill) -> InputFacts:
+    partition = host.task.times[ssp]
+    slowest, uneven = _slowest(partition)
+    return InputFacts(
+        name=str(ssp),
+        watermark=_time(partition.progress.watermark),
+        still_ms=still.for_ms((host.name, ssp), (partition.progress.watermark, partition.progress.idle), now_ms),
+        lag=host.lag(ssp),
+        idle=partition.progress.idle,
+        ended=partition.progress.ended,
+        idle_timeout_ms=host.task.timeouts.get(ssp),
+        missing=partition.missing(),
+        slowest=slowest,
+        uneven=uneven,
+    )
+
+
+def _slowest(partition: PartitionTime) -> tuple[tuple[str, ...], bool]:
+    """Return the upstream tasks that hold a partition's watermark back, and whether others are ahead of them."""
+    tasks = partition.save("").tasks
+    awake = {task: said.watermark for task, said in tasks.items() if not said.idle and not said.ended}
+    if not awake:
+        return (), False
+    lowest = min(awake.values())
+    uneven = any(said.watermark > lowest for said in tasks.values())
+    return tuple(sorted(task for task, time in awake.items() if time == lowest)), uneven
 
 
 def _outputs(host: TaskHost) -> dict[str, OutputStatus]:

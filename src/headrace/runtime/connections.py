@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from headrace.core.ids import StreamId
+from headrace.runtime.at_work import AtWork
 from headrace.runtime.calls.lanes import Calls
 from headrace.systems.base import Admin, Consumer, Producer, RowSystem, System, Target
 from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, open_system
@@ -16,9 +17,10 @@ from headrace.systems.registry import SystemSpec, keeps_rows, open_row_system, o
 class Connections:
     """Systems by name, opened when they are first needed and closed together."""
 
-    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, wake: Callable[[], None] = lambda: None, at_work: AtWork | None = None) -> None:
         """``wake`` wakes the run loop from another thread when calls are done."""
         self.calls = Calls(wake)
+        self.at_work = at_work or AtWork()
         self._systems: dict[str, System] = {}
         self._row_systems: dict[str, RowSystem] = {}
         self._admins: dict[str, Admin] = {}

@@ -18,6 +18,7 @@ from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
 from headrace.plan.model import Plan
+from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
 from headrace.runtime.host.task_host import Ports, TaskHost
@@ -67,12 +68,20 @@ class Container:
     """Runs tasks until they have finished, or until it is ordered to drain or stop."""
 
     def __init__(
-        self, plan: Plan, tasks: Collection[TaskName], next_generation: Callable[[TaskName], int], clock: Clock
+        self,
+        plan: Plan,
+        tasks: Collection[TaskName],
+        next_generation: Callable[[TaskName], int],
+        clock: Clock,
+        keep: Callable[[Work | None], None] = lambda work: None,
     ) -> None:
-        """``next_generation`` issues a task's next generation, at its start and at each rollback."""
+        """``next_generation`` issues a task's next generation, at its start and at each rollback.
+
+        ``keep`` is given each call of the app's own code as it begins, and None when it ends.
+        """
         self._clock = clock
         self.wakeup = Wakeup()
-        self.connections = Connections(self.wakeup.ring)
+        self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
         self._draining = False
         self._stopping = False
         self._observe: Observe | None = None

@@ -48,6 +48,8 @@ class TaskScope:
     """The columns that were added to inputs: older frames lack them."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
     """The guarantee of each output outside the app, and of each sink function."""
+    timed: bool = True
+    """Some input of the app has an event time, so watermarks mean something."""
     queryable: Mapping[str, Queryable] = field(default_factory=dict)
     """The tables of the stage that can be queried."""
     kept_as: Mapping[str, str] = field(default_factory=dict)
@@ -87,6 +89,7 @@ class TaskScope:
             partial=frozenset(plan.combined),
             added={id_: plan.streams[id_].added for id_ in (*stage.inputs, *stage.side_inputs)},
             deliveries=deliveries(plan.graph, stage),
+            timed=any(stream.event_time is not None for stream in plan.graph.streams.values()),
             queryable=queryable_in(plan, stage),
             kept_as=stage.kept_as,
             dropped=stage.dropped,

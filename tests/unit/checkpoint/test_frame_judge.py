@@ -9,7 +9,7 @@ from machine_host import A0, A1, END, checkpoint, restore, user
 
 from headrace.checkpoint.frame_judge import RULES, FrameJudge
 from headrace.checkpoint.instructions import Forget, Verdict
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import DeploymentError, ProtocolError
 from headrace.core.frame import Header, Kind
 
 
@@ -64,7 +64,9 @@ def test_a_generation_begins_with_its_restore(one):
 
 
 def test_an_unknown_producer_is_an_error(one):
-    assert "the frame is from producer 7, which the plan doesn't name" in refusal(one, plain(7, 1, 1))
+    with pytest.raises(DeploymentError, match="written by task number 7, which isn't among the 1 tasks that") as caught:
+        frames(one, plain(7, 1, 1))
+    assert caught.value.fault == "user"
 
 
 def test_a_restore_that_undoes_nothing_is_noted(one):

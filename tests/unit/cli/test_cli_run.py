@@ -170,3 +170,19 @@ def test_a_home_that_is_a_file_is_refused(cli: Cli, pipeline: Path) -> None:
     refused = cli("stream", "list", "--home", pipeline)
     assert refused.code == 2
     assert "is a file" in refused.err
+
+
+@pytest.mark.usefixtures("numbers")
+@pytest.mark.parametrize(
+    "step",
+    [
+        "filter(lambda row: sys.exit(0))",
+        'window(hr.windows.count(2), key=None, id="w").agg(n=hr.aggregates.reduce(lambda a, b: sys.exit(0), "n"))',
+    ],
+)
+def test_a_function_that_calls_sys_exit_fails_as_any_other(spawn: Spawn, tmp_path: Path, home: Path, step: str) -> None:
+    file = tmp_path / "exiting.py"
+    file.write_text(PIPELINE.format(home=str(home)).replace('select(pl.col("n") * factor)', step))
+    _, err = (run := spawn("run", file, "--local", "--quiet")).communicate(timeout=120)
+    assert run.returncode == 1, err.decode()
+    assert b"SystemExit" in err

@@ -8,11 +8,12 @@ from headrace.runners.coordination.messages import (
     CheckpointStatus,
     ContainerStatus,
     ErrorReport,
-    InputStatus,
+    Holdup,
     OutputStatus,
     StageStatus,
     TaskStatus,
     WarningStatus,
+    What,
 )
 
 NOON = 12 * 3600 * 1000
@@ -105,18 +106,28 @@ def test_colours_are_for_terminals() -> None:
     assert "\x1b[" in "\n".join(shown(whole(), coloured=True))
 
 
-def test_what_holds_a_task_up_is_named() -> None:
-    missing = {"log.a[0]": InputStatus(missing="waiting for a/1"), "log.b[0]": InputStatus(missing="x", ended=True)}
+def holdup(what: What, where: str, seconds: int, remedy: str, *by: str) -> Holdup:
+    return Holdup(what=what, where=where, since_ms=NOON - 1000 * seconds, remedy=remedy, by=list(by))
+
+
+def test_what_holds_tasks_up_is_named_with_its_age_and_remedy_causes_first() -> None:
+    call = holdup("user code", "the function of step 'cut' in task a/0", 12, "make it faster", "a/0")
+    derived = holdup("watermark", "log.b[0]: b/1 stands still", 50, "look at b/1", "b/1")
     tasks = [
-        TaskStatus(name="views/0", state="blocked", blocked_by="log.by-member[1]: 80 MB ahead of its reader"),
-        TaskStatus(name="late/2", state="running", inputs=missing),
-        TaskStatus(name="over/0", state="finished", inputs=missing),
+        TaskStatus(name="a/0", state="running", holdups=[call]),
+        TaskStatus(name="c/0", state="running", holdups=[derived]),
+        TaskStatus(name="c/1", state="running", holdups=[derived]),
+        TaskStatus(name="b/0", state="running", holdups=[call, holdup("checkpoint", "log.a[0]", 9, "x", "a/0")]),
+        TaskStatus(name="b/1", state="running", holdups=[holdup("watermark", "log.in[1]: silent", 60, "wake it")]),
+        TaskStatus(name="over/0", state="finished", holdups=[call]),
     ]
-    assert list(held_up(whole(tasks=tasks))) == [
-        "views/0 waits for log.by-member[1]: 80 MB ahead of its reader",
-        "late/2 has no watermark of log.a[0]: waiting for a/1",
+    lines = list(held_up(whole(tasks=tasks), NOON))
+    assert lines == [
+        "b/1, for 60 s: waiting for a watermark of log.in[1]: silent; wake it",
+        "a/0 and 1 other, for 12 s: waiting for the end of the function of step 'cut' in task a/0; make it faster",
+        "c/0 and 1 other, for 50 s: waiting for a watermark of log.b[0]: b/1 stands still; look at b/1",
     ]
-    assert "  late/2 has no watermark of log.a[0]: waiting for a/1" in shown(whole(tasks=tasks))
+    assert f"  {lines[0]}" in shown(whole(tasks=tasks))
 
 
 def test_warnings_name_losses_and_rows_without_effect() -> None:

@@ -55,4 +55,4 @@ def test_the_status_says_how_far_a_task_is() -> None:
     status = AppStatus(
         app="shop", state="running", started_at=0, guarantee="exactly_once", stages=[], tasks=[task], containers=[]
     )
-    assert list(held_up(status)) == ["sales/0 reads its side inputs: 40 %"]
+    assert ["reading its side inputs: 40 % are read" in one for one in held_up(status, 0)] == [True]

@@ -115,7 +115,7 @@ def publish(
             other = _read(path)
             if other is None or not set(other.stages).intersection(stages):
                 continue
-            if _is_live(other):
+            if is_live(other):
                 raise UsageError(
                     f"app {app!r} is already running {other.deployment}: pid {other.pid} on {other.host}, says {path}",
                     hint="stop that run first (deployments of one app need different stages);"
@@ -147,18 +147,22 @@ def find(home: Path, app: str, stage: str | None = None) -> Address:
 
 def find_all(home: Path, app: str | None = None) -> list[Address]:
     """Return every live deployment (of ``app``), sorted by app and stages. Skips files of runs that are gone."""
-    folders = [_folder(home, app)] if app else sorted((home / "apps").glob("*"))
-    found = [address for folder in folders for path in _files(folder) if (address := _read(path))]
     live = []
-    for address in found:
-        if _is_live(address):
+    for _, address in published(home, app):
+        if is_live(address):
             live.append(address)
         else:
             _log.debug("passing over the address of a run that is gone", app=address.app, pid=address.pid)
     return sorted(live, key=lambda a: (a.app, a.stages))
 
 
-def _is_live(address: Address) -> bool:
+def published(home: Path, app: str | None = None) -> list[tuple[Path, Address]]:
+    """Return every file with an address (of ``app``), also those of runs that are gone."""
+    folders = [_folder(home, app)] if app else sorted((home / "apps").glob("*"))
+    return [(path, address) for folder in folders for path in _files(folder) if (address := _read(path))]
+
+
+def is_live(address: Address) -> bool:
     """Whether the run may be alive. A process that exists but doesn't answer counts: it may be stopped or busy."""
     here = address.host == socket.gethostname()
     if here and not _process_is_there(address.pid):

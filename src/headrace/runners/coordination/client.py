@@ -193,19 +193,22 @@ class CoordinatorClient:
 class HeartbeatThread:
     """Sends ``snapshot()`` every ``interval_s`` and after every ``poke``, and passes the orders to ``on_orders``.
 
-    The three callables run on this thread. If the driver is gone, the container was replaced, or a callable raises,
+    All callables run on this thread. If the driver is gone, the container was replaced, or a callable raises,
     ``on_lost`` gets the error and the thread ends; then the container has to end too.
     """
 
     def __init__(
         self,
-        client: CoordinatorClient,
+        send: Callable[[messages.Heartbeat], messages.Orders],
+        hang_up: Callable[[], None],
         snapshot: Callable[[], messages.Heartbeat],
         on_orders: Callable[[messages.Orders], None],
         on_lost: Callable[[Exception], None],
         interval_s: float,
     ) -> None:
-        self._client = client.sibling()
+        """``send`` may block; after ``hang_up`` it has to return or raise soon."""
+        self._send = send
+        self._hang_up = hang_up
         self._snapshot = snapshot
         self._on_orders = on_orders
         self._on_lost = on_lost
@@ -213,6 +216,19 @@ class HeartbeatThread:
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="headrace-heartbeat", daemon=True)
+
+    @classmethod
+    def over(
+        cls,
+        client: CoordinatorClient,
+        snapshot: Callable[[], messages.Heartbeat],
+        on_orders: Callable[[messages.Orders], None],
+        on_lost: Callable[[Exception], None],
+        interval_s: float,
+    ) -> HeartbeatThread:
+        """Return a thread that sends over HTTP."""
+        own = client.sibling()
+        return cls(own.heartbeat, own.close, snapshot, on_orders, on_lost, interval_s)
 
     def start(self) -> None:
         """Start the thread; it sends the first heartbeat at once."""
@@ -227,7 +243,7 @@ class HeartbeatThread:
         """End the thread, even during a call, and wait for it. Idempotent. Must not be called from its callables."""
         self._closing = True
         self._wake.set()
-        self._client.close()
+        self._hang_up()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -238,7 +254,7 @@ class HeartbeatThread:
                 self._wake.clear()
                 if self._closing:
                     return
-                self._on_orders(self._client.heartbeat(self._snapshot()))
+                self._on_orders(self._send(self._snapshot()))
         except Exception as error:  # noqa: BLE001 - a container without a heartbeat must not continue, whatever the cause
             if not self._closing:
                 self._on_lost(error)

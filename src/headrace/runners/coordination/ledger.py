@@ -8,40 +8,41 @@ other incarnation is refused with ``FencedError``, which ends it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import FencedError, ProtocolError, UsageError
+from headrace.api.settings import DRAIN_TIMEOUT_MS, RESTARTS_MAX
+from headrace.core.duration import format_ms
+from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
+from headrace.runners.coordination.lives import LastWords, death, pause_ms
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
 
 _UNDER_WAY = {"running", "blocked", "finished"}
 
-FAILURES_MAX = 5
-"""How many failures in a row make the app fail. Transient errors of the environment don't count."""
-
 STEADY_MS = 60_000
-"""After this long without a failure, a container's failures are counted from 1 again."""
-
-PAUSES_MS = (0, 500, 1000, 2000, 5000)
-"""How long a container waits before its next attempt, by its number of failures in a row."""
+"""After a life of this length, the failures that a container reports are counted from 1 again."""
 
 _NOTES_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """The answer to a registration: the tasks left to run, and what was granted already if it is repeated."""
+    """The answer to a registration: the tasks left to run, and what was granted already if it is repeated.
+
+    The container waits ``pause_ms`` before it starts them.
+    """
 
     tasks: tuple[TaskName, ...]
     grants: Mapping[TaskName, int]
     superseded: str | None
+    pause_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ class _Container:
     error: messages.ErrorReport | None = None
     born_ms: float = 0.0
     failures: int = 0
+    """How many of its lives in a row have failed."""
+    committed: set[str] = field(default_factory=set)
+    """The tasks that have committed, or ended, in this life."""
+    pause_ms: int = 0
+    call: tuple[messages.Holdup, float] | None = None
+    """The call of the app's own code that takes long, and when it was first reported."""
+    waited_for: int = 0
 
     @property
     def alive(self) -> bool:
@@ -86,7 +94,11 @@ class Ledger:
         guarantee: str,
         heartbeat_ms: int = 500,
         lost_after_ms: int = 5000,
+        restarts_max: int = RESTARTS_MAX,
+        drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
+        chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
+        """``chance`` returns random numbers from [0, 1), which spread restarts."""
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -96,6 +108,10 @@ class Ledger:
         self._started_at = started_at
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
+        self._restarts_max = restarts_max
+        self._drain_timeout_ms = drain_timeout_ms
+        self._draining_since: float | None = None
+        self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
             t: messages.TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s
@@ -108,25 +124,32 @@ class Ledger:
 
     # -- messages of containers --------------------------------------------------------------------
 
-    def register(self, message: messages.Register, now_ms: float) -> Seat:
-        """Make this incarnation the current one. Return the tasks it has left; none if the app is over."""
+    def register(self, message: messages.Register, now_ms: float, words: LastWords | None = None) -> Seat:
+        """Make this incarnation the current one. Return the tasks it has left; none if the app is over.
+
+        ``words`` are those of the incarnation that it replaces.
+        """
         container = self._container(message.container)
         current = container.registered
         if current is not None and current.incarnation == message.incarnation:
             # Its first answer was lost.
-            return Seat(self._left(container), dict(container.grants), container.superseded)
-        if current is not None and container.alive and message.attempt < current.attempt:
-            raise self._fenced(message.container, f"attempt {message.attempt}")
+            return self._seat(container)
+        container.pause_ms = 0
+        if current is not None and container.alive:
+            if message.attempt < current.attempt:
+                raise self._fenced(message.container, f"attempt {message.attempt}")
+            self._died(container, current, words)
         container.superseded = current.incarnation if current else None
         container.registered = message
         container.seen_ms = container.born_ms = now_ms
         container.grants = {}
         container.heartbeat = None
+        container.committed = set()
+        container.call = None
         for task in self._left(container):
             self._statuses[task] = messages.TaskStatus(name=str(task), state="starting")
             self._rates[task] = Rate()
         if self._left(container):
-            container.error = None
             container.state = "running"
             if current is None:
                 self._note("info", "the container has started", container, host=message.host, pid=message.pid)
@@ -135,7 +158,7 @@ class Ledger:
                 self._note("warning", replaced, container, host=message.host, pid=message.pid)
         elif not self._over:
             container.state = "finished"
-        return Seat(self._left(container), {}, container.superseded)
+        return self._seat(container)
 
     def granted(self, message: messages.Register | messages.GenerationRequest, grants: Mapping[TaskName, int]) -> None:
         """Note the generations that were issued for a registration or request that the ledger accepted."""
@@ -169,8 +192,10 @@ class Ledger:
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
             container.heartbeat = message
+            container.call = _call(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._take_in(task, status, message.sent_ms)
+            self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
         if message.wants_shutdown and not self._drain:
             self.drain()
         return self.orders
@@ -181,6 +206,7 @@ class Ledger:
         tasks = self._of_container(message.container, message.tasks)
         self._finished.update(tasks)
         self._under_way.update(tasks)
+        self._progressed(container, map(str, tasks))
         if container.alive:
             self._seen(container, now_ms)
             if self._finished.issuperset(container.tasks):
@@ -192,7 +218,7 @@ class Ledger:
         """Note that the container dies. If a restart would fail the same way, the app fails; else it restarts.
 
         Transient errors of the environment (a full disk, a server that is away) are retried for as long as it takes.
-        Any other error ends the app when a container has failed ``FAILURES_MAX`` times in a row.
+        Any other error ends the app when a container has failed more often in a row than it may restart.
         """
         container = self._current(message.container, message.incarnation)
         error = message.error
@@ -203,10 +229,10 @@ class Ledger:
         container.error = error
         if error.fatal:
             self.fail(error)
-        elif container.failures >= FAILURES_MAX and not (error.retry and error.fault == "environment"):
+        elif container.failures > self._restarts_max and not (error.retry and error.fault == "environment"):
             times = f"container {message.container} failed {container.failures} times in a row, the last time with"
             self.fail(msgspec.structs.replace(error, message=f"{times}: {error.message}"))
-        pause = 0 if self._over else PAUSES_MS[min(container.failures, len(PAUSES_MS)) - 1]
+        pause = 0 if self._over else pause_ms(container.failures, self._chance())
         if self._over:  # the driver raises the error, so that it needs no warning here
             self._note("info", f"the container failed, and the app ends: {error.type}: {error.message}", container)
         else:
@@ -232,7 +258,10 @@ class Ledger:
             self.error = error
 
     def tick(self, now_ms: float) -> None:
-        """Mark containers whose heartbeats are overdue as lost."""
+        """Mark containers whose heartbeats are overdue as lost. Give up a drain that a function of the app holds up."""
+        if self.state == "draining":
+            self._draining_since = now_ms if self._draining_since is None else self._draining_since
+            self._watch_drain(now_ms, self._draining_since)
         for container in self._containers:
             overdue = container.seen_ms is not None and now_ms - container.seen_ms >= self._lost_after_ms
             if container.state == "running" and overdue:
@@ -265,6 +294,11 @@ class Ledger:
     def state_of(self, container: int) -> messages.ContainerState:
         """The state of one container."""
         return self._container(container).state
+
+    def incarnation_of(self, container: int) -> str | None:
+        """The current incarnation of a container; None if none has registered yet."""
+        registered = self._container(container).registered
+        return None if registered is None else registered.incarnation
 
     def status(self, now_ms: float) -> messages.AppStatus:
         """Return the status of everything."""
@@ -341,6 +375,48 @@ class Ledger:
     def _left(self, container: _Container) -> tuple[TaskName, ...]:
         return () if self._over else tuple(task for task in container.tasks if task not in self._finished)
 
+    def _seat(self, container: _Container) -> Seat:
+        return Seat(self._left(container), dict(container.grants), container.superseded, container.pause_ms)
+
+    def _died(self, container: _Container, who: messages.Register, words: LastWords | None) -> None:
+        """It has ended without a word. Too many such lives in a row without a commit end the app."""
+        at_work = words.task if words is not None else ""
+        progress = at_work in container.committed if at_work else bool(container.committed)
+        peak = container.heartbeat.rss_bytes if container.heartbeat is not None else 0
+        error = death(container.number, who.host, peak, words, frozen=container.state == "lost")
+        container.failures = 1 if progress else container.failures + 1
+        container.state = "failed"
+        container.error = error
+        if container.failures > self._restarts_max:
+            first, _, rest = error.message.partition("\n")
+            times = f"{container.failures} times in a row, without a commit in between"
+            self.fail(msgspec.structs.replace(error, message=f"{first}, {times}" + (rest and f"\n{rest}")))
+            return
+        container.pause_ms = pause_ms(container.failures, self._chance())
+        self._note("warning", f"the container died: {error.message}", container, pause_ms=container.pause_ms)
+
+    def _watch_drain(self, now_ms: float, since_ms: float) -> None:
+        for container in self._containers:
+            if container.state != "running" or container.call is None:
+                continue
+            holdup, heard_ms = container.call
+            if now_ms - max(since_ms, heard_ms) >= self._drain_timeout_ms:
+                waited = format_ms(round(self._drain_timeout_ms))
+                error = UserFunctionError(
+                    f"the drain has been given up after {waited}: container {container.number} is still in"
+                    f" {holdup.where}",
+                    hint="the next run repeats what isn't committed; make the function faster, or raise drain_timeout",
+                )
+                self.fail(messages.ErrorReport.of(error, with_traceback=False))
+            elif container.waited_for != holdup.since_ms:
+                container.waited_for = holdup.since_ms
+                self._note("warning", f"the drain waits for the end of {holdup.where}", container)
+
+    def _progressed(self, container: _Container, tasks: Iterable[str]) -> None:
+        container.committed.update(tasks)
+        if container.committed and container.alive:
+            container.error = None
+
     def _seen(self, container: _Container, now_ms: float) -> None:
         container.seen_ms = now_ms
         if container.state == "lost":  # it was slow, and has not been replaced
@@ -371,8 +447,21 @@ class Ledger:
             tasks=[str(task) for task in container.tasks],
             cpu_ms=heartbeat.cpu_ms if heartbeat else 0,
             rss_bytes=heartbeat.rss_bytes if heartbeat else 0,
+            failures=container.failures,
             error=container.error,
         )
+
+
+def _call(
+    message: messages.Heartbeat, before: tuple[messages.Holdup, float] | None, now_ms: float
+) -> tuple[messages.Holdup, float] | None:
+    """The call of the app's own code that a heartbeat reports, and when it was first reported."""
+    calls = (holdup for status in message.tasks for holdup in status.holdups if holdup.what == "user code")
+    holdup = next(calls, None)
+    if holdup is None:
+        return None
+    same = before is not None and before[0].where == holdup.where and abs(before[0].since_ms - holdup.since_ms) < 100
+    return before if same else (holdup, now_ms)
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -22,7 +22,12 @@ FORMAT = 1
 
 TaskState = Literal["starting", "restoring", "running", "blocked", "finished"]
 ContainerState = Literal["waiting", "running", "lost", "failed", "finished"]
-AppState = Literal["starting", "running", "draining", "finished", "failed"]
+What = Literal[
+    "user code", "run loop", "restore", "side inputs", "readers", "target", "calls", "checkpoint", "watermark", "data"
+]
+"""What may hold a task up."""
+
+AppState = Literal["starting", "running", "draining", "finished", "failed", "gone", "unreachable"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,14 +102,26 @@ class Register(Message, frozen=True, kw_only=True):
 
 
 class InputStatus(Nested, frozen=True, kw_only=True):
-    """One input partition of a task. ``missing`` is text about the producers that have not reported yet."""
+    """One input partition of a task."""
 
     position: int | None = None
     lag: int | None = None
     watermark: int | None = None
     ended: bool = False
     idle: bool = False
-    missing: str = ""
+
+
+class Holdup(Nested, frozen=True, kw_only=True):
+    """Something that a task waits for: what and where, since when (milliseconds since the epoch), and what helps.
+
+    ``by`` names the tasks that it waits for, if it waits for tasks: what holds them up is the cause.
+    """
+
+    what: What
+    where: str
+    since_ms: int
+    remedy: str
+    by: list[str] = []
 
 
 class OutputStatus(Nested, frozen=True, kw_only=True):
@@ -145,7 +162,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
     ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
-    other task back. ``warnings`` are the latest ones.
+    other task back. ``holdups``: what the task waits for. ``warnings`` are the latest ones.
     """
 
     name: str
@@ -166,6 +183,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     early_bytes: int = 0
     early_disk_bytes: int = 0
     blocked_by: str | None = None
+    holdups: list[Holdup] = []
     uptime_ms: int = 0
     side_inputs_percent: int | None = None
     warnings: list[WarningStatus] = []
@@ -224,7 +242,7 @@ class TaskGrant(Message, frozen=True, kw_only=True):
 class Orders(Message, frozen=True, kw_only=True):
     """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
 
-    ``pause_ms`` is how long a container that failed waits before it ends and its next attempt starts.
+    ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     """
 
     drain: bool = False
@@ -260,7 +278,11 @@ class StageStatus(Nested, frozen=True, kw_only=True):
 
 
 class ContainerStatus(Nested, frozen=True, kw_only=True):
-    """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts."""
+    """A container. ``last_seen_ms`` is the time since its last message. ``warnings`` outlive its attempts.
+
+    ``failures`` is the number of attempts that have failed in a row, and ``error`` what the last one of them died of,
+    until a task commits again.
+    """
 
     id: int
     state: ContainerState
@@ -272,6 +294,7 @@ class ContainerStatus(Nested, frozen=True, kw_only=True):
     cpu_ms: int = 0
     rss_bytes: int = 0
     warnings: list[WarningStatus] = []
+    failures: int = 0
     error: ErrorReport | None = None
 
 
@@ -296,13 +319,15 @@ class HeldUp(Nested, frozen=True, kw_only=True):
 class AppStatus(Message, frozen=True, kw_only=True):
     """Everything that ``headrace status`` shows. Upstream stages come first.
 
-    ``drained``: the app was asked to drain, so its inputs need not have ended.
+    ``drained``: the app was asked to drain, so its inputs need not have ended. ``ended_at``: this is the last status of
+    an app that has ended; if its driver is gone or can't be reached, the time at which it was last alive.
     """
 
     app: str
     state: AppState
     drained: bool = False
     started_at: int
+    ended_at: int | None = None
     guarantee: str
     stages: list[StageStatus]
     tasks: list[TaskStatus]

@@ -24,6 +24,7 @@ from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
+from headrace.runners.coordination.lives import LastWords
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
 
@@ -51,8 +52,9 @@ class Coordinator:
         token: str | None = None,
         clock: Clock | None = None,
         tables: TableList | None = None,
+        last_words: Callable[[str], LastWords | None] = lambda incarnation: None,
     ) -> None:
-        """``tables`` lists the tables that can be queried."""
+        """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind."""
         reachable = advertised_host or host
         if _is_wildcard(reachable):
             raise UsageError(
@@ -65,6 +67,7 @@ class Coordinator:
         self._clock = clock or WallClock()
         self._changed = threading.Condition()
         self._granting = threading.Lock()
+        self._last_words = last_words
         self._tables = tables or TableList(app=ledger.app)
         self._warnings = [
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
@@ -130,8 +133,12 @@ class Coordinator:
     def register(self, message: messages.Register) -> messages.Assignment:
         """Register a container's process; return its tasks."""
         with self._granting:
+            with self._changed:
+                before = self._ledger.incarnation_of(message.container)
+            new = before is not None and before != message.incarnation
+            words = self._last_words(before) if before is not None and new else None
             with self._noticing() as now_ms:
-                seat = self._ledger.register(message, now_ms)
+                seat = self._ledger.register(message, now_ms, words)
             # Without the ledger's lock: the metadata store may be slow, and heartbeats must not wait for it.
             issued = self._generations.issue([task for task in seat.tasks if task not in seat.grants])
             with self._noticing():
@@ -141,7 +148,7 @@ class Coordinator:
         return messages.Assignment(
             tasks=[messages.TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
             heartbeat_ms=self._ledger.heartbeat_ms,
-            orders=orders,
+            orders=msgspec.structs.replace(orders, pause_ms=seat.pause_ms),
             superseded=seat.superseded,
         )
 
@@ -158,7 +165,9 @@ class Coordinator:
     def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
         """Take the statuses of a container's tasks; return its orders."""
         with self._noticing() as now_ms:
-            return self._ledger.heartbeat(message, now_ms)
+            orders = self._ledger.heartbeat(message, now_ms)
+            self._ledger.tick(now_ms)
+            return orders if orders.stop else self._ledger.orders
 
     def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""

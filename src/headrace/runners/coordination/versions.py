@@ -68,6 +68,9 @@ def _reason(task: TaskStatus | None, container: ContainerStatus | None) -> str:
         return "it isn't part of this deployment"
     if container is not None and container.state != "running":
         return f"its container {container.id} is {container.state}"
+    for holdup in task.holdups:
+        if holdup.what in ("user code", "run loop"):
+            return f"its run loop is in {holdup.where}"
     if task.state == "blocked" and task.blocked_by is not None:
         return f"it is blocked: {task.blocked_by}"
     if task.state in ("starting", "restoring"):

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import pickle
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import HeadraceError, StorageError, UnavailableError
@@ -21,8 +23,10 @@ from headrace.plan.model import Plan
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThread
 from headrace.runners.coordination.messages import ErrorReport, Failure
+from headrace.runners.last_words import Recorder, folder_of
 from headrace.runners.spark.hosting import ContainerArgs
 from headrace.runners.tables.answering import AnswerThread
+from headrace.runtime.operators.base import RAISED
 
 _log = logger(__name__)
 
@@ -48,7 +52,7 @@ def container_main(args: ContainerArgs) -> dict[str, Any]:
 
 def _attempt(args: ContainerArgs, payload: ContainerPayload, client: CoordinatorClient) -> dict[str, Any]:
     session = ContainerSession(client, args.container, args.attempt)
-    if not session.assignment.tasks:
+    if not session.assignment.tasks or not _waited(session, client):
         return {"container": args.container, "tasks": 0}
     try:
         return {"container": args.container, "tasks": _run(session, payload, client)}
@@ -56,7 +60,7 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
         # The driver can't be reached from here. Spark must see an error: after an orderly end it would never start
         # the container again.
         raise
-    except Exception as error:
+    except RAISED as error:
         # A task may have been fenced off. If another incarnation runs this container, the coordinator refuses the
         # report, and that is raised. Otherwise something outside this run uses the task, and restarting won't help
         # forever.
@@ -72,10 +76,32 @@ def _attempt(args: ContainerArgs, payload: ContainerPayload, client: Coordinator
         raise
 
 
+def _waited(session: ContainerSession, client: CoordinatorClient) -> bool:
+    """Wait for as long as the coordinator says, with heartbeats. A drain ends the wait; False: the container ends."""
+    never = threading.Event()
+    until = time.monotonic() + session.assignment.orders.pause_ms / 1000
+    while (left := until - time.monotonic()) > 0:
+        orders = client.heartbeat(session.heartbeat())
+        if orders.stop or orders.drain:
+            return not orders.stop
+        never.wait(min(left, session.assignment.heartbeat_ms / 1000))
+    return True
+
+
 def _run(session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient) -> int:
     """Run the assigned tasks; returns how many are over."""
-    session.open(payload.plan)
-    heartbeats = HeartbeatThread(
+    graph = payload.plan.graph
+    recorder = Recorder(folder_of(Path(graph.settings.home), graph.app), session.incarnation)
+    with closing(recorder):
+        recorder.start()
+        return _run_recorded(session, payload, client, recorder)
+
+
+def _run_recorded(
+    session: ContainerSession, payload: ContainerPayload, client: CoordinatorClient, recorder: Recorder
+) -> int:
+    session.open(payload.plan, recorder.keep)
+    heartbeats = HeartbeatThread.over(
         client,
         session.heartbeat,
         on_orders=session.obey,

@@ -22,6 +22,7 @@ from headrace.api.specs import Role, StreamSpec
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.record import CommitRecord, SourceEntry
+from headrace.core.errors import DeploymentError
 from headrace.core.ids import SSP, Offset
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.connections import Connections
@@ -75,6 +76,7 @@ class Attempt:
         self.outlet = Outlet(scope.outputs, scope.name.number, connections, self.publisher, machine.stamp, metrics)
         self.announcer = Announcer(scope, self.outlet, monotonic_ms)
         self.task = make.task(self.outlet, metrics, connections.calls)
+        self.task.chain.provenance.report_to(connections.at_work, str(scope.name))
         self.chooser = Chooser(self.task.specs, self.task.side_inputs)
         self.bootstrap = Bootstrap(self.chooser)
         intakes = make.intakes(self.task, self.outlet.write, metrics)
@@ -154,18 +156,25 @@ class Attempt:
         """Process an envelope that the chooser has chosen."""
         ssp, receiver = envelope.ssp, self.receiver
         self.task.chain.tell_time(now_ms)
-        match envelope:
-            case Frames():
-                receiver.frames(envelope)
-            case SingleFrame():
-                receiver.control(envelope)
-            case RowBatch():
-                receiver.table(envelope)
-            case PartitionEnd():
-                self.task.end(ssp)
-                receiver.positions[ssp] = envelope.next
-            case _:
-                assert_never(envelope)
+        try:
+            match envelope:
+                case Frames():
+                    receiver.frames(envelope)
+                case SingleFrame():
+                    receiver.control(envelope)
+                case RowBatch():
+                    receiver.table(envelope)
+                case PartitionEnd():
+                    self.task.end(ssp)
+                    receiver.positions[ssp] = envelope.next
+                case _:
+                    assert_never(envelope)
+        except DeploymentError as error:
+            writers = ", ".join(self.task.scope.writers.get(ssp, ()))
+            error.message += (
+                f"\n  task {self.task.scope.name} reads it, and expects it to be written by stage {writers}"
+            )
+            raise
         self.bootstrap.note(ssp, receiver.positions[ssp], ended=isinstance(envelope, PartitionEnd))
 
     def ready(self, instruction: do.Instruction, now_ms: int, monotonic_ms: float) -> bool:

@@ -14,8 +14,18 @@ import msgspec
 from headrace.api.specs import Role
 from headrace.checkpoint.instructions import Forget, Verdict
 from headrace.checkpoint.record import SourceEntry
-from headrace.core.errors import DataError, FrameError
-from headrace.core.frame import ControlMessage, Header, Kind, Restore, body_of, decode_control, decode_header
+from headrace.core.errors import DataError, DeploymentError, FrameError, ProtocolError
+from headrace.core.frame import (
+    ControlMessage,
+    EndOfStream,
+    Header,
+    Kind,
+    Restore,
+    Watermark,
+    body_of,
+    decode_control,
+    decode_header,
+)
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.committed_source import CommittedSource
@@ -111,7 +121,7 @@ class FrameReceiver:
         self.positions[ssp] = frame.next
         match verdict:
             case Verdict.PROCESS:
-                self._task.control(ssp, message)
+                self._tell(ssp, message)
             case Verdict.BUFFER:
                 self.buffer.put(header.version, BufferedFrame(ssp, frame.offset, frame.next, frame.payload))
             case Verdict.ROLLBACK:
@@ -124,6 +134,15 @@ class FrameReceiver:
                 return
             case _:
                 assert_never(verdict)
+
+    def _tell(self, ssp: SSP, message: ControlMessage) -> None:
+        try:
+            self._task.control(ssp, message)
+        except ProtocolError as error:
+            if not isinstance(message, Watermark | EndOfStream):
+                raise
+            # The frame itself was in order: what it says of its stage is true, in another version of the app.
+            raise DeploymentError(error.message, hint=error.hint) from error
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
@@ -142,7 +161,7 @@ class FrameReceiver:
                 waiting.append(frame)
                 continue
             header = _header(frame.ssp, frame.offset, frame.payload)
-            self._task.control(frame.ssp, _message(frame.ssp, frame.offset, header, frame.payload))
+            self._tell(frame.ssp, _message(frame.ssp, frame.offset, header, frame.payload))
             self._task.advance()
         if waiting:
             self._feed_rows(waiting)

@@ -19,9 +19,13 @@ import polars as pl
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, UserFunctionError
 from headrace.core.ids import TaskName
+from headrace.runtime.at_work import UserCall
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.provenance import Provenance
 from headrace.stores.base import StateStore
+
+RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, pl.exceptions.PanicException)
+"""What counts as an error of the app's own code that raised it. ``sys.exit`` in a function doesn't end a container."""
 
 
 class Port(Protocol):
@@ -155,6 +159,10 @@ class Operator:
         if rows.height:
             for operator in self.aside.get(output, ()):
                 operator.receive(rows)
+
+    def user_call(self) -> UserCall:
+        """A context manager around each call of the app's own code: status and crash reports name the step."""
+        return self.provenance.user_call(self.node.id)
 
     def failed(self, error: BaseException, what: str, where: str = "") -> UserFunctionError:
         """The error for an exception that a user's function of this operator raised."""

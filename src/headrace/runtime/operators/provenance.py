@@ -22,6 +22,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.ids import SSP, Offset
+from headrace.runtime.at_work import AtWork, UserCall
 
 Numbers = Sequence[int] | pl.Series | npt.NDArray[np.int64]
 Origins = Callable[[], Numbers]
@@ -69,6 +70,11 @@ class Arrival:
         self.ssp, self.first, self.after, self.rows = ssp, first, after, rows
         self._offsets = offsets
         self._ends = list(accumulate(heights))
+
+    @override
+    def __str__(self) -> str:
+        last = self.after - 1
+        return f"{self.ssp}, " + (f"offset {last}" if last <= self.first else f"offsets {self.first} to {last}")
 
     def place(self, row: int | None) -> Origin:
         """The place of a row by its number; None: an unknown row of these."""
@@ -123,6 +129,16 @@ class Provenance:
     def __init__(self) -> None:
         self._arrival: Arrival | None = None
         self._passages: list[_Passage] = []
+        self._at_work = AtWork()
+        self._task = ""
+
+    def report_to(self, at_work: AtWork, task: str) -> None:
+        """Report the calls of this task's own code there."""
+        self._at_work, self._task = at_work, task
+
+    def user_call(self, step: str) -> UserCall:
+        """A context manager around a call of the app's own code by a step."""
+        return UserCall(self._at_work, self._task, step, "" if self._arrival is None else str(self._arrival))
 
     def arrive(self, arrival: Arrival | None) -> None:
         """Rows enter the task; None: they have been processed."""

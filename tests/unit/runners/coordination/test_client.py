@@ -205,7 +205,7 @@ def test_a_container_hears_of_its_drivers_death():
             lost.append(error)
             gone.set()
 
-        thread = HeartbeatThread(
+        thread = HeartbeatThread.over(
             client, lambda: process.heartbeat(next(beats)), lambda _: beaten.set(), on_lost, interval_s=0.05
         )
         thread.start()
@@ -233,7 +233,7 @@ class Beating:
         self.sent = 0
         self.orders, self.lost = [], []
         self.happened = threading.Condition()
-        self.thread = HeartbeatThread(client, snapshot or self.snapshot, self.on_orders, self.on_lost, interval_s)
+        self.thread = HeartbeatThread.over(client, snapshot or self.snapshot, self.on_orders, self.on_lost, interval_s)
 
     def snapshot(self):
         self.sent += 1
@@ -302,7 +302,7 @@ def test_close_is_prompt_in_the_middle_of_a_call(silent):
 
     lost = []
     client = CoordinatorClient(silent, "t", timeout_s=60, patience_s=60)
-    thread = HeartbeatThread(client, snapshot, lambda _: None, lost.append, 60)
+    thread = HeartbeatThread.over(client, snapshot, lambda _: None, lost.append, 60)
     thread.start()
     assert asked.wait(30)
     begun = time.monotonic()
@@ -314,4 +314,4 @@ def test_close_is_prompt_in_the_middle_of_a_call(silent):
 
 
 def test_close_before_start_is_fine(client):
-    HeartbeatThread(client, lambda: Process(0, "u").heartbeat(0), lambda _: None, lambda _: None, 1).close()
+    HeartbeatThread.over(client, lambda: Process(0, "u").heartbeat(0), lambda _: None, lambda _: None, 1).close()

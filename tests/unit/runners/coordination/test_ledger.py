@@ -6,10 +6,12 @@ import msgspec
 import pytest
 from conversation import Process, new_ledger, task
 
+from headrace.api.settings import RESTARTS_MAX
 from headrace.core.errors import FencedError, ProtocolError, UsageError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages as m
-from headrace.runners.coordination.ledger import FAILURES_MAX, STEADY_MS, Ledger
+from headrace.runners.coordination.ledger import STEADY_MS, Ledger
+from headrace.runners.coordination.lives import LastWords
 
 A0, A1, B0 = TaskName("a", 0), TaskName("a", 1), TaskName("b", 0)
 
@@ -223,7 +225,9 @@ def test_a_failure_that_a_restart_may_heal_is_the_containers_alone():
     assert ledger.heartbeat(one.heartbeat(2), 2) == m.Orders()
     assert ledger.state == "running"
     assert ledger.register(Process(0, "u0b", attempt=1).register(), 3).tasks == (A0, B0)
-    assert (container(ledger, 0).state, container(ledger, 0).error) == ("running", None)
+    assert (container(ledger, 0).state, container(ledger, 0).error.message) == ("running", "disk")
+    ledger.heartbeat(Process(0, "u0b").heartbeat(4, committed("a/0")), 4)
+    assert container(ledger, 0).error is None, "it commits again"
 
 
 @pytest.mark.parametrize("fault", ["user", "data"])
@@ -250,15 +254,15 @@ def fail_repeatedly(times, apart_ms, **error):
 
 
 def test_failures_in_a_row_fail_the_app_and_are_pauses_apart():
-    ledger, pauses = fail_repeatedly(FAILURES_MAX, 100)
+    ledger, pauses = fail_repeatedly(RESTARTS_MAX + 1, 100)
     assert ledger.state == "failed"
-    assert ledger.error.message == "container 0 failed 5 times in a row, the last time with: odd"
-    assert pauses == [0, 500, 1000, 2000, 0]
-    assert fail_repeatedly(FAILURES_MAX - 1, 100)[0].state == "starting"
+    assert ledger.error.message == "container 0 failed 6 times in a row, the last time with: odd"
+    assert pauses == [0, 500, 1000, 2000, 4000, 0]
+    assert fail_repeatedly(RESTARTS_MAX, 100)[0].state == "starting"
 
 
 def test_a_failure_after_a_long_life_begins_a_new_row():
-    ledger, pauses = fail_repeatedly(3 * FAILURES_MAX, STEADY_MS + 1)
+    ledger, pauses = fail_repeatedly(3 * RESTARTS_MAX, STEADY_MS + 1)
     assert (ledger.state, set(pauses)) == ("starting", {0})
 
 
@@ -270,7 +274,7 @@ def test_passing_trouble_around_the_app_is_waited_out():
 
 def test_a_repeated_report_is_one_failure():
     ledger, zero, _ = started()
-    for _ in range(2 * FAILURES_MAX):
+    for _ in range(2 * RESTARTS_MAX):
         ledger.failed(zero.failure(), 1)
     assert ledger.state == "running"
 
@@ -304,6 +308,101 @@ def test_a_lost_container_is_superseded_by_its_next_incarnation():
         ledger.heartbeat(zero.heartbeat(3), 5002)
 
 
+# -- dying without a word ------------------------------------------------------------------------------
+
+AT_A0 = LastWords(task="a/0", step="cut", place="log.in[0], offset 7", how="called os._exit(3)", by_itself=True)
+
+
+def committed(name):
+    return task(name, checkpoint=m.CheckpointStatus(version=1, age_ms=0, duration_ms=1.0))
+
+
+def die_repeatedly(times, words=None, *commits, **options):
+    """Container 0 registers this often, each time because the one before died. Returns the ledger, and its pauses."""
+    ledger = new_ledger(**options)
+    pauses = []
+    for n in range(times + 1):
+        process = Process(0, f"u{n}", attempt=n)
+        pauses.append(ledger.register(process.register(), n, words).pause_ms)
+        if ledger.state != "failed":
+            ledger.heartbeat(process.heartbeat(n, task("a/0"), *commits), n)
+    return ledger, pauses
+
+
+def test_deaths_in_a_row_fail_the_app_and_are_pauses_apart():
+    ledger, pauses = die_repeatedly(RESTARTS_MAX)
+    assert (ledger.state, pauses) == ("starting", [0, 0, 500, 1000, 2000, 4000])
+    ledger, pauses = die_repeatedly(RESTARTS_MAX + 1)
+    assert (ledger.state, pauses[-1]) == ("failed", 0)
+    assert ledger.error.message == (
+        "container 0 on box was killed from outside, or native code ended it, 6 times in a row, without a commit in"
+        " between"
+    )
+    assert ledger.register(Process(0, "u9", attempt=9).register(), 99).tasks == ()
+
+
+def test_the_limit_is_a_setting():
+    assert die_repeatedly(1, restarts_max=0)[0].state == "failed"
+    assert die_repeatedly(9, restarts_max=9)[0].state == "starting"
+
+
+def test_pauses_are_spread_by_chance():
+    assert die_repeatedly(3, None, chance=lambda: 0.0)[1] == [0, 0, 250, 500]
+
+
+def test_a_commit_begins_a_new_row():
+    ledger, pauses = die_repeatedly(50, None, committed("b/0"))
+    assert (ledger.state, set(pauses)) == ("starting", {0})
+
+
+def test_the_commit_of_another_task_is_no_progress_if_the_culprit_is_known():
+    ledger, _ = die_repeatedly(RESTARTS_MAX + 1, AT_A0, committed("b/0"))
+    assert ledger.state == "failed"
+    assert ledger.error.message == (
+        "container 0 on box called os._exit(3), 6 times in a row, without a commit in between\n"
+        "  in the function of step 'cut', task a/0, on log.in[0], offset 7"
+    )
+    assert (ledger.error.fault, ledger.error.type) == ("user", "UserFunctionError")
+    assert die_repeatedly(50, AT_A0, committed("a/0"))[0].state == "starting"
+
+
+def test_a_task_that_has_ended_is_progress():
+    ledger = new_ledger()
+    for n in range(20):
+        process = Process(0, f"u{n}", attempt=n)
+        ledger.register(process.register(), n)
+        ledger.finished(process.finished("b/0"), n)
+    assert ledger.state == "starting"
+
+
+def test_deaths_and_failures_make_one_row():
+    ledger = new_ledger(restarts_max=2)
+    for n in range(3):
+        process = Process(0, f"u{n}", attempt=n)
+        ledger.register(process.register(), n)
+        if n == 1:
+            ledger.failed(process.failure(), n)
+    assert (ledger.state, container(ledger, 0).failures) == ("starting", 2)
+    ledger.register(Process(0, "u3", attempt=3).register(), 3)
+    assert ledger.state == "failed"
+
+
+def test_what_a_container_died_of_shows_until_it_commits():
+    ledger, _ = die_repeatedly(2, AT_A0)
+    shown = container(ledger, 0)
+    assert (shown.state, shown.failures, "os._exit(3)" in shown.error.message) == ("running", 2, True)
+    assert notes(ledger)[-2:][0][1].startswith("the container died: container 0 on box called os._exit(3)")
+    ledger.heartbeat(Process(0, "u2").heartbeat(9, committed("a/0")), 9)
+    assert container(ledger, 0).error is None
+
+
+def test_a_frozen_container_that_was_killed_is_said_to_be_that():
+    ledger, *_ = started(lost_after_ms=1000)
+    ledger.tick(5000)
+    ledger.register(Process(0, "u0b", attempt=1).register(), 5001)
+    assert container(ledger, 0).error.message == "container 0 on box sent no heartbeats and was killed"
+
+
 # -- what is logged ------------------------------------------------------------------------------------
 
 
@@ -320,7 +419,10 @@ def test_what_happens_to_containers_is_noted_once_with_a_level():
     ledger.tick(5001)
     assert notes(ledger) == [("warning", "the container sends no heartbeats", 1)]
     ledger.register(Process(1, "u1b", attempt=1).register(), 5010)
-    assert notes(ledger) == [("warning", "attempt 1 has replaced attempt 0", 1)]
+    assert notes(ledger) == [
+        ("warning", "the container died: container 1 on box sent no heartbeats and was killed", 1),
+        ("warning", "attempt 1 has replaced attempt 0", 1),
+    ]
     ledger.failed(zero.failure(), 5020)
     assert notes(ledger) == [("warning", "the container failed, and starts again: E: broke", 0)]
 
@@ -343,3 +445,39 @@ def test_a_container_that_was_only_slow_is_noted_too():
     notes(ledger)
     ledger.heartbeat(one.heartbeat(5001, task("a/1")), 5001)
     assert notes(ledger) == [("info", "the container sends heartbeats again", 1)]
+
+
+# -- a drain that a function holds up --------------------------------------------------------------------
+
+
+def in_function(since_ms=500):
+    where = "the function of step 'cut' in task a/0"
+    return task("a/0", holdups=[m.Holdup(what="user code", where=where, since_ms=since_ms, remedy="", by=["a/0"])])
+
+
+def test_a_drain_doesnt_wait_forever_for_a_function():
+    ledger, zero, _ = started(lost_after_ms=10**9, drain_timeout_ms=1000)
+    ledger.heartbeat(zero.heartbeat(1, in_function()), 100)
+    ledger.tick(50_000)
+    assert ledger.state == "running", "only a drain is limited"
+    ledger.drain()
+    notes(ledger)
+    for now_ms in (50_000, 50_500, 50_999):
+        ledger.tick(now_ms)
+        ledger.heartbeat(zero.heartbeat(now_ms, in_function(since_ms=501)), now_ms)
+    assert notes(ledger) == [("warning", "the drain waits for the end of the function of step 'cut' in task a/0", 0)]
+    assert ledger.state == "draining"
+    ledger.tick(51_000)
+    assert ledger.state == "failed"
+    assert ledger.error.message == (
+        "the drain has been given up after 1s: container 0 is still in the function of step 'cut' in task a/0"
+    )
+
+
+def test_a_drain_waits_for_calls_that_end():
+    ledger, zero, _ = started(lost_after_ms=10**9, drain_timeout_ms=1000)
+    ledger.drain()
+    for now_ms in range(0, 20_000, 500):
+        ledger.heartbeat(zero.heartbeat(now_ms + 1, in_function(since_ms=now_ms // 900 * 900)), now_ms)
+        ledger.tick(now_ms)
+    assert ledger.state == "draining"

@@ -41,7 +41,7 @@ class RowFailure:
     """A row by its number in the batch, and the error. ``misfit``: its result doesn't fit the schema."""
 
     row: int
-    error: Exception
+    error: BaseException
     misfit: bool = False
     note: str = ""
     """The circumstances: ``in the last of 5 attempts``."""
@@ -87,7 +87,7 @@ class FailurePolicy:
         self._counters.count("dead_lettered", len(failures))
         self._operator.emit_aside(FAILED, self._letters(rows, failures, where))
 
-    def batch(self, what: str, rows: pl.DataFrame, error: Exception, *, misfit: bool = False) -> None:
+    def batch(self, what: str, rows: pl.DataFrame, error: BaseException, *, misfit: bool = False) -> None:
         """All rows of a batch failed."""
         if self.stops:
             place = self._operator.provenance.here().place(None)
@@ -105,6 +105,8 @@ class FailurePolicy:
         found = "" if place is None else f"\n  {place}"
         hint = failure.error.hint if failure.misfit and isinstance(failure.error, HeadraceError) else None
         remedy = "fix the function, or declare the schema that it returns" if failure.misfit else "fix the function"
+        if isinstance(failure.error, SystemExit):
+            remedy = "raise an error instead of calling sys.exit: a function can't end the app"
         named = self._operator.described(f"{what}'s result" if failure.misfit else what)
         which = f"{type(failure.error).__name__}{users_line(failure.error)}{failure.note and ' '}{failure.note}"
         raised = "" if failure.misfit else f"raised {which}: "

@@ -20,7 +20,7 @@ from headrace.api.choosing import Sampler
 from headrace.api.operators.functions import BatchFunction, RowFunction, Sink
 from headrace.api.specs import Node
 from headrace.core.errors import DataError
-from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import Origins
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
@@ -75,12 +75,13 @@ class RowFunctionOperator(Operator):
         if self._spec.mode == "filter":
             calls = map(bool, calls)
         while len(results) + len(failures) < len(records):
-            error: Exception = StopIteration()  # a function that raises it ends the calls silently
+            error: BaseException = StopIteration()  # a function that raises it ends the calls silently
             try:
-                results.extend(calls)
+                with self.user_call():
+                    results.extend(calls)
                 if len(results) + len(failures) == len(records):
                     break
-            except Exception as raised:  # noqa: BLE001  # the policy decides what happens
+            except RAISED as raised:  # the policy decides what happens
                 error = raised
             failures.append(RowFailure(len(results) + len(failures), error))
             del flat[results[-1] if results and flat else 0 :]
@@ -140,8 +141,9 @@ class BatchFunctionOperator(Operator):
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
-            result: object = self._spec.function(rows.clone())
-        except Exception as error:  # noqa: BLE001  # the policy decides what happens
+            with self.user_call():
+                result: object = self._spec.function(rows.clone())
+        except RAISED as error:  # the policy decides what happens
             self._policy.batch(_BATCH, rows, error)
             return
         if not isinstance(result, pl.DataFrame):
@@ -172,6 +174,7 @@ class SinkOperator(Operator):
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         try:
-            self._function(rows.clone())
-        except Exception as error:  # noqa: BLE001  # the policy decides what happens
+            with self.user_call():
+                self._function(rows.clone())
+        except RAISED as error:  # the policy decides what happens
             self._policy.batch(_SINK, rows, error)

@@ -104,5 +104,6 @@ class MapAsyncOperator(WaitingOperator[_Answer]):
 
 
 def _failure(row: int, done: Done) -> RowFailure:
-    error = done.error if isinstance(done.error, Exception) else RuntimeError(repr(done.error))
-    return RowFailure(row, error, note="" if done.attempts == 1 else f"in the last of {done.attempts} attempts")
+    if done.error is None:
+        raise ValueError("the call has succeeded")
+    return RowFailure(row, done.error, note="" if done.attempts == 1 else f"in the last of {done.attempts} attempts")

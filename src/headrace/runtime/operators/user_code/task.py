@@ -31,7 +31,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import TaskName
 from headrace.runtime.event_time.watermark import NEVER
-from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.user_code.failure_policy import FailurePolicy, RowFailure
 from headrace.runtime.operators.user_code.source_line import users_line
@@ -125,7 +125,7 @@ class TaskOperator(Operator):
         method = "process_batch" if self._by_batch else "process"
         self._policy.rows(f"{method} of the task {type(self._task).__name__}", rows, failures)
 
-    def _each(self, records: Sequence[Any]) -> Iterator[tuple[int, Exception]]:
+    def _each(self, records: Sequence[Any]) -> Iterator[tuple[int, BaseException]]:
         """Process messages. Yield those that failed, unless the policy stops at the first: then raise."""
         process, port = self._task.process, self._port
         if self._policy.stops:
@@ -137,7 +137,7 @@ class TaskOperator(Operator):
             if error is not None:
                 yield row, error
 
-    def _tried(self, call: Callable[[Any, Out], None], given: Any) -> Exception | None:
+    def _tried(self, call: Callable[[Any, Out], None], given: Any) -> BaseException | None:
         """Call the user's code. Return what it raised, after undoing what the call did; or raise, by policy."""
         if self._policy.stops:
             call(given, self._port)
@@ -145,10 +145,10 @@ class TaskOperator(Operator):
         asked = self._port.wants_commit, self._port.wants_shutdown
         for part in self._trial:
             part.begin_trial()
-        failed: Exception | None = None
+        failed: BaseException | None = None
         try:
             call(given, self._port)
-        except Exception as error:
+        except RAISED as error:
             if isinstance(error, HeadraceError) and not _is_users(error):
                 raise
             failed = error
@@ -247,14 +247,15 @@ class TaskOperator(Operator):
             self._sweeper.tell_time(self.now_ms)
         self._port.open(input_, may_send=method not in ("init", "close"))
         try:
-            yield
+            with self.user_call():
+                yield
         except HeadraceError as error:
             if not _is_users(error):
                 raise
             what = self.described(f"{method} of the task {type(self._task).__name__}")
             text = f"{what} failed{users_line(error)}: {error.message}{self.at_work_on()}"
             raise UserFunctionError(text, hint=error.hint) from error
-        except Exception as error:
+        except RAISED as error:
             raise self.failed(error, f"{method} of the task {type(self._task).__name__}", users_line(error)) from error
         finally:
             self._port.shut()

@@ -19,7 +19,7 @@ import polars as pl
 
 from headrace.api.operators.aggregate import Aggregate
 from headrace.runtime.operators.windows import hyperloglog
-from headrace.runtime.operators.windows.user_aggregates import Failed, UserAggregate
+from headrace.runtime.operators.windows.user_aggregates import Calling, UserAggregate
 from headrace.serdes.schema import Schema
 from headrace.stores.conform import conformed
 
@@ -161,12 +161,12 @@ class Aggregation:
         rows: Schema,
         *,
         timed: bool,
-        failed: Failed,
+        calling: Calling,
     ) -> None:
         """``wide`` gives for each aggregate the type of its result, which partial sums have, too.
 
-        ``rows`` are what is aggregated; ``timed``: with a column ``TIME``. ``failed`` makes the error of a user's
-        function that raised.
+        ``rows`` are what is aggregated; ``timed``: with a column ``TIME``. ``calling`` is put around calls of the
+        user's functions.
         """
         self._wide = wide
         self._timed = timed
@@ -180,7 +180,7 @@ class Aggregation:
         self.ordered = any(aggregate.kind in _ORDERED for _, aggregate in aggregates)
         """Some result depends on the order in which partial results are merged."""
         for number, (name, aggregate) in enumerate(aggregates):
-            parts, columns = self._parts(f"__{number}", name, aggregate, rows, failed)
+            parts, columns = self._parts(f"__{number}", name, aggregate, rows, calling)
             self.parts += columns
             self._partial += [of.alias(column) for column, of in zip(columns, parts.of, strict=True)]
             self._merge += [merge.alias(column) for column, merge in zip(columns, parts.merge, strict=True)]
@@ -244,12 +244,12 @@ class Aggregation:
         return partials.select(*keys, *self._final)
 
     def _parts(
-        self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
+        self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling
     ) -> tuple[_Parts, list[str]]:
         kind = aggregate.kind
         both = [f"__{kind}.0.{name}", f"__{kind}.1.{name}"]
         if kind in ("fold", "reduce"):
-            return self._fold(column, name, aggregate, rows, failed)
+            return self._fold(column, name, aggregate, rows, calling)
         if aggregate.expr is None:
             parts = _counted(pl.lit(None), both)
             return _Parts((pl.len().cast(pl.Int64),), parts.merge, parts.final), both[:1]
@@ -269,9 +269,9 @@ class Aggregation:
         return rule(value, both), both[:number]
 
     def _fold(
-        self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
+        self, column: str, name: str, aggregate: Aggregate, rows: Schema, calling: Calling
     ) -> tuple[_Parts, list[str]]:
-        fold = UserAggregate(name, aggregate, self._wide[name], rows, failed)
+        fold = UserAggregate(name, aggregate, self._wide[name], rows, calling)
         self._folds.append(fold)
         values = [pl.col(c) for c in rows.columns] if aggregate.expr is None else [self._value(column, aggregate.expr)]
         made = pl.col(fold.made)

@@ -9,7 +9,8 @@ A null key is a key like any other, as in Polars; a null event time is an error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import polars as pl
 from typing_extensions import override
@@ -17,12 +18,12 @@ from typing_extensions import override
 from headrace.api.operators.streams import LATE
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
-from headrace.core.errors import DataError, DeclarationError, UserFunctionError
+from headrace.core.errors import DataError, DeclarationError
 from headrace.runtime.event_time.columns import from_ms
 from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
-from headrace.runtime.operators.base import Operator
+from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
 
@@ -47,7 +48,7 @@ class WindowOperator(Operator):
             {name: schema.columns[name] for name, _ in spec.aggregates},
             spec.input,
             timed=spec.event_time is not None,
-            failed=self._user_failed,
+            calling=self._calling,
         )
         self._output = schema.columns
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
@@ -174,5 +175,10 @@ class WindowOperator(Operator):
         ]
         self.emit(result.with_columns(bounds).select(list(self._output)))
 
-    def _user_failed(self, error: Exception, what: str) -> UserFunctionError:
-        return self.failed(error, what, users_line(error))
+    @contextmanager
+    def _calling(self, what: str) -> Iterator[None]:
+        try:
+            with self.user_call():
+                yield
+        except RAISED as error:
+            raise self.failed(error, what, users_line(error)) from error

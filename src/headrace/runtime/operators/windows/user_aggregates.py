@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import polars as pl
 
 from headrace.api.operators.aggregate import Aggregate
-from headrace.core.errors import UserFunctionError
 from headrace.serdes.schema import Schema
 
-Failed = Callable[[Exception, str], UserFunctionError]
-"""Makes the error for an exception that a user's function raised; the text says which function."""
+Calling = Callable[[str], AbstractContextManager[None]]
+"""Makes a context manager for calls of the user's function: what it raises becomes an error that names the function."""
 
 
 class UserAggregate:
     """One aggregate by a user's function."""
 
-    def __init__(self, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed) -> None:
+    def __init__(self, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, calling: Calling) -> None:
         """``rows`` are the columns that the function is called with, or an expression's values."""
         self.made = f"__{aggregate.kind}.0.{name}"
         self._prefix = f"__{aggregate.kind}.1.{name!r}."
@@ -33,7 +33,7 @@ class UserAggregate:
         self._aggregate = aggregate
         self._dtype = dtype
         self._schema = rows
-        self._failed = failed
+        self._calling = calling
 
     def of(self, value: pl.Expr) -> pl.Expr:
         """The values of a group, which wait for the function."""
@@ -46,15 +46,12 @@ class UserAggregate:
         ).to_series()
         if not open_.any():
             return partials
-        try:
+        with self._calling(self._what):
             results = list(self._results(partials))
-        except Exception as error:
-            raise self._failed(error, self._what) from error
-        try:
-            column = pl.Series(self.made, results, pl.List(self._dtype), strict=True)
-        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-            misfit = TypeError(f"what it returned doesn't fit dtype={self._dtype}: {error}")
-            raise self._failed(misfit, self._what) from error
+            try:
+                column = pl.Series(self.made, results, pl.List(self._dtype), strict=True)
+            except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+                raise TypeError(f"what it returned doesn't fit dtype={self._dtype}: {error}") from error
         return partials.with_columns(column, *(pl.lit([], partials.schema[c]).alias(c) for c in self.waiting))
 
     def begun(self, partials: pl.DataFrame) -> pl.DataFrame:
@@ -62,10 +59,8 @@ class UserAggregate:
         empty = partials.get_column(self.made).list.len() == 0
         if self._aggregate.kind == "reduce" or not empty.any():
             return partials
-        try:
+        with self._calling(self._what):
             initial = pl.Series(self.made, [[self._initial()]], pl.List(self._dtype), strict=True)
-        except Exception as error:
-            raise self._failed(error, self._what) from error
         return partials.with_columns(pl.when(empty).then(pl.lit(initial)).otherwise(self.made).alias(self.made))
 
     def evened(self, kept: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:

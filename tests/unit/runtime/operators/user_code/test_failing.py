@@ -312,3 +312,28 @@ def test_what_stops_the_app_shows_the_row_and_the_remedy(app: hr.App, views: hr.
     assert '{"member":"yyyy' in info.value.message
     assert len(info.value.message) < 1500
     assert info.value.hint == 'fix the function; or give the step on_error="skip" or "dead_letter"'
+
+
+# -- sys.exit
+
+
+def ends(row: Any) -> Any:
+    raise SystemExit(3)
+
+
+def test_sys_exit_in_a_function_is_an_error_of_that_function(views: hr.Stream, out: hr.Output, app: hr.App) -> None:
+    views.map(ends, PARTS).send_to(out)
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match=r"raised SystemExit at .*: 3") as raised:
+        t.feed("views", [row(1)])
+    assert "raise an error instead of calling sys.exit" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("step", ["map", "filter", "flat_map", "map_batches", "sink", "map_async"])
+def test_the_policy_holds_for_sys_exit_too(step: str, views: hr.Stream, out: hr.Output, app: hr.App) -> None:
+    schema = {} if step in ("filter", "sink") else {"schema": PARTS}
+    flow = getattr(views, step)(ends, **schema, on_error="skip")
+    if step != "sink":
+        flow.send_to(out)
+    with app.test() as t:
+        t.feed("views", [row(1), row(2)])
+        assert t.counter("failed_skipped") == 2

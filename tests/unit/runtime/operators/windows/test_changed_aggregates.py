@@ -56,10 +56,10 @@ FUNCTION = {"always": hr.aggregates.fold(0, lambda so_far, _: so_far + 1, merge=
 SHAPES: list[tuple[Any, dict[str, Any]]] = [
     (hr.tumbling("20ms"), {}),
     (hr.hopping("20ms", every="8ms"), {}),
-    (hr.tumbling("20ms"), {"early": hr.triggers.every(2), "allowed_lateness": 10}),
+    (hr.tumbling("20ms"), {"early": hr.triggers.every(2), "allowed_lateness": "10ms"}),
     (hr.tumbling("20ms"), {"early": hr.triggers.every(3), "panes": "discarding"}),
     (hr.session("7ms"), {}),
-    (hr.session("7ms"), {"early": hr.triggers.every("4ms"), "allowed_lateness": 5, "panes": "discarding"}),
+    (hr.session("7ms"), {"early": hr.triggers.every("4ms"), "allowed_lateness": "5ms", "panes": "discarding"}),
     (hr.windows.global_(), {"early": hr.triggers.every(3)}),
     (hr.windows.sliding("15ms"), {}),
     (hr.windows.count(4), {}),

@@ -1,0 +1,64 @@
+"""How the lives of containers end, and when there have been too many of them in a row. Pure.
+
+A container that dies without a word starts again. That heals what is outside of it: a machine, a kill, an executor. It
+doesn't heal a function that ends its process, as the next life takes the same message again. The difference is
+progress: a life in which the work was committed makes the next one begin somewhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.core.retry import Retry
+from headrace.runners.coordination.messages import ErrorReport
+
+_PAUSES = Retry(attempts=None, first_ms=500, longest_ms=5000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWords:
+    """What a container that died has left behind: the call of the app's own code that it was in, and how it ended.
+
+    All are text for messages. ``task`` and ``step`` are empty if it was in no such call, ``how`` if it is unknown how
+    the process ended. ``by_itself``: its own code ended it, and nothing from outside.
+    """
+
+    task: str = ""
+    step: str = ""
+    place: str = ""
+    how: str = ""
+    by_itself: bool = False
+
+
+def pause_ms(failures: int, chance: float) -> int:
+    """How long a container waits after this many failures in a row; ``chance`` is a random number from [0, 1]."""
+    return 0 if failures < 2 else round(_PAUSES.pause_ms(failures - 1, chance) or 0)
+
+
+def death(container: int, host: str, peak_bytes: int, words: LastWords | None, *, frozen: bool) -> ErrorReport:
+    """Return what is known of a container that died without a word. ``frozen``: it was killed as it seemed dead."""
+    words = words or LastWords()
+    how = words.how or "was killed from outside, or native code ended it"
+    if frozen and not words.how:
+        how = "sent no heartbeats and was killed"
+    memory = f"; it had used up to {peak_bytes / 2**30:.1f} GiB of memory" if peak_bytes and not words.how else ""
+    where = f"\n  in the function of step {words.step!r}, task {words.task}" if words.step else ""
+    place = f", on {words.place}" if words.place else ""
+    return ErrorReport(
+        type="UserFunctionError" if words.by_itself and words.step else "InfrastructureError",
+        message=f"container {container} on {host} {how}{memory}{where}{place}",
+        hint=_hint(words, frozen),
+        fault="user" if words.by_itself and words.step else "environment",
+        retry=True,
+    )
+
+
+def _hint(words: LastWords, frozen: bool) -> str:
+    if words.by_itself:
+        return "fix what ends the process; a function that can't go on should raise an error"
+    if frozen and not words.how:
+        return "look at the machine: it may be overloaded, or native code holds Python's lock"
+    return (
+        "if memory ran out, the kernel's log says so (`dmesg`): give the machine or the executor more memory, or run "
+        "fewer containers on it"
+    )

@@ -1,0 +1,93 @@
+"""What processes that end without a word leave behind: real processes, which end in real ways."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.runners.coordination.lives import LastWords
+from headrace.runners.last_words import Recorder, clear, take
+from headrace.runtime.at_work import Work
+
+PROGRAM = """
+import ctypes, multiprocessing, os, signal, sys
+from pathlib import Path
+from headrace.runners.last_words import Recorder
+from headrace.runtime.at_work import Work
+
+recorder = Recorder(Path({folder!r}), "one")
+recorder.start()
+recorder.keep(Work("cut/0", "earlier", "log.in[0], offset 6", 0.0))
+recorder.keep(None)
+recorder.keep(Work("cut/0", "cut", "log.in[0], offset 7", 0.0))
+
+def function():
+    {end}
+
+function()
+"""
+
+
+def words_of(tmp_path: Path, end: str) -> tuple[LastWords, int]:
+    script = tmp_path / "jobs.py"
+    script.write_text(PROGRAM.format(folder=str(tmp_path / "at-work"), end=end))
+    run = subprocess.run([sys.executable, str(script)], capture_output=True, timeout=60, check=False)
+    words = take(tmp_path / "at-work", "one")
+    assert words is not None, run.stderr.decode()
+    return words, run.returncode
+
+
+@pytest.mark.parametrize(
+    ("end", "how", "code"),
+    [
+        ("os._exit(3)", "called os._exit(3) at {file}:14", 3),
+        ("ctypes.string_at(0)", "was killed by SIGSEGV (Segmentation fault) at {file}:14", -signal.SIGSEGV),
+        ("os.abort()", "was killed by SIGABRT (Aborted) at {file}:14", -signal.SIGABRT),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "", -signal.SIGKILL),
+        ("os.fork() or os._exit(4); os.wait(); os.kill(os.getpid(), 9)", "", -signal.SIGKILL),
+    ],
+)
+def test_the_function_at_work_and_how_it_ended_are_left_behind(tmp_path: Path, end: str, how: str, code: int) -> None:
+    words, returned = words_of(tmp_path, end)
+    told = how.format(file=tmp_path / "jobs.py")
+    assert words == LastWords(task="cut/0", step="cut", place="log.in[0], offset 7", how=told, by_itself=bool(how))
+    assert returned == code
+    assert take(tmp_path / "at-work", "one") is None, "it is read once"
+
+
+def test_an_orderly_end_leaves_nothing_behind(tmp_path: Path) -> None:
+    before = os._exit
+    recorder = Recorder(tmp_path, "one")
+    recorder.start()
+    assert os._exit is not before
+    recorder.keep(Work("cut/0", "cut", "", 0.0))
+    recorder.close()
+    assert os._exit is before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_between_calls_no_function_is_named(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "one")
+    recorder.keep(Work("cut/0", "cut", "", 0.0))
+    recorder.keep(None)
+    assert take(tmp_path, "one") == LastWords()
+    recorder.close()
+
+
+def test_a_note_that_is_too_long_keeps_the_names(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "one")
+    recorder.keep(Work("cut/0", "cut", "x" * 10_000, 0.0))
+    assert take(tmp_path, "one") == LastWords(task="cut/0", step="cut")
+    recorder.close()
+
+
+def test_what_earlier_runs_left_is_deleted(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "one")
+    clear(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    recorder.close()
