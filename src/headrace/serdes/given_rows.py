@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import polars as pl
@@ -29,11 +29,11 @@ Rows = pl.DataFrame | ArrowStream | Iterable[Any]
 """What can be written: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or instances of a dataclass."""
 
 
-def given_rows(rows: Rows, schema: Schema | None, where: str) -> pl.DataFrame:
+def given_rows(rows: Rows, schema: Schema | None, where: str, added: Collection[str] = ()) -> pl.DataFrame:
     """Return rows that a user passes as a DataFrame, whose columns may still have other types than the schema's.
 
     Raises ``UsageError`` if they aren't rows, and ``DataError`` for a row that doesn't fit, or a column or key that the
-    schema doesn't have. ``where`` names the stream in these errors.
+    schema doesn't have. ``where`` names the stream in these errors. The columns ``added`` may be missing.
     """
     table = as_polars(rows)
     if isinstance(table, pl.DataFrame):
@@ -43,7 +43,10 @@ def given_rows(rows: Rows, schema: Schema | None, where: str) -> pl.DataFrame:
     records = as_records(table)
     if schema is None:
         return pl.DataFrame(records)
-    schema = _schema_of(records, schema, where)
+    if added:
+        absent = dict.fromkeys(added)
+        records = [{**absent, **record} if isinstance(record, Mapping) else record for record in records]
+    schema = _schema_of(records, schema, where, added)
     frame = schema.from_records(records)
     if schema.record is None and records and max(map(len, records)) > len(schema.columns):
         # Each record has all columns, so those that have more keys have others.
@@ -91,7 +94,7 @@ def _library(given: object) -> str:
     return origins[-1] if origins else type(given).__module__.partition(".")[0]
 
 
-def _schema_of(records: Sequence[Any], schema: Schema, where: str) -> Schema:
+def _schema_of(records: Sequence[Any], schema: Schema, where: str, added: Collection[str]) -> Schema:
     """The schema to read these records with: instances of any dataclass that has the columns are read as such."""
     first = records[0] if records else None
     if schema.record is not None or not dataclasses.is_dataclass(first) or isinstance(first, type):
@@ -99,9 +102,9 @@ def _schema_of(records: Sequence[Any], schema: Schema, where: str) -> Schema:
         return Schema(schema.columns) if dicts else schema
     fields = [field.name for field in dataclasses.fields(first)]
     _check_known(fields, schema, where)
-    if lacking := [name for name in schema.columns if name not in fields]:
+    if lacking := [name for name in schema.columns if name not in fields and name not in added]:
         raise DataError(f"{type(first).__name__} has no field {lacking[0]!r}, which is a column of {where}")
-    return Schema(schema.columns, type(first))
+    return Schema({name: dtype for name, dtype in schema.columns.items() if name in fields}, type(first))
 
 
 def _check_known(names: Iterable[object], schema: Schema, where: str) -> None:

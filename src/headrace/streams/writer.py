@@ -46,6 +46,40 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
     open_log(home_of(home)).admin().create(name, partitions, columns)
 
 
+def add_columns(name: str, schema: object, *, home: str | Path | None = None) -> None:
+    """Add columns to a stream. It is no error if they are there already.
+
+    In rows that were written before, and in rows of writers that don't know the column, it is null. A column can't be
+    removed, and its type can't be changed.
+
+    Parameters
+    ----------
+    name
+        The stream.
+    schema
+        The columns to add: a dict of Polars types, or a dataclass. Columns that the stream has already may be among
+        them.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+
+    Raises
+    ------
+    StreamExistsError
+        If the stream has a column of that name and another type.
+
+    Examples
+    --------
+    >>> hr.streams.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
+    >>> hr.streams.add_columns("orders", {"voucher": pl.String})
+    >>> hr.streams.read_stream("orders").columns
+    ['member', 'euros', 'voucher']
+    """
+    home = home_of(home)
+    system = open_log(home)
+    require_stream(system, StreamId(LOG, name), home)
+    system.admin().add_columns(name, dict(Schema.of(schema).columns))
+
+
 class StreamWriter:
     """Writes rows to one stream. When ``write`` returns, the rows are in the log.
 
@@ -73,6 +107,7 @@ class StreamWriter:
         self._name = name
         self._admin = system.admin()
         self._schema = Schema(info.columns) if info.columns is not None else None
+        self._added = info.added
         keys = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else [key]
         unknown = [name for name in keys if not isinstance(name, str) or (info.columns and name not in info.columns)]
         if unknown:
@@ -89,7 +124,8 @@ class StreamWriter:
         Parameters
         ----------
         rows
-            A DataFrame (of Polars, pandas, Spark or Arrow), dicts, or instances of a dataclass.
+            A DataFrame (of Polars, pandas, Spark or Arrow), dicts, or instances of a dataclass. Columns that were added
+            to the stream may be missing.
 
         Returns
         -------
@@ -104,9 +140,9 @@ class StreamWriter:
         """
         if self._closed:
             raise UsageError(f"this writer of {self._name!r} is closed", hint="open another one")
-        table = given_rows(rows, self._schema, self._name)
+        table = given_rows(rows, self._schema, self._name, self._added)
         if self._schema is not None:
-            table, mismatch = self._schema.conform(table)
+            table, mismatch = self._schema.conform(table, self._added)
             if mismatch is not None:
                 raise mismatch.error()
         if not table.height:

@@ -86,7 +86,7 @@ class Ports:
     ) -> Ports:
         """State on disk, and a protocol machine under a name of its own."""
         metrics = TaskMetrics(str(scope.name), clock)
-        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings)
+        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings, dropped=scope.dropped)
         machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
         return cls(connections, clock, next_generation, make, state, machine, metrics, pulse=pulse)
 
@@ -438,7 +438,7 @@ class TaskHost:
 
     def _append_commit(self) -> Steps[None]:
         header, record = self.machine.seal(
-            sources=self.receiver.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
+            sources=self.attempt.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
         )
         data = encode_record(record)
         self.state.grown(len(data))
