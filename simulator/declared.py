@@ -26,7 +26,7 @@ from headrace.core.errors import DataError
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
-from simulator import caching, clocked, counted, expected, expiry, idleness, lateness, mapped
+from simulator import apart, caching, clocked, counted, expected, expiry, idleness, lateness, mapped
 from simulator.calls import answer, write
 from simulator.case import COLUMNS, INTERVAL_MS, AppCase, read, ticks
 from simulator.expected import TICK_MS
@@ -359,6 +359,7 @@ CASES: Mapping[str, AppCase] = {
         *clocked.CASES,
         *mapped.CASES,
         *caching.CASES,
+        *apart.CASES,
     )
 }
 

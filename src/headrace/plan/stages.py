@@ -28,8 +28,7 @@ from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 def cut_stages(graph: Graph, heritage: Heritage = NO_HERITAGE) -> tuple[StagePlan, ...]:
     """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
-    stages = _cut(graph)
-    stages = heritage.inherit(graph, stages)
+    stages = heritage.inherit(graph, _cut(graph))
     downstream = _downstream(stages)
     by_name = {stage.name: stage for stage in stages}
     loop = a_cycle(downstream)

@@ -29,11 +29,11 @@ Rows = pl.DataFrame | ArrowStream | Iterable[Any]
 """What can be written: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or instances of a dataclass."""
 
 
-def given_rows(rows: Rows, schema: Schema | None, where: str, added: Collection[str] = ()) -> pl.DataFrame:
+def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collection[str] = ()) -> pl.DataFrame:
     """Return rows that a user passes as a DataFrame, whose columns may still have other types than the schema's.
 
     Raises ``UsageError`` if they aren't rows, and ``DataError`` for a row that doesn't fit, or a column or key that the
-    schema doesn't have. ``where`` names the stream in these errors. The columns ``added`` may be missing.
+    schema doesn't have. ``where`` names the stream in these errors. Columns that are ``optional`` may be missing.
     """
     table = as_polars(rows)
     if isinstance(table, pl.DataFrame):
@@ -43,10 +43,10 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, added: Collection[
     records = as_records(table)
     if schema is None:
         return pl.DataFrame(records)
-    if added:
-        absent = dict.fromkeys(added)
+    if optional:
+        absent = dict.fromkeys(optional)
         records = [{**absent, **record} if isinstance(record, Mapping) else record for record in records]
-    schema = _schema_of(records, schema, where, added)
+    schema = _schema_of(records, schema, where, optional)
     frame = schema.from_records(records)
     if schema.record is None and records and max(map(len, records)) > len(schema.columns):
         # Each record has all columns, so those that have more keys have others.
@@ -94,7 +94,7 @@ def _library(given: object) -> str:
     return origins[-1] if origins else type(given).__module__.partition(".")[0]
 
 
-def _schema_of(records: Sequence[Any], schema: Schema, where: str, added: Collection[str]) -> Schema:
+def _schema_of(records: Sequence[Any], schema: Schema, where: str, optional: Collection[str]) -> Schema:
     """The schema to read these records with: instances of any dataclass that has the columns are read as such."""
     first = records[0] if records else None
     if schema.record is not None or not dataclasses.is_dataclass(first) or isinstance(first, type):
@@ -102,7 +102,7 @@ def _schema_of(records: Sequence[Any], schema: Schema, where: str, added: Collec
         return Schema(schema.columns) if dicts else schema
     fields = [field.name for field in dataclasses.fields(first)]
     _check_known(fields, schema, where)
-    if lacking := [name for name in schema.columns if name not in fields and name not in added]:
+    if lacking := [name for name in schema.columns if name not in fields and name not in optional]:
         raise DataError(f"{type(first).__name__} has no field {lacking[0]!r}, which is a column of {where}")
     return Schema({name: dtype for name, dtype in schema.columns.items() if name in fields}, type(first))
 

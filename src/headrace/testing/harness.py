@@ -261,7 +261,7 @@ class TestApp:
     @property
     def watermark(self) -> int | None:
         """The lowest watermark of all tasks (ms); None before there is one."""
-        lowest = min(host.task.watermark for host in self._container.hosts)
+        lowest = min(host.task.progress.watermark for host in self._container.hosts)
         return None if lowest == NEVER else lowest
 
     @property

@@ -225,7 +225,7 @@ def test_a_write_that_is_given_up_stops_the_app_and_names_table_and_line() -> No
 def test_a_row_without_a_key_is_an_error() -> None:
     with (
         writing(hr.tables.remote(write=Place().write)).test() as t,
-        pytest.raises(hr.errors.DataError, match="sends rows without a key to table 'places'"),
+        pytest.raises(hr.errors.DataError, match="sends rows without a key to 'places'"),
     ):
         t.feed("rows", [{"member": None, "n": 1}])
 

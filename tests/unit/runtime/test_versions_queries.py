@@ -76,7 +76,7 @@ def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
             container = app.start()
         write(("CHF", 1.2, HOUR + 2_500, False))
         # What isn't committed doesn't show, whatever the task knows by now.
-        app.until(lambda: app.hosts[0].task.watermark > HOUR)
+        app.until(lambda: app.hosts[0].task.progress.watermark > HOUR)
         assert at(5_000) == [("CHF", 1.1)]
         app.run(3 * INTERVAL_MS)
         assert at(HOUR + 2_500) == [("CHF", 1.2)]

@@ -136,7 +136,7 @@ def test_the_time_that_restoring_takes_is_not_silence(tmp_path: Path) -> None:
         (host,) = container.hosts
         host.start()
         container.turn()
-        assert not host.task.times.idle
+        assert not host.task.progress.idle
         driven.clock.advance(1000)
         container.turn()
-        assert host.task.times.idle
+        assert host.task.progress.idle

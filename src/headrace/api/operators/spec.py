@@ -115,6 +115,13 @@ class OperatorSpec:
         """Its function may act on the outside world, where a rollback undoes nothing: at-least-once in any app."""
         return False
 
+    # -- time
+
+    @property
+    def needs_event_time(self) -> bool:
+        """It waits for watermarks: without them it would emit nothing, or keep its state, until its input ends."""
+        return False
+
     # -- state
 
     @property

@@ -114,7 +114,7 @@ def test_all_steps_of_a_task_see_one_table() -> None:
 def test_a_row_without_a_key_is_an_error_that_names_the_step() -> None:
     with located().test() as t:
         with pytest.raises(
-            hr.errors.DataError, match=r"step 'send_to-1' .* to table 'profiles': 'id' is null in 1 of 2"
+            hr.errors.DataError, match=r"step 'send_to-1' .* to 'profiles': 'id' is null in 1 of 2"
         ) as raised:
             t.feed("changes", [profile("ann", "AT"), profile(None, "DE")])
         assert "(in " in raised.value.message, "and the place of the message"

@@ -84,7 +84,7 @@ def test_no_result_passes_a_watermark(ordered: bool) -> None:
             t.feed("numbers", numbers(n), settle=False)
             turns(t)
         host = t._container.hosts[0]
-        assert (t.watermark, host.task.output_watermark) == (30, -(2**63))
+        assert (t.watermark, host.task.outputs["out"].watermark) == (30, -(2**63))
         gate.answer(2)
         gate.answer(3)
         gate.until(lambda: gate.asked == [1, 2, 3])
@@ -92,7 +92,7 @@ def test_no_result_passes_a_watermark(ordered: bool) -> None:
         assert out(t) == []
         gate.answer(1)
         turns(t, lambda: out(t) == [1, 2, 3])
-        assert host.task.output_watermark == 30
+        assert host.task.outputs["out"].watermark == 30
         assert t.read("late").height == 0
 
 

@@ -219,7 +219,7 @@ def test_a_null_time_is_an_error_not_a_loss(
     per_10ms(views.with_columns(at=half), out, time="at")
     with app.test() as t:
         t.feed("views", pl.DataFrame(first, {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}))
-        says = r"operator 'per-10ms' got messages whose event time \('at'\) is null \(in .*views\[0\], offsets 1 to 1\)"
+        says = r"'per-10ms' got messages without an event time .*: 'at' is null \(in .*views\[0\], offsets 1 to 1\)"
         with pytest.raises(hr.errors.DataError, match=says):
             t.feed("views", [view("a", 101), view("b", 102)])
 
