@@ -13,14 +13,14 @@ from typing_extensions import override
 
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.clock import WallClock
-from headrace.core.errors import FrameError
+from headrace.core.errors import FrameError, StateCorruptError, StateLockedError
 from headrace.core.ids import SSP, Offset
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.runtime.state.disk import Disk
 from headrace.runtime.state.task_state import TaskState
 from headrace.stores.database import Batch, Database
-from headrace.stores.state_folder import FolderLock, StateCorruptError, StateLockedError
+from headrace.stores.state_folder import FolderLock
 from simulator.storage import Folder
 
 Stored = Callable[[str, LocalCheckpoint], None]

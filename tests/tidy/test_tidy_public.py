@@ -24,8 +24,6 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 
 
 ELSEWHERE = {
-    "headrace.stores.state_folder.StateCorruptError": "a subclass that a starting task handles differently",
-    "headrace.stores.state_folder.StateLockedError": "a subclass that a starting task handles differently",
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }

@@ -114,8 +114,9 @@ class Declarations:
         schema
             Its columns: a dict of Polars types, or a dataclass. By default the bytes ``key`` and ``value``.
         event_time
-            The column that says when a message happened: ``pl.Datetime`` (best with milliseconds), ``pl.Date``, or
-            milliseconds since the epoch as ``pl.Int64``.
+            The column that says when a message happened: ``pl.Datetime`` (best with milliseconds), or milliseconds
+            since the epoch as ``pl.Int64``. A stream of dates is read by declaring ``pl.Datetime("ms")``: each is then
+            the beginning of its day.
         lateness
             How much later than newer messages a message may come.
         idle_timeout

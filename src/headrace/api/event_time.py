@@ -46,7 +46,10 @@ def check_time_column(column: str, schema: Schema) -> EventTime:
     if not is_time(dtype):
         raise DeclarationError(
             f"the event time column {column!r} is {dtype}",
-            hint="event time is Int64 (milliseconds since the epoch) or Datetime; cast it",
+            hint="event time is pl.Datetime or Int64 (milliseconds since the epoch): declare the column as "
+            'pl.Datetime("ms"), to which dates are cast'
+            if dtype == pl.Date
+            else "event time is Int64 (milliseconds since the epoch) or Datetime; cast it",
         )
     return EventTime(column)
 

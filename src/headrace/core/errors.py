@@ -116,6 +116,14 @@ class StorageError(InfrastructureError):
         return self
 
 
+class StateLockedError(InfrastructureError):
+    """Another process has a state folder open: a container that was replaced, but is still alive."""
+
+
+class StateCorruptError(InfrastructureError):
+    """A state folder can't be read. Its contents can be rebuilt from snapshot and changelog."""
+
+
 class IndeterminateWriteError(InfrastructureError):
     """A write may or may not have happened. (After a ``StorageError`` it has not.)"""
 

@@ -83,7 +83,9 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
     if spec.id in dead_letters:
         columns = dict(DEAD_LETTER_COLUMNS)
     there = None if columns is None or keeps_rows(spec.system) else admin.describe(spec.stream.name)
-    if columns is not None and there is not None and there.columns is not None:
+    if there is not None and there.columns is None and spec.role is Role.SINK:
+        admin.create(spec.stream.name, stream.partitions)  # it takes rows of any columns
+    elif columns is not None and there is not None and there.columns is not None:
         admin.create(spec.stream.name, stream.partitions)
         admin.add_columns(spec.stream.name, columns)
     else:

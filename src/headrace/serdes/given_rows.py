@@ -43,10 +43,10 @@ def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collecti
     records = as_records(table)
     if schema is None:
         return pl.DataFrame(records)
-    schema = _schema_of(records, schema, where)
     if optional:
         absent = dict.fromkeys(optional)
         records = [{**absent, **record} if isinstance(record, Mapping) else record for record in records]
+    schema = _schema_of(records, schema, where, optional)
     frame = schema.from_records(records)
     if schema.record is None and records and max(map(len, records)) > len(schema.columns):
         # Each record has all columns, so those that have more keys have others.
@@ -94,7 +94,7 @@ def _library(given: object) -> str:
     return origins[-1] if origins else type(given).__module__.partition(".")[0]
 
 
-def _schema_of(records: Sequence[Any], schema: Schema, where: str) -> Schema:
+def _schema_of(records: Sequence[Any], schema: Schema, where: str, optional: Collection[str]) -> Schema:
     """The schema to read these records with: instances of any dataclass that has the columns are read as such."""
     first = records[0] if records else None
     if schema.record is not None or not dataclasses.is_dataclass(first) or isinstance(first, type):
@@ -102,9 +102,9 @@ def _schema_of(records: Sequence[Any], schema: Schema, where: str) -> Schema:
         return Schema(schema.columns) if dicts else schema
     fields = [field.name for field in dataclasses.fields(first)]
     _check_known(fields, schema, where)
-    if lacking := [name for name in schema.columns if name not in fields]:
+    if lacking := [name for name in schema.columns if name not in fields and name not in optional]:
         raise DataError(f"{type(first).__name__} has no field {lacking[0]!r}, which is a column of {where}")
-    return Schema(schema.columns, type(first))
+    return Schema({name: dtype for name, dtype in schema.columns.items() if name in fields}, type(first))
 
 
 def _check_known(names: Iterable[object], schema: Schema, where: str) -> None:

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 from typing_extensions import override
 
-from headrace.core.errors import InfrastructureError, StorageError, UnavailableError
+from headrace.core.errors import InfrastructureError, StateCorruptError, StorageError, UnavailableError
 from headrace.core.log import logger
 from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
 from headrace.stores.pinned import Pin
-from headrace.stores.state_folder import StateCorruptError, classified, draft_of
+from headrace.stores.state_folder import classified, draft_of
 
 _CACHE_BYTES = 64 << 20
 _SORTED_MIN = 4096

@@ -14,20 +14,12 @@ import uuid
 from pathlib import Path
 from typing import ClassVar
 
-from headrace.core.errors import InfrastructureError, StorageError
+from headrace.core.errors import InfrastructureError, StateCorruptError, StateLockedError, StorageError
 from headrace.core.log import logger
 
 _STAND_IN_DIGITS = 8
 _LOCKED_HINT = "a replaced container may still be running; it stops by itself"
 _log = logger(__name__)
-
-
-class StateLockedError(InfrastructureError):
-    """Another process has the folder open: an incarnation that was replaced, but is still alive."""
-
-
-class StateCorruptError(InfrastructureError):
-    """The folder can't be read. Its contents can be rebuilt from snapshot and changelog."""
 
 
 class FolderLock:

@@ -1,6 +1,7 @@
 """Event time follows its column; where the column is lost, the error of a later window says where."""
 
 from collections.abc import Callable
+from datetime import date, datetime
 
 import polars as pl
 import pytest
@@ -77,3 +78,15 @@ def test_merged_with_an_untimed_flow_there_is_none(app: hr.App, views: hr.Stream
     assert mixed.event_time is None
     with pytest.raises(hr.errors.DeclarationError, match=r"'ts' was mixed with other event times at .* by merge"):
         count(mixed)
+
+
+def test_dates_are_read_as_the_beginnings_of_their_days(app: hr.App) -> None:
+    with pytest.raises(hr.errors.DeclarationError, match="'day' is Date") as caught:
+        app.input("days", {"member": pl.String, "day": pl.Date}, event_time="day")
+    assert 'declare the column as pl.Datetime("ms")' in str(caught.value.hint)
+    days = app.input("days", {"member": pl.String, "day": pl.Datetime("ms")}, event_time="day")
+    days.window(hr.tumbling("1d"), key="member", id="w").agg(n=hr.count()).send_to(app.output("out"))
+    with app.test() as t:
+        t.feed("days", pl.DataFrame({"member": ["ann"], "day": [date(2026, 1, 31)]}))
+        t.end()
+        assert t.read("out")["window_start"].to_list() == [datetime(2026, 1, 31)]

@@ -110,3 +110,15 @@ def test_an_input_takes_old_frames_once_the_column_is_added(tmp_path: Path) -> N
         writer.seal()
     app.run(local=True, progress=False)
     assert sorted(hr.streams.read_stream("seen", home=tmp_path).rows()) == [(1, None), (2, None), (3, "new")]
+
+
+def test_a_stream_without_columns_takes_the_rows_of_any_output(tmp_path: Path) -> None:
+    hr.streams.create_stream("in", 1, {"member": pl.String}, home=tmp_path)
+    hr.streams.create_stream("any", 1, home=tmp_path)
+    with hr.streams.StreamWriter("in", home=tmp_path) as writer:
+        writer.write([{"member": "ann"}])
+        writer.seal()
+    app = hr.App("copy", home=tmp_path)
+    app.input("in", {"member": pl.String}).send_to(app.output("any"))
+    app.run(local=True, progress=False)
+    assert hr.streams.read_stream("any", home=tmp_path).rows() == [("ann",)]

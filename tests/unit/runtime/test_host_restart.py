@@ -12,8 +12,7 @@ import pytest
 from driven_app import INTERVAL_MS, DrivenApp, Orders, check, orders_app, stateful
 
 import headrace as hr
-from headrace.core.errors import ProtocolError
-from headrace.stores.state_folder import StateCorruptError
+from headrace.core.errors import ProtocolError, StateCorruptError
 
 STATE = "state/orders"
 

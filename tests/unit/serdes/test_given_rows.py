@@ -143,3 +143,7 @@ def test_neither_pandas_nor_spark_is_imported() -> None:
         "sys.exit(any(name in sys.modules for name in ('pandas', 'pyspark')))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+def test_an_instance_may_lack_a_column_that_was_added() -> None:
+    assert given_rows([Member("ann")], SCHEMA, "orders", optional=["euros"]).rows() == [("ann",)]

@@ -51,6 +51,8 @@ def test_a_column_that_was_there_from_the_start_is_still_required() -> None:
     with hr.streams.StreamWriter("orders") as writer:
         with pytest.raises(DataError, match="has no 'euros'"):
             writer.write([{"member": "ann", "voucher": "v"}])
+        with pytest.raises(DataError, match="no column 'euro'"):
+            writer.write(pl.DataFrame({"member": ["ann"], "euro": [1.0]}))
         with pytest.raises(DataError, match=r"column 'euros' .* is missing"):
             writer.write(pl.DataFrame({"member": ["ann"]}))
 

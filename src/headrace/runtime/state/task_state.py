@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.checkpoint.record import LOCAL_KEY, Change, LocalCheckpoint
-from headrace.core.errors import CorruptLogError, InfrastructureError, UnavailableError
+from headrace.core.errors import (
+    CorruptLogError,
+    InfrastructureError,
+    StateCorruptError,
+    StateLockedError,
+    UnavailableError,
+)
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
@@ -25,11 +31,7 @@ from headrace.runtime.state.disk import Disk
 from headrace.stores.base import StateStore
 from headrace.stores.database import Database, KeySpace, PartOfBatch
 from headrace.stores.pinned import Pin
-from headrace.stores.state_folder import (
-    FolderLock,
-    StateCorruptError,
-    StateLockedError,
-)
+from headrace.stores.state_folder import FolderLock
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
 SNAPSHOTS_KEPT = 2
