@@ -18,6 +18,7 @@ from headrace.api.operators.wording import names, signed
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm, with_types
 
 JoinHow = Literal["inner", "left", "full"]
 Within = Duration | tuple[Duration, Duration]
@@ -57,6 +58,21 @@ class IntervalJoin(StreamJoin):
     @override
     def detail(self) -> str:
         return f"{self.how} on {names(self.keys)}, {signed(-self.before_ms)} to {signed(self.after_ms)}"
+
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        found = {}
+        for name, schema, alone in zip(
+            ("left", "right"), inputs, (self.how != "inner", self.how == "full"), strict=True
+        ):
+            what = f"the {name} side of a join" + (", with messages that may leave alone" if alone else "")
+            key = with_types(self.keys, schema.columns)
+            values = [column for column in schema.columns if column not in self.keys]
+            columns = with_types(values, schema.columns)
+            found[f"{id_}.{name}"] = StateForm(what=what, key=key, columns=columns)
+            if alone:
+                found[f"{id_}.{name}-matched"] = StateForm(what=f"what had a partner on the {name} side of a join")
+        return found
 
     @property
     @override
