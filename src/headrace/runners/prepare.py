@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role
-from headrace.core.errors import StreamExistsError, StreamSealedError, UsageError
+from headrace.core.errors import StreamExistsError, StreamSealedError
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
@@ -30,14 +30,6 @@ def _absolute(options: Mapping[str, Any]) -> dict[str, Any]:
         name: str(Path(value).absolute()) if name in ("root", "path") and isinstance(value, str) else value
         for name, value in options.items()
     }
-
-
-def check_stages(planned: Plan, stages: Sequence[str]) -> None:
-    """Raise ``UsageError`` for a stage that the plan doesn't have."""
-    known = [stage.name for stage in planned.stages]
-    for name in stages:
-        if name not in known:
-            raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
 
 
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:

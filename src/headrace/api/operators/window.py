@@ -16,8 +16,8 @@ from headrace.api.keys import key_columns
 from headrace.api.location import Location
 from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.column_set import ColumnSet, columns_read, union
-from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.wording import names, on_one_line
+from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, typed
+from headrace.api.operators.wording import names, offset, on_one_line
 from headrace.api.shapes import (
     CountWindow,
     GlobalWindow,
@@ -129,6 +129,25 @@ class Window(OperatorSpec):
     @override
     def gathers_keys(self) -> bool:
         return bool(self.keys)
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        time = self.event_time
+        fixed = {
+            "kind": self.kind,
+            "shape": str(self.shape),
+            "key": typed(self.keys, self.input),
+            "time": self.axis if time is None else f"{time.column}{offset(time.offset_ms)}",
+        }
+        if self.marked:
+            fixed |= {
+                "early": str(self.early),
+                "late": str(self.late),
+                "allowed lateness": format_ms(self.lateness_ms),
+                "panes": self.panes,
+            }
+        aggregates = {name: aggregate.definition for name, aggregate in self.aggregates}
+        return {id_: StateMeaning(fixed=fixed, columns=aggregates, sheds=True)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.runners.prepare import prepare_streams
-from headrace.testing.harness import TestApp, _in_memory
+from headrace.testing.harness import TestApp
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
 VALUES = hr.aggregates.implode("value")
@@ -106,13 +105,6 @@ def declared(case: Case, names: list[str]) -> hr.App:
     return app
 
 
-def change(t: TestApp, app: hr.App) -> None:
-    """Restart from a checkpoint, as another version of the app."""
-    t.plan = t._planned(_in_memory(app.graph(), t._memory), 1)
-    prepare_streams(t.plan)
-    t.restart(checkpoint=True)
-
-
 @settings(max_examples=150, deadline=None)
 @given(cases())
 def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
@@ -133,7 +125,7 @@ def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
         feed(t, case.early)
         first_new = len(times)
         finished = t.read("out").height
-        change(t, declared(case, case.after))
+        t.change(declared(case, case.after))
         feed(t, case.late)
         t.end()
         results = [json.loads(row) for row in t.read("out")["row"]]
