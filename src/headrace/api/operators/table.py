@@ -71,9 +71,10 @@ class TableJoin(OperatorSpec):
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         if self.time is None:
             return {}
-        fixed = {"kind": "join as of", "table": self.table, "key": names(self.keys), "time": self.time.column}
-        fixed["columns"] = typed(inputs[0].columns, inputs[0])
-        return {id_: StateMeaning(fixed=fixed)}
+        fixed = {"kind": "join as of", "table": self.table, "key": typed(self.keys, inputs[0])}
+        fixed["time"] = self.time.column
+        columns = {name: str(dtype) for name, dtype in inputs[0].columns.items() if name not in self.keys}
+        return {id_: StateMeaning(fixed=fixed, columns=columns, sheds=True)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:
