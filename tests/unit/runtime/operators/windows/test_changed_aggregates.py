@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,14 @@ def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
             if name not in ("first", "last") or distinct(seen):  # else the order of arrival decides
                 found = sorted(row[name]) if name == "all" else row[name]
                 assert found == ALL[name][1](seen), (name, seen, row)
+
+
+def test_the_first_function_of_a_plain_window_is_refused_before_anything_runs() -> None:
+    case = Case(hr.tumbling(20), {}, False, False, [], [], [], [])
+    with declared(case, ["sum"]).test() as t:
+        t.feed("rows", pl.DataFrame([("a", 1, 1)], COLUMNS, orient="row"))
+        with pytest.raises(hr.errors.PlanError, match="state was none, and is for fold and reduce"):
+            t.change(declared(case, ["sum", "fold"]))
 
 
 def distinct(seen: Seen) -> bool:
