@@ -16,12 +16,12 @@ import headrace as hr
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
 SHAPES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "tumbling": (hr.tumbling(1000), {}),
-    "hopping": (hr.hopping(1000, every=500), {}),
-    "panes": (hr.tumbling(1000), {"early": hr.triggers.every(100), "allowed_lateness": 10}),
-    "by the clock": (hr.tumbling(1000), {"early": hr.triggers.every("1h", time="processing")}),
-    "session": (hr.session(100), {}),
-    "sliding": (hr.windows.sliding(100), {}),
+    "tumbling": (hr.tumbling("1000ms"), {}),
+    "hopping": (hr.hopping("1000ms", every="500ms"), {}),
+    "panes": (hr.tumbling("1000ms"), {"early": hr.triggers.every(100), "allowed_lateness": "10ms"}),
+    "by the clock": (hr.tumbling("1000ms"), {"early": hr.triggers.every("1h", time="processing")}),
+    "session": (hr.session("100ms"), {}),
+    "sliding": (hr.windows.sliding("100ms"), {}),
     "global": (hr.windows.global_(), {}),
     "full count": (hr.windows.count(100), {}),
     "count": (hr.windows.count(100, every=60), {}),
@@ -38,8 +38,8 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hr.streams.StreamWr
 
 
 def windowed(shape: Any, options: dict[str, Any], aggregates: dict[str, Any], columns: Any = None) -> hr.App:
-    app = hr.App("changing", checkpoint_interval=INTERVAL_MS)
-    rows = app.input("rows", columns or COLUMNS, event_time="at", lateness=1)
+    app = hr.App("changing", checkpoint_interval=f"{INTERVAL_MS}ms")
+    rows = app.input("rows", columns or COLUMNS, event_time="at", lateness="1ms")
     windows = rows.window(shape, key="key", id="w", **options).agg(**aggregates)
     # One column, so that the output stays as it is.
     windows.select(row=pl.struct(pl.all()).struct.json_encode()).send_to(app.output("out"))
@@ -83,15 +83,18 @@ def test_a_window_gains_aggregates(tmp_path: Path, rows: hr.streams.StreamWriter
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (lambda: windowed(hr.session(100), {}, OLD), "store 'w' was stored as a window of tumbling 1s, and is now"),
-        (lambda: windowed(hr.tumbling(500), {}, OLD), "is now declared as a window of tumbling 500ms"),
-        (lambda: windowed(hr.tumbling(1000), {"allowed_lateness": 5}, OLD), "of tumbling 1s, with panes or functions"),
+        (lambda: windowed(hr.session("100ms"), {}, OLD), "store 'w' was stored as a window of tumbling 1s, and is now"),
+        (lambda: windowed(hr.tumbling("500ms"), {}, OLD), "is now declared as a window of tumbling 500ms"),
         (
-            lambda: windowed(hr.tumbling(1000), {}, {"total": hr.aggregates.max("value")}),
+            lambda: windowed(hr.tumbling("1000ms"), {"allowed_lateness": "5ms"}, OLD),
+            "of tumbling 1s, with panes or functions",
+        ),
+        (
+            lambda: windowed(hr.tumbling("1000ms"), {}, {"total": hr.aggregates.max("value")}),
             "store 'w': column 'total' was stored as sum Int64, and is now declared as max Int64",
         ),
         (
-            lambda: windowed(hr.tumbling(1000), {}, {"all": hr.aggregates.implode(pl.col("value") / 2)}),
+            lambda: windowed(hr.tumbling("1000ms"), {}, {"all": hr.aggregates.implode(pl.col("value") / 2)}),
             "store 'w': column 'all' was stored as implode",
         ),
     ],
@@ -114,9 +117,9 @@ def test_messages_that_wait_in_a_join_get_the_new_column(
     tmp_path: Path, rows: hr.streams.StreamWriter, lost: bool
 ) -> None:
     def app(columns: dict[str, Any]) -> hr.App:
-        app = hr.App("joining", checkpoint_interval=INTERVAL_MS)
-        left = app.input("rows", columns, event_time="at", lateness=1)
-        right = app.input("others", {"key": pl.String, "ts": pl.Int64}, event_time="ts", lateness=1)
+        app = hr.App("joining", checkpoint_interval=f"{INTERVAL_MS}ms")
+        left = app.input("rows", columns, event_time="at", lateness="1ms")
+        right = app.input("others", {"key": pl.String, "ts": pl.Int64}, event_time="ts", lateness="1ms")
         left.join(right, on="key", within="1s", how="left", id="j").send_to(app.output("out"))
         return app
 
@@ -141,9 +144,9 @@ def test_partial_results_of_both_versions_wait_in_one_stream(rows: hr.streams.St
     """Frames with other aggregates, or in another order, are read together; their rows aren't mixed up."""
 
     def app(aggregates: dict[str, Any]) -> hr.App:
-        app = hr.App("dealt", checkpoint_interval=INTERVAL_MS)
-        dealt = app.input("rows", COLUMNS, event_time="at", lateness=1).partition_by("key", id="by-key")
-        dealt.window(hr.tumbling(1000), key="key", id="w").agg(**aggregates).send_to(app.output("out"))
+        app = hr.App("dealt", checkpoint_interval=f"{INTERVAL_MS}ms")
+        dealt = app.input("rows", COLUMNS, event_time="at", lateness="1ms").partition_by("key", id="by-key")
+        dealt.window(hr.tumbling("1000ms"), key="key", id="w").agg(**aggregates).send_to(app.output("out"))
         return app
 
     def first_stage(app: hr.App, *, to_the_end: bool) -> None:

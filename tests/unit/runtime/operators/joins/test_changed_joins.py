@@ -34,8 +34,8 @@ def as_of(app: hr.App, left: hr.Stream, right: hr.Stream) -> hr.Stream:
 
 def joined(join: Join, columns: dict[str, Any]) -> hr.App:
     app = hr.App("joining")
-    left = app.input("left", columns, event_time="at", lateness=5)
-    right = app.input("right", OTHER, event_time="ts", lateness=5)
+    left = app.input("left", columns, event_time="at", lateness="5ms")
+    right = app.input("right", OTHER, event_time="ts", lateness="5ms")
     note = pl.col("note").cast(pl.List(pl.String)).list.join("") if "note" in columns else pl.lit(None, pl.String)
     join(app, left, right).select("key", note.alias("note"), "price").send_to(app.output("out"))
     return app

@@ -56,10 +56,10 @@ FUNCTION = {"always": hr.aggregates.fold(0, lambda so_far, _: so_far + 1, merge=
 SHAPES: list[tuple[Any, dict[str, Any]]] = [
     (hr.tumbling("20ms"), {}),
     (hr.hopping("20ms", every="8ms"), {}),
-    (hr.tumbling("20ms"), {"early": hr.triggers.every(2), "allowed_lateness": 10}),
+    (hr.tumbling("20ms"), {"early": hr.triggers.every(2), "allowed_lateness": "10ms"}),
     (hr.tumbling("20ms"), {"early": hr.triggers.every(3), "panes": "discarding"}),
     (hr.session("7ms"), {}),
-    (hr.session("7ms"), {"early": hr.triggers.every("4ms"), "allowed_lateness": 5, "panes": "discarding"}),
+    (hr.session("7ms"), {"early": hr.triggers.every("4ms"), "allowed_lateness": "5ms", "panes": "discarding"}),
     (hr.windows.global_(), {"early": hr.triggers.every(3)}),
     (hr.windows.sliding("15ms"), {}),
     (hr.windows.count(4), {}),
@@ -93,7 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def declared(case: Case, names: list[str]) -> hr.App:
     app = hr.App("changing")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=15)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="15ms")
     if case.keyed:
         rows = rows.partition_by("key", id="by-key")
     own = FUNCTION if case.functions else {}
@@ -140,7 +140,7 @@ def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
 
 
 def test_the_first_function_of_a_plain_window_is_refused_before_anything_runs() -> None:
-    case = Case(hr.tumbling(20), {}, False, False, [], [], [], [])
+    case = Case(hr.tumbling("20ms"), {}, False, False, [], [], [], [])
     with declared(case, ["sum"]).test() as t:
         t.feed("rows", pl.DataFrame([("a", 1, 1)], COLUMNS, orient="row"))
         with pytest.raises(hr.errors.PlanError, match="state was none, and is for fold and reduce"):
