@@ -113,7 +113,8 @@ def test_control_messages_of_another_app_are_no_data() -> None:
 
 def test_columns_that_nobody_named_are_dropped_and_types_widened() -> None:
     with app("fail").test() as t:
-        t.feed("views", GOOD.with_columns(pl.col("ts").cast(pl.Int32), extra=pl.lit(1)).select("extra", "ts", "member"))
+        foreign = GOOD.with_columns(pl.col("ts").cast(pl.Int32), extra=pl.lit(1)).select("extra", "ts", "member")
+        t.feed_bytes("views", frame(foreign))
         assert t.read("out").equals(GOOD)
 
 

@@ -16,6 +16,7 @@ from headrace.api.operators.wording import names, offset
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm, with_types
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Deduplicate(OperatorSpec):
     @override
     def detail(self) -> str:
         return f"by {names(self.keys)} within {format_ms(self.within_ms)}"
+
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        return {id_: StateForm(what="what deduplicate has seen", key=with_types(self.keys, inputs[0].columns))}
 
     @property
     @override

@@ -18,6 +18,7 @@ from headrace.api.operators.wording import names, offset, signed
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm, with_types
 
 JoinHow = Literal["inner", "left", "full"]
 Within = Duration | tuple[Duration, Duration]
@@ -41,15 +42,16 @@ class StreamJoin(OperatorSpec):
         # A full join has rows without a left message: only the keys are never null.
         return {key: (key,) for key in self.keys} if self.how == "full" else all_carried(before)
 
-    def _kept(self, inputs: Sequence[Schema]) -> dict[str, str]:
-        left, right = (typed(schema.columns, schema) for schema in inputs)
-        return {
-            "kind": self.kind,
-            "how": self.how,
-            "key": names(self.keys),
-            "left columns": left,
-            "right columns": right,
+    def _kept(self, inputs: Sequence[Schema], **fixed: str) -> StateMeaning:
+        """Messages that wait for a partner may gain columns, and lose them."""
+        columns = {
+            f"{side} {name}": str(dtype)
+            for side, schema in zip(("left", "right"), inputs, strict=True)
+            for name, dtype in schema.columns.items()
+            if name not in self.keys
         }
+        key = typed(self.keys, inputs[0])
+        return StateMeaning(fixed={"kind": self.kind, "how": self.how, "key": key} | fixed, columns=columns, sheds=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,21 @@ class IntervalJoin(StreamJoin):
     def detail(self) -> str:
         return f"{self.how} on {names(self.keys)}, {signed(-self.before_ms)} to {signed(self.after_ms)}"
 
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        found = {}
+        for name, schema, alone in zip(
+            ("left", "right"), inputs, (self.how != "inner", self.how == "full"), strict=True
+        ):
+            what = f"the {name} side of a join" + (", with messages that may leave alone" if alone else "")
+            key = with_types(self.keys, schema.columns)
+            values = [column for column in schema.columns if column not in self.keys]
+            columns = with_types(values, schema.columns)
+            found[f"{id_}.{name}"] = StateForm(what=what, key=key, columns=columns)
+            if alone:
+                found[f"{id_}.{name}-matched"] = StateForm(what=f"what had a partner on the {name} side of a join")
+        return found
+
     @property
     @override
     def join_bound_ms(self) -> int:
@@ -80,10 +97,10 @@ class IntervalJoin(StreamJoin):
 
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
-        sides = zip(("left", "right"), (self.left_time, self.right_time), inputs, strict=True)
-        times = {f"{side} time": f"{time.column}{offset(time.offset_ms)}" for side, time, _ in sides}
+        sides = (("left", self.left_time), ("right", self.right_time))
+        times = {f"{side} time": f"{time.column}{offset(time.offset_ms)}" for side, time in sides}
         bounds = f"{signed(-self.before_ms)} to {signed(self.after_ms)}"
-        return {id_: StateMeaning(fixed=self._kept(inputs) | {"within": bounds} | times)}
+        return {id_: self._kept(inputs, **{"within": bounds} | times)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +123,7 @@ class LatestJoin(StreamJoin):
 
     @override
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
-        return {id_: StateMeaning(fixed=self._kept(inputs))}
+        return {id_: self._kept(inputs)}
 
 
 def stream_join(

@@ -18,6 +18,7 @@ from headrace.api.specs import TableSpec
 from headrace.api.table_checks import check_filled_by_flows
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm, with_types
 
 TableJoinHow = Literal["inner", "left"]
 
@@ -48,6 +49,19 @@ class TableJoin(OperatorSpec):
         as_of = "" if self.time is None else f" as of {self.time.column}{offset(self.time.offset_ms)}"
         return f"{self.how} on {names(self.keys)}{as_of}"
 
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        if self.time is None:
+            return {}
+        columns = inputs[0].columns
+        return {
+            f"{id_}.held": StateForm(
+                what="messages that wait for a table of versions",
+                key=with_types(self.keys, columns),
+                columns=with_types([name for name in columns if name not in self.keys], columns),
+            )
+        }
+
     @property
     @override
     def table_joined(self) -> str:
@@ -62,9 +76,10 @@ class TableJoin(OperatorSpec):
     def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
         if self.time is None:
             return {}
-        fixed = {"kind": "join as of", "table": self.table, "key": names(self.keys), "time": self.time.column}
-        fixed["columns"] = typed(inputs[0].columns, inputs[0])
-        return {id_: StateMeaning(fixed=fixed)}
+        fixed = {"kind": "join as of", "table": self.table, "key": typed(self.keys, inputs[0])}
+        fixed["time"] = self.time.column
+        columns = {name: str(dtype) for name, dtype in inputs[0].columns.items() if name not in self.keys}
+        return {id_: StateMeaning(fixed=fixed, columns=columns, sheds=True)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

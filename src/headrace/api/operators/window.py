@@ -77,7 +77,7 @@ class Window(OperatorSpec):
     def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
         """An aggregate may come and go; as long as it is there, its kind and type stay."""
         words = [str(self.shape)]
-        if self.marked or any(aggregate.function is not None for _, aggregate in self.aggregates):
+        if self.marked or self._calls_functions:
             words.append("with panes or functions")
         if self.axis == "processing":
             words.append("by processing time")
@@ -103,6 +103,10 @@ class Window(OperatorSpec):
         if aggregate.by is not None:
             words += ["by", *described({"": value_dtype(self.input, aggregate.by)}).values()]
         return " ".join(words)
+
+    @property
+    def _calls_functions(self) -> bool:
+        return any(aggregate.function is not None for _, aggregate in self.aggregates)
 
     @property
     @override
@@ -151,6 +155,8 @@ class Window(OperatorSpec):
             "key": typed(self.keys, self.input),
             "time": self.axis if time is None else f"{time.column}{offset(time.offset_ms)}",
         }
+        if isinstance(self.shape, Tumbling | Hopping) and self._calls_functions and not self.marked:
+            fixed["state"] = "for fold and reduce"
         if self.marked:
             fixed |= {
                 "early": str(self.early),
@@ -168,7 +174,7 @@ class Window(OperatorSpec):
     @override
     def columns_needed(self, downstream: ColumnSet, *, has_side_outputs: bool) -> ColumnSet:
         # Late messages leave with all columns, and a user's function is given all of them.
-        if has_side_outputs or any(aggregate.function is not None for _, aggregate in self.aggregates):
+        if has_side_outputs or self._calls_functions:
             return None
         time = {self.event_time.column} if self.event_time is not None else set()
         exprs = [expr for _, one in self.aggregates for expr in (one.expr, one.by) if expr is not None]

@@ -79,7 +79,8 @@ class DeduplicateOperator(DropLateOperator):
         self._keys = list(spec.keys)
         self._within = spec.within_ms
         self._slack_ms = max(_SLACK_MIN_MS, spec.within_ms // 8)
-        self._known = Runs(node.id, _TIME, lambda run: run.sort(_HASH), hashed=_HASH)
+        form = spec.state_forms(node.id, context.inputs)[node.id]
+        self._known = Runs(node.id, _TIME, lambda run: run.sort(_HASH), hashed=_HASH, form=form)
 
     @override
     def stores(self) -> Sequence[StateStore]:

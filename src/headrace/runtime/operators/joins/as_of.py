@@ -22,6 +22,7 @@ from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.joins.key_lookup import FOUND, LookupColumns
 from headrace.stores.base import StateStore
+from headrace.stores.conform import conformed
 from headrace.stores.runs import Runs
 from headrace.stores.versions import VersionedTable
 
@@ -43,7 +44,16 @@ class TableAsOf(Operator):
         self._time = StepTime(f"join {node.id!r}", spec.time, left.columns[spec.time.column])
         self._left = list(left.columns)
         self._columns = LookupColumns(spec, left, table.key, table.values)
-        self._held = Runs(f"{node.id}.held", _TIME, lambda run: run.sort(_TIME, maintain_order=True), list(spec.keys))
+        held = f"{node.id}.held"
+        kept: dict[str, pl.DataType] = {**left.columns, _TIME: pl.Int64()}
+        self._held = Runs(
+            held,
+            _TIME,
+            lambda run: run.sort(_TIME, maintain_order=True),
+            list(spec.keys),
+            lambda rows: conformed(held, rows, kept, {*spec.keys, _TIME}),
+            form=spec.state_forms(node.id, context.inputs)[held],
+        )
         self._watermark = NEVER
         table.used_by(node.id)
 

@@ -30,6 +30,7 @@ from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
+from headrace.stores.conform import conformed
 from headrace.stores.matching import HASH, TIME, RunIndex
 from headrace.stores.runs import Runs
 
@@ -53,6 +54,7 @@ class IntervalJoinOperator(Operator):
         self._right_names = result_names(values, left, spec.suffix)
         self._right_only = [pl.lit(None, dtype=t).alias(n) for n, t in left.columns.items() if n not in spec.keys]
         self._left_only = [pl.lit(None, dtype=right.columns[old]).alias(new) for old, new in self._right_names.items()]
+        self.forms = spec.state_forms(node.id, context.inputs)
         self.left = JoinSide(self, "left", left, spec.left_time, spec.after_ms, alone=spec.how != "inner")
         self.right = JoinSide(self, "right", right, spec.right_time, spec.before_ms, alone=spec.how == "full")
 
@@ -122,8 +124,20 @@ class JoinSide(Operator):
         self._reach_ms = reach_ms
         self._alone = alone
         self._slack_ms = max(_SLACK_MIN_MS, (join.spec.before_ms + join.spec.after_ms) // 8)
-        self._buffer = Runs(f"{join.node.id}.{name}", TIME, lambda run: run.sort(HASH), hashed=HASH)
-        self._matched = Runs(f"{join.node.id}.{name}-matched", TIME, lambda run: run.unique(), keys=[_ID])
+        buffer, matched = f"{join.node.id}.{name}", f"{join.node.id}.{name}-matched"
+        own: dict[str, pl.DataType] = {TIME: pl.Int64(), HASH: pl.UInt64()}
+        own |= {_ID: pl.UInt64()} if alone else {}
+        kept = {**schema.columns, **own}
+        needed = {*join.spec.keys, *own}
+        self._buffer = Runs(
+            buffer,
+            TIME,
+            lambda run: run.sort(HASH),
+            conform=lambda rows: conformed(buffer, rows, kept, needed),
+            hashed=HASH,
+            form=join.forms[buffer],
+        )
+        self._matched = Runs(matched, TIME, lambda run: run.unique(), keys=[_ID], form=join.forms.get(matched))
         self._watermark = NEVER
         self._passed = NEVER
         self._next_id = 0

@@ -11,7 +11,7 @@ and 2 messages since the last one, a batch of 5 has the pane numbers 0, 1, 1, 1,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import polars as pl
 from typing_extensions import override
@@ -28,6 +28,8 @@ from headrace.stores.keyed import KeyedRows
 _ALL_BEFORE = 1 << 62
 """More than any number of panes."""
 
+Conform = Callable[[pl.DataFrame], pl.DataFrame]
+"""Gives rows of the state the columns that they have now."""
 Assigned = tuple[pl.DataFrame, pl.DataFrame | None]
 """Messages with their windows, ``START`` and ``END``; and the rows of those keys and windows, taken from the state."""
 
@@ -42,21 +44,17 @@ class KeyedWindow(WindowOperator):
         self._accumulating = spec.panes == "accumulating"
         self._group = [*self.keys, START, END]
         self._columns = [*self._group, *self.aggregation.parts, *self._panes.columns, INDEX, *self._panes.dues]
-        self.store = self.make_store(node.id, self._panes.dues)
+        self.store = self.make_store(node.id, self._panes.dues, lambda rows: self.conformed(rows, self._columns))
 
     # -- what a shape does
 
-    def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
+    def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
         """The state, with the columns that it is looked up by."""
-        return KeyedRows(id_, [*self.keys, START], [], dues, self.conform, form=self.form)
+        return KeyedRows(id_, [*self.keys, START], [], dues, conform, form=self.form)
 
     def assign(self, rows: pl.DataFrame) -> Assigned:
         """Put each message into its windows; report messages that are too late, and leave them out."""
         raise NotImplementedError
-
-    def conform(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of the state with the columns that they have now."""
-        return self.conformed(rows, self._columns)
 
     # -- the hooks
 

@@ -28,7 +28,7 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
 from headrace.runtime.operators.windows.base import END, START
-from headrace.runtime.operators.windows.keyed import Assigned, KeyedWindow
+from headrace.runtime.operators.windows.keyed import Assigned, Conform, KeyedWindow
 from headrace.runtime.operators.windows.panes import INDEX, NUMBER
 from headrace.stores.keyed import KeyedRows
 
@@ -45,8 +45,8 @@ class SessionWindow(KeyedWindow):
         self._combined = combined
 
     @override
-    def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
-        return KeyedRows(id_, self.keys, [START], dues, self.conform, form=self.form)
+    def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
+        return KeyedRows(id_, self.keys, [START], dues, conform, form=self.form)
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The spans of messages, for another task of this step; each has the number of its messages."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.runners.prepare import prepare_streams
-from headrace.testing.harness import TestApp, _in_memory
+from headrace.testing.harness import TestApp
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
 VALUES = hr.aggregates.implode("value")
@@ -93,7 +93,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 def declared(case: Case, names: list[str]) -> hr.App:
     app = hr.App("changing")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=15)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="15ms")
     if case.keyed:
         rows = rows.partition_by("key", id="by-key")
     own = FUNCTION if case.functions else {}
@@ -104,13 +104,6 @@ def declared(case: Case, names: list[str]) -> hr.App:
     # One column, so that the output stays as it is.
     result.select(row=pl.struct(pl.all()).struct.json_encode()).send_to(app.output("out"))
     return app
-
-
-def change(t: TestApp, app: hr.App) -> None:
-    """Restart from a checkpoint, as another version of the app."""
-    t.plan = t._planned(_in_memory(app.graph(), t._memory), 1)
-    prepare_streams(t.plan)
-    t.restart(checkpoint=True)
 
 
 @settings(max_examples=150, deadline=None)
@@ -133,7 +126,7 @@ def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
         feed(t, case.early)
         first_new = len(times)
         finished = t.read("out").height
-        change(t, declared(case, case.after))
+        t.change(declared(case, case.after))
         feed(t, case.late)
         t.end()
         results = [json.loads(row) for row in t.read("out")["row"]]
@@ -144,6 +137,14 @@ def test_new_aggregates_count_from_the_change_on(case: Case) -> None:
             if name not in ("first", "last") or distinct(seen):  # else the order of arrival decides
                 found = sorted(row[name]) if name == "all" else row[name]
                 assert found == ALL[name][1](seen), (name, seen, row)
+
+
+def test_the_first_function_of_a_plain_window_is_refused_before_anything_runs() -> None:
+    case = Case(hr.tumbling("20ms"), {}, False, False, [], [], [], [])
+    with declared(case, ["sum"]).test() as t:
+        t.feed("rows", pl.DataFrame([("a", 1, 1)], COLUMNS, orient="row"))
+        with pytest.raises(hr.errors.PlanError, match="state was none, and is for fold and reduce"):
+            t.change(declared(case, ["sum", "fold"]))
 
 
 def distinct(seen: Seen) -> bool:
