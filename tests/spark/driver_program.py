@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import watched_container
+from pyspark.sql import SparkSession
 from watched_container import SECONDS_MAX, pid_of
 
 from headrace.runners.spark.hosting import ContainerJob
@@ -16,7 +17,10 @@ from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.slots import check_slots
 
 
-def run(folder: Path, master: str | None) -> None:
+def run(folder: Path, master: str | None, *, in_session: bool) -> None:
+    """``in_session``: in a session that was there before."""
+    if in_session:
+        SparkSession.builder.master(master or "").getOrCreate()
     context = open_context("driver program", master)
     check_slots(context, 2)
     interrupted = threading.Event()
@@ -36,4 +40,4 @@ def run(folder: Path, master: str | None) -> None:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    run(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None, in_session="in-session" in sys.argv)

@@ -13,7 +13,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from watched_container import alive_in_session, is_alive, until
+from watched_container import alive_in_session, is_alive, pid_of, until
 
 HERE = Path(__file__).parent
 Command = Callable[[Path, str], list[str]]
@@ -118,6 +118,18 @@ def test_spark_submit_passes_a_signal_on_to_the_driver(folder: Path, scratch: Pa
         process.terminate()
         assert process.stdout is not None
         assert "drained [0, 0]" in process.stdout.read()
+        assert process.wait(300) == 0
+
+
+def test_a_session_that_never_starts_a_task_again_has_its_containers_started_again(folder: Path, scratch: Path) -> None:
+    with running([*python(folder, "local[2]"), "in-session"], scratch) as (process, _):
+        for attempt in (0, 1):
+            os.kill(pid_of(folder, attempt % 2, attempt), signal.SIGKILL)
+            for container in (0, 1):
+                pid_of(folder, container, attempt + 1)
+        process.terminate()
+        assert process.stdout is not None
+        assert "drained [2, 2]" in process.stdout.read()
         assert process.wait(300) == 0
 
 

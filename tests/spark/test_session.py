@@ -30,14 +30,6 @@ def test_another_master_than_the_running_one_is_an_error(spark_context: SparkCon
         open_context("other", "local[4]")
 
 
-def test_a_session_that_gives_up_after_one_failure_is_refused(
-    spark_context: SparkContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(spark_context, "master", "local[2]")
-    with pytest.raises(InfrastructureError, match=r"\.master\('local\[2,1000000\]'\)"):
-        open_context("plain")
-
-
 def test_everything_listens_on_this_machine_only(spark_context: SparkContext) -> None:
     assert str(spark_context.uiWebUrl).startswith("http://127.0.0.1:")
     assert spark_context.getConf().get("spark.driver.host") == "127.0.0.1"

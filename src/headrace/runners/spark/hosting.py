@@ -8,6 +8,9 @@ executor.
 It is a job over an RDD. ``mapInArrow`` over a DataFrame would do the same, but needs Spark SQL's planner and pandas in
 the driver, and takes about two seconds longer until the first container runs.
 
+In a session of the user's on plain ``local[N]``, Spark never starts a failed task again: it ends the whole job. Then
+the job is submitted again, with attempt numbers that continue, so all containers resume from their checkpoints.
+
 A container must not outlive its app. The JVM ends when the driver does, because it reads the driver's end of a pipe.
 Spark's Python daemon ends in the same way when the JVM does, and closes the connections of its workers. In case the
 daemon itself is killed, each worker asks the kernel to be killed with its parent.
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,6 +35,7 @@ from pyspark import SparkContext, TaskContext
 
 from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 from headrace.core.log import logger
+from headrace.runners.spark import settings
 
 _log = logger(__name__)
 
@@ -38,6 +43,8 @@ _PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_SECONDS = 1.0
 _MESSAGE_LINES_MAX = 40
 _ATTEMPTS_LISTED = 10_000
+_GIVEN_UP = re.compile(r"Task \d+ in stage \S+ failed \d+ times")
+"""What Spark says when it ends a job because a task failed as often as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +83,15 @@ class ContainerJob:
         self.group = f"headrace-{uuid4().hex}"
         self._context = context
         self._count = count
-        self._body = partial(_run_container, main, payload)
+        self._main = main
+        self._payload = payload
         self._description = description
         self._cancelled = threading.Event()
         self._ended = threading.Event()
         self._error: HeadraceError | None = None
         self._reports: list[Report] = []
+        self._firsts = [(-1, 0)]
+        """For the jobs after this one of Spark's numbers: the number of the first attempt of each container."""
         self._thread = threading.Thread(target=self._run, name="spark-containers", daemon=True)
 
     def start(self) -> None:
@@ -116,52 +126,55 @@ class ContainerJob:
         doesn't answer after ``spark.network.timeout``.
         """
         jsc: Any = self._context._jsc
-        for task in self._tasks():
-            if (task.index(), task.attempt(), task.status()) == (container, attempt, "RUNNING"):
+        for first, task in self._tasks():
+            if (task.index(), first + task.attempt(), task.status()) == (container, attempt, "RUNNING"):
                 return bool(jsc.sc().killTaskAttempt(task.taskId(), True, why))
         return False
 
     def failure_count(self) -> int:
         """How many attempts of containers have failed so far."""
         tracker = self._context.statusTracker()
-        stages = (tracker.getStageInfo(stage) for stage in self._stages())
+        stages = (tracker.getStageInfo(stage) for _, stage in self._stages())
         return sum(stage.numFailedTasks for stage in stages if stage is not None)
 
     def failures(self) -> list[AttemptFailure]:
         """The attempts that have failed, in the order of their starts, without those that were killed on purpose."""
-        failed = [task for task in self._tasks() if task.status() == "FAILED"]
-        failed.sort(key=lambda task: int(task.taskId()))
-        return [AttemptFailure(t.index(), t.attempt(), _readable(t.errorMessage().get())) for t in failed]
+        failed = [(first, task) for first, task in self._tasks() if task.status() == "FAILED"]
+        failed.sort(key=lambda found: int(found[1].taskId()))
+        return [
+            AttemptFailure(task.index(), first + task.attempt(), _readable(task.errorMessage().get()))
+            for first, task in failed
+        ]
 
     def last_failure(self) -> str | None:
         """The message of the last failed attempt: a Python traceback, a lost executor, a missing module."""
         failures = self.failures()
         return failures[-1].message if failures else None
 
-    def _tasks(self) -> list[Any]:
-        """Spark's own record of each attempt."""
+    def _tasks(self) -> list[tuple[int, Any]]:
+        """Spark's own record of each attempt, with the number of the first attempt of its job."""
         jsc: Any = self._context._jsc
         store = jsc.sc().statusStore()
-        found: list[Any] = []
-        for stage in self._stages():
+        found: list[tuple[int, Any]] = []
+        for job, stage in self._stages():
+            first = next(first for after, first in reversed(self._firsts) if job > after)
             tasks = store.taskList(stage, 0, _ATTEMPTS_LISTED)
-            found += [tasks.apply(i) for i in range(tasks.size())]
+            found += [(first, tasks.apply(i)) for i in range(tasks.size())]
         return found
 
-    def _stages(self) -> list[int]:
+    def _stages(self) -> list[tuple[int, int]]:
+        """The numbers of each job that was submitted and of its stage."""
         tracker = self._context.statusTracker()
-        jobs = (tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group))
-        return [stage for job in jobs if job is not None for stage in job.stageIds]
+        jobs = {number: tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(self.group)}
+        return [(number, stage) for number, job in jobs.items() if job is not None for stage in job.stageIds]
 
     def _run(self) -> None:
         # Group and call site are properties of the submitting thread, so they are set here.
         try:
             self._context.setJobGroup(self.group, self._description, interruptOnCancel=True)
             self._context.setLocalProperty("callSite.short", self._description)
-            tasks = self._context.parallelize(range(self._count), self._count)
-            if self._cancelled.is_set():
-                return  # cancelled before there was a job to cancel
-            self._reports = tasks.mapPartitionsWithIndex(self._body).collect()
+            while not self._host():
+                pass
         except (Py4JError, OSError) as error:
             if not self._cancelled.is_set():
                 self._error = InfrastructureError(
@@ -171,14 +184,46 @@ class ContainerJob:
         finally:
             self._ended.set()
 
+    def _host(self) -> bool:
+        """Submit the job and wait for its end; False if it has to be submitted again."""
+        _, first = self._firsts[-1]
+        tasks = self._context.parallelize(range(self._count), self._count)
+        if self._cancelled.is_set():
+            return True  # cancelled before there was a job to cancel
+        try:
+            self._reports = tasks.mapPartitionsWithIndex(
+                partial(_run_container, self._main, self._payload, first)
+            ).collect()
+        except Py4JJavaError as error:
+            given_up = _GIVEN_UP.search(str(error.java_exception.getMessage()))
+            if self._cancelled.is_set() or given_up is None or settings.retries_enough(str(self._context.master)):
+                raise
+            self._start_again(first)
+            return False
+        return True
 
-def _run_container(main: ContainerMain, payload: bytes, index: int, _: Iterable[int]) -> Iterator[Report]:
-    """The body of one Spark task, in a Python worker."""
+    def _start_again(self, first: int) -> None:
+        """Spark has ended the job, whose attempts began with this number, because a container failed."""
+        jsc: Any = self._context._jsc
+        jsc.sc().listenerBus().waitUntilEmpty()  # until Spark has recorded what it did
+        attempts = [number + task.attempt() for number, task in self._tasks() if number == first]
+        following = max(attempts, default=first) + 1
+        _log.warning(
+            "a container failed, and Spark ended all of them, as local[N] does; they start again",
+            master=str(self._context.master),
+            attempt=following,
+        )
+        ended = max((job for job, _ in self._stages()), default=self._firsts[-1][0])
+        self._firsts.append((ended, following))
+
+
+def _run_container(main: ContainerMain, payload: bytes, first: int, index: int, _: Iterable[int]) -> Iterator[Report]:
+    """The body of one Spark task, in a Python worker. ``first`` is the number of its job's first attempt."""
     die_with_parent()
     task = TaskContext.get()
     if task is None:
         raise InfrastructureError("a container was started outside a Spark task")
-    yield main(ContainerArgs(container=index, attempt=task.attemptNumber(), payload=payload))
+    yield main(ContainerArgs(container=index, attempt=first + task.attemptNumber(), payload=payload))
 
 
 def die_with_parent() -> None:

@@ -141,6 +141,12 @@ def without_retries(master: str) -> str:
     return f"local[{local_slots(master) or '*'}]" if is_local(master) else "".join(master.split())
 
 
+def retries_enough(master: str) -> bool:
+    """Whether Spark starts a failed task again. Plain ``local[N]`` never does, whatever its other settings say."""
+    match = _LOCAL.fullmatch(master.strip())
+    return match is None or _at_least_enough(match["failures"] or "1")
+
+
 def required() -> dict[str, str]:
     """The settings of every session that Headrace opens."""
     return {requirement.key: requirement.value for requirement in _REQUIREMENTS}
@@ -154,13 +160,9 @@ def preferred(master: str) -> dict[str, str]:
 def wrong_settings(master: str, lookup: Lookup) -> list[str]:
     """Why containers can't run in a session with these settings: one line per setting, with its remedy."""
     wrong = []
-    match = _LOCAL.fullmatch(master.strip())
-    if match is not None and not _at_least_enough(match["failures"] or "1"):
-        remedy = f"local[{match['slots'] or '1'},{FAILURES_MAX}]"
-        wrong.append(f"master {master} gives up a container too early: .master({remedy!r})")
     for requirement in _REQUIREMENTS:
-        if match is not None and requirement.key == "spark.task.maxFailures":
-            continue  # local mode reads the master instead
+        if is_local(master) and requirement.key == "spark.task.maxFailures":
+            continue  # local mode reads the master instead, and ``ContainerJob`` makes up for it
         value = lookup(requirement.key)
         value = requirement.spark_default if value is None else value
         if not requirement.is_met(value):

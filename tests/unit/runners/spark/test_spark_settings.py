@@ -63,8 +63,10 @@ def test_a_plain_cluster_session_gives_containers_up_after_four_failures() -> No
 
 
 def test_a_plain_local_session_never_restarts_a_container() -> None:
-    (wrong,) = settings.wrong_settings("local[2]", {"spark.task.maxFailures": "1000000"}.get)
-    assert wrong.endswith(".master('local[2,1000000]')")
+    """Its other settings don't matter, and ``ContainerJob`` makes up for it."""
+    assert settings.wrong_settings("local[2]", {"spark.task.maxFailures": "4"}.get) == []
+    few, enough = ("local", "local[2]", "local[*]", "local[2,4]"), ("local[2,1000000]", "local-cluster[2,1,1]", "yarn")
+    assert [settings.retries_enough(master) for master in (*few, *enough)] == [False] * 4 + [True] * 3
 
 
 def test_each_wrong_setting_is_named() -> None:
