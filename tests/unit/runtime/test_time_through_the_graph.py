@@ -8,8 +8,11 @@ import pytest
 import headrace as hr
 from headrace.api.specs import Role
 from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.core.errors import ProtocolError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP
+from headrace.runtime.event_time.watermark import UNHEARD
+from headrace.runtime.outputs.announcer import Announcer
 from headrace.testing.harness import TestApp
 
 ROW = {"k": pl.Int64, "ts": pl.Int64}
@@ -208,3 +211,39 @@ def test_what_was_said_to_be_silent_is_so_again_after_messages_came() -> None:
         t.settle()
         t.feed("s2", rows(2, 15))
         assert starts(t) == [0]
+
+
+def test_a_stream_that_has_ended_is_not_fed_again() -> None:
+    """The app has changed since: more could come in a stream whose readers know that nothing will."""
+    with two_outputs().test() as t:
+        t.feed("s1", rows(1, 25))
+        t.end("s1")
+        t.restart(checkpoint=True)
+        host = next(host for host in t._container.hosts if host.name.stage == "s1")
+        ended = host.attempt.save().ended_streams
+        assert [name.rpartition(".")[2] for name in ended] == ["p1"]
+        again = Announcer(host.scope, host.attempt.outlet, 0.0)
+        with pytest.raises(ProtocolError, match="has written the end of stream 'p1', and by this plan more can come"):
+            again.resume(ended, {"p1": UNHEARD, "p2": UNHEARD})
+        again.resume(ended, host.task.outputs)
+        assert (again.ended, again.news(host.task.outputs)) == (ended, host.task.outputs["p2"] != UNHEARD)
+
+
+def test_a_source_that_is_gone_after_a_change_is_not_waited_for() -> None:
+    """The first version merges a source that is silent; the second one doesn't read it any more."""
+
+    def version(*sources: str) -> hr.App:
+        app = hr.App("changed", checkpoint_interval=50)
+        first, *others = (app.input(name, ROW, event_time="ts").filter(pl.col("k") > 0) for name in sources)
+        merged = first.merge(*others) if others else first
+        counted(merged.partition_by("k", id="p", partitions=1), app.output("out"))
+        return app
+
+    with version("s1", "s2").test() as t:
+        t.feed("s1", rows(1, 25))
+        assert starts(t) == []
+        t.change(version("s1"), drop_state=["s2"])
+        t.feed("s1", rows(26))
+        assert starts(t) == [0]
+        t.end()
+        assert (starts(t), t.ended) == ([0, 20], True)
