@@ -87,7 +87,7 @@ mutant(
     "written ends aren't restored",
     "a restart writes an end again",
     Parts(),
-    *APART,
+    "app-apart",
     patches=((Announcer, "resume", nothing_written),),
 )
 
@@ -101,7 +101,7 @@ mutant(
     "an end counts as written when it is known",
     "a commit between the end of a step and the frame that says so loses the frame with a restart",
     Parts(),
-    *APART,
+    "app-apart",
     patches=((Attempt, "save", saved_before_it_is_written),),
 )
 
@@ -111,7 +111,7 @@ class EndsAgain(Task):
         super().load(replace(times, ended_operators=[]))
 
 
-mutant("ended operators aren't restored", "a step ends again after a restart", Parts(task=EndsAgain), *APART)
+mutant("ended operators aren't restored", "a step ends again after a restart", Parts(task=EndsAgain), "app-apart")
 
 
 class ResumesAtTheInputs(Task):
@@ -137,7 +137,7 @@ mutant(
     "ended inputs aren't restored",
     "a restart waits for the end of what has ended",
     Parts(task=Unended),
-    *APART,
+    "app-apart",
 )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 
 import headrace as hr
 from headrace.api.specs import Role
 from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import ProtocolError, UserFunctionError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP
 from headrace.runtime.event_time.watermark import UNHEARD
@@ -247,3 +249,19 @@ def test_a_source_that_is_gone_after_a_change_is_not_waited_for() -> None:
         assert starts(t) == [0]
         t.end()
         assert (starts(t), t.ended) == ([0, 20], True)
+
+
+class Timing(hr.tasks.Task):
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
+        out.set_timer("later", message["ts"] + 10)
+
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
+        pass
+
+
+def test_a_timer_that_would_never_fire_is_refused() -> None:
+    app = hr.App("timers")
+    merged = app.input("s1", ROW, event_time="ts").merge(app.input("s2", ROW))
+    app.task(Timing(), {"both": merged}, {}, id="timing")
+    with app.test() as t, pytest.raises(UserFunctionError, match="an event-time timer would never fire"):
+        t.feed("s1", rows(1))
