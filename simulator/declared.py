@@ -368,7 +368,7 @@ CASES: Mapping[str, AppCase] = {
 def planned(name: str) -> Plan:
     """The plan of an app, made once a process."""
     case = CASES[name]
-    app = App(name, checkpoint_interval=INTERVAL_MS)
+    app = App(name, checkpoint_interval=f"{INTERVAL_MS}ms")
     case.declare(app)
     graph = app.graph()
     facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in case.inputs.items()}

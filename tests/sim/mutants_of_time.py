@@ -88,12 +88,14 @@ mutant(
     "a restart writes an end again",
     Parts(),
     "app-apart",
+    first_seed=40,
     patches=((Announcer, "resume", nothing_written),),
 )
 
 
 def saved_before_it_is_written(self):
-    ended = [stream for stream, progress in self.task.outputs.items() if progress.ended]
+    streams = [stream for stream, progress in self.task.outputs.items() if progress.ended]
+    ended = [str(self._scope.outputs[stream].spec.stream) for stream in streams]
     return replace(self.task.save(), ended_streams=ended)
 
 

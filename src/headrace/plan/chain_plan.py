@@ -38,8 +38,8 @@ class ChainPlan:
     """The input nodes whose event time is that of the task."""
     needed: Mapping[str, tuple[str, ...] | None]
     """By node the columns of its results that others need; None: all."""
-    remote_keys: Mapping[str, tuple[str, ...]]
-    """By node that sends to a remote table the table's key."""
+    target_keys: Mapping[str, tuple[str, ...]]
+    """By node that sends to a table, or to an output that replaces rows by key, that key."""
     partials_of: Mapping[str, Node]
     """By ``partition_by`` that writes partial results the window that they belong to."""
     takes_partials: frozenset[str]
@@ -52,7 +52,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
     untimed = untimed_inputs(graph)
     nodes = {id_: _without_timers(graph.nodes[id_]) if id_ in untimed else graph.nodes[id_] for id_ in stage.nodes}
     fillers = fillers_of_versions(graph)
-    written = {id_: graph.tables.get(node.operator.stream_written or "") for id_, node in nodes.items()}
+    keys = {id_: _target_key(graph, node.operator.stream_written) for id_, node in nodes.items()}
     return ChainPlan(
         nodes=nodes,
         tables=TablesPlan(
@@ -64,7 +64,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         unjoined_versions=_unjoined_versions(graph, stage),
         time_of_task=inputs_with_a_say(graph, stage.nodes),
         needed={id_: plan.needed.get(id_) for id_ in nodes},
-        remote_keys={id_: table.key for id_, table in written.items() if table is not None},
+        target_keys={id_: key for id_, key in keys.items() if key},
         partials_of={
             id_: graph.nodes[plan.combined[node.operator.stream]]
             for id_, node in nodes.items()
@@ -86,6 +86,16 @@ def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, .
         for id_ in stage.tables
         if graph.tables[id_].versions_ms is not None and (writers := graph.writers_of(id_)) and not graph.joins_of(id_)
     }
+
+
+def _target_key(graph: Graph, written: str | None) -> tuple[str, ...]:
+    """The columns by which rows are replaced in what a step writes; none if they are only added."""
+    if written is None:
+        return ()
+    if written in graph.tables:
+        return graph.tables[written].key
+    system = graph.streams[written].system
+    return tuple(system.options.get("key", ())) if system.kind == "sql" else ()
 
 
 def _readers(plan: Plan, table: str) -> int:

@@ -17,6 +17,8 @@ class StreamPlan:
     partitions: int
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+    added: frozenset[str] = frozenset()
+    """Columns that were added to it, so that older frames lack them."""
 
     def ssps(self) -> tuple[SSP, ...]:
         """Its partitions, in order."""

@@ -52,14 +52,16 @@ def plan(
     }
     return Plan(
         graph=graph,
-        streams=_streams(graph, counts, stages),
+        streams=_streams(graph, facts, counts, stages),
         stages=stages,
         combined=combined,
         needed=needed_columns(graph, combined),
     )
 
 
-def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan]) -> dict[str, StreamPlan]:
+def _streams(
+    graph: Graph, facts: Mapping[str, StreamInfo | None], counts: Mapping[str, int], stages: Sequence[StagePlan]
+) -> dict[str, StreamPlan]:
     """Every stream by its id, sorted, with the stages that write and read it."""
     return {
         id_: StreamPlan(
@@ -67,6 +69,7 @@ def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan
             partitions=counts[id_],
             writers=tuple(stage.name for stage in stages if id_ in stage.outputs),
             readers=tuple(stage.name for stage in stages if id_ in (*stage.inputs, *stage.side_inputs)),
+            added=frozenset() if (info := facts.get(id_)) is None else info.added,
         )
         for id_ in sorted(graph.streams)
     }

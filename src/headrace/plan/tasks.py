@@ -28,8 +28,8 @@ def group_tasks(
 ) -> tuple[StagePlan, ...]:
     """The stages with their tasks, in the order given.
 
-    A stage never has fewer tasks than it had in an earlier version of the app, since readers wait for all that they
-    have heard of. A task whose partitions are gone just ends.
+    A stage never has fewer tasks than it had in an earlier version of the app, since readers wait for all that have
+    reported. A task whose partitions are gone just ends.
     """
     known = {
         TaskName(stage, n): producer

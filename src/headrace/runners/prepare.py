@@ -82,4 +82,9 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
     dead_letters = {s.dead_letter for s in plan.graph.streams.values()}
     if spec.id in dead_letters:
         columns = dict(DEAD_LETTER_COLUMNS)
-    admin.create(spec.stream.name, stream.partitions, columns)
+    there = None if columns is None or keeps_rows(spec.system) else admin.describe(spec.stream.name)
+    if columns is not None and there is not None and there.columns is not None:
+        admin.create(spec.stream.name, stream.partitions)
+        admin.add_columns(spec.stream.name, columns)
+    else:
+        admin.create(spec.stream.name, stream.partitions, columns)

@@ -54,7 +54,7 @@ class Chain:
                 needed=plan.needed[id_],
                 takes_partials=id_ in plan.takes_partials,
                 partials_of=plan.partials_of.get(id_),
-                remote_key=plan.remote_keys.get(id_, ()),
+                target_key=plan.target_keys.get(id_, ()),
             )
             self._operators[id_] = build_operator(node, context)
             if node.operator.stream_read is not None:

@@ -44,6 +44,8 @@ class TaskScope:
     """The number of tasks that write each of those."""
     partial: frozenset[str] = frozenset()
     """The inputs that carry partial results of a window."""
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The columns that were added to inputs: older frames lack them."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
     """The guarantee of each output outside the app, and of each sink function."""
     queryable: Mapping[str, Queryable] = field(default_factory=dict)
@@ -83,6 +85,7 @@ class TaskScope:
             output_tables=tables,
             output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
             partial=frozenset(plan.combined),
+            added={id_: plan.streams[id_].added for id_ in (*stage.inputs, *stage.side_inputs)},
             deliveries=deliveries(plan.graph, stage),
             queryable=queryable_in(plan, stage),
             kept_as=stage.kept_as,

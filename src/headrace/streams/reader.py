@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
@@ -18,11 +18,13 @@ import msgspec
 import polars as pl
 
 from headrace.checkpoint.record import ReaderPosition
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DataError, FrameError, UsageError
 from headrace.core.frame import Kind
 from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
 from headrace.serdes.ipc import concat_rows, decode_rows
+from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
 from headrace.streams.place import LOG, open_log, require_stream
 from headrace.systems.base import Consumer
@@ -65,7 +67,7 @@ def read_stream(name: str, *, committed: bool = True, home: str | Path | None = 
     tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
     if not tables:
         return pl.DataFrame(schema=reader.columns or {})
-    return _together(reader.stream, tables)
+    return _together(reader.stream, tables, reader.columns)
 
 
 class StreamReader:
@@ -123,13 +125,13 @@ class StreamReader:
         """Yield the rows from the position to the present end, many at a time; partitions are interleaved."""
         return self._read(list(self._positions))
 
-    def follow(self, timeout: float | None = None) -> Iterator[pl.DataFrame]:
+    def follow(self, timeout: Duration | None = None) -> Iterator[pl.DataFrame]:
         """Yield rows as they come, until the stream is sealed.
 
         Parameters
         ----------
         timeout
-            End also when no row has come for this many seconds.
+            End also when no row has come for this long.
 
         Returns
         -------
@@ -137,12 +139,11 @@ class StreamReader:
 
         Examples
         --------
-        >>> hr.streams.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
+        >>> hr.streams.StreamReader("orders", start="upcoming").follow(timeout="10ms")  # doctest: +ELLIPSIS
         <generator object ...>
         """
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise UsageError(f"timeout={timeout!r} is not a number of seconds", hint="write timeout=1.5")
-        return self._read(list(self._positions), follow=True, timeout=timeout)
+        timeout_s = None if timeout is None else to_ms(timeout, "timeout", error=UsageError) / 1000
+        return self._read(list(self._positions), follow=True, timeout_s=timeout_s)
 
     def batches_of(self, partition: int) -> Iterator[pl.DataFrame]:
         """Yield the rows of one partition in their order, to the present end.
@@ -199,17 +200,17 @@ class StreamReader:
         return {SSP(self.stream, number): each for number, each in enumerate(position.partitions)}
 
     def _read(
-        self, ssps: Sequence[SSP], *, follow: bool = False, timeout: float | None = None
+        self, ssps: Sequence[SSP], *, follow: bool = False, timeout_s: float | None = None
     ) -> Iterator[pl.DataFrame]:
         starts = {ssp: self._positions[ssp] for ssp in ssps}
         gate: Gate = CommittedGate(starts) if self._committed else OpenGate()
-        idleness = _Idleness(timeout)
+        idleness = _Idleness(timeout_s)
         reader = FrameReader(self._system, self.stream, gate, idleness.wait, follow=follow, enough=idleness.too_long)
         offsets = {ssp: position.offset or 0 for ssp, position in starts.items()}
         with closing(reader.read(offsets)) as looks:
             for frames in looks:
                 tables = [_rows(frame) for frame in frames if frame.header.kind is Kind.USER]
-                batch = _together(self.stream, tables) if tables else None
+                batch = _together(self.stream, tables, self.columns) if tables else None
                 # Only now: what could not be read is read again, and fails again.
                 self._positions |= {ssp: found for ssp in ssps if (found := gate.position(ssp)) is not None}
                 if batch is not None:
@@ -224,8 +225,8 @@ class _Idleness:
     Counting begins with the first look for rows: however long opening the stream takes, what is there is read.
     """
 
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout = timeout
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout = timeout_s
         self._since: float | None = None
 
     def broken(self) -> None:
@@ -259,12 +260,19 @@ def _rows(frame: Frame) -> pl.DataFrame:
         raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
 
 
-def _together(stream: StreamId, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """One table; a column that only some have is null in the others (streams without a schema take any columns)."""
-    if all(table.schema == tables[0].schema for table in tables):
-        return concat_rows(tables)
+def _together(
+    stream: StreamId, tables: Sequence[pl.DataFrame], columns: Mapping[str, pl.DataType] | None
+) -> pl.DataFrame:
+    """One table; a column that only some have is null in the others (streams without a schema take any columns).
+
+    ``columns`` are those of the stream. Rows from before a column was added lack it.
+    """
     try:
-        return pl.concat(tables, how="diagonal", rechunk=True)
+        if all(table.schema == tables[0].schema for table in tables):
+            together = concat_rows(tables)
+        else:
+            together = pl.concat(tables, how="diagonal", rechunk=True)
+        return together if columns is None else filled_up(together, columns)
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"{stream} holds rows whose columns have different types: {str(error).splitlines()[0]}",

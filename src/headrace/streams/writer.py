@@ -5,16 +5,15 @@ Rows become plain user frames, which no checkpoint governs: they are final as so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
-
-import polars as pl
+from typing import Self
 
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
-from headrace.serdes.schema import Schema, as_records
+from headrace.serdes.given_rows import Rows, given_rows
+from headrace.serdes.schema import Schema
 from headrace.streams.place import LOG, open_log, require_stream
 from headrace.streams.row_writer import RowWriter
 
@@ -47,6 +46,40 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
     open_log(home_of(home)).admin().create(name, partitions, columns)
 
 
+def add_columns(name: str, schema: object, *, home: str | Path | None = None) -> None:
+    """Add columns to a stream. It is no error if they are there already.
+
+    In rows that were written before, and in rows of writers that don't know the column, it is null. A column can't be
+    removed, and its type can't be changed.
+
+    Parameters
+    ----------
+    name
+        The stream.
+    schema
+        The columns to add: a dict of Polars types, or a dataclass. Columns that the stream has already may be among
+        them.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+
+    Raises
+    ------
+    StreamExistsError
+        If the stream has a column of that name and another type.
+
+    Examples
+    --------
+    >>> hr.streams.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
+    >>> hr.streams.add_columns("orders", {"voucher": pl.String})
+    >>> hr.streams.read_stream("orders").columns
+    ['member', 'euros', 'voucher']
+    """
+    home = home_of(home)
+    system = open_log(home)
+    require_stream(system, StreamId(LOG, name), home)
+    system.admin().add_columns(name, dict(Schema.of(schema).columns))
+
+
 class StreamWriter:
     """Writes rows to one stream. When ``write`` returns, the rows are in the log.
 
@@ -74,6 +107,7 @@ class StreamWriter:
         self._name = name
         self._admin = system.admin()
         self._schema = Schema(info.columns) if info.columns is not None else None
+        self._added = info.added
         keys = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else [key]
         unknown = [name for name in keys if not isinstance(name, str) or (info.columns and name not in info.columns)]
         if unknown:
@@ -82,7 +116,7 @@ class StreamWriter:
         self._closed = False
         self._writer = RowWriter(system, stream, info, keys)
 
-    def write(self, rows: pl.DataFrame | Iterable[Any]) -> dict[int, Offset]:
+    def write(self, rows: Rows) -> dict[int, Offset]:
         """Append rows.
 
         If the disk is full, the rows are kept in memory, and the next ``write``, or ``close``, writes them first.
@@ -90,7 +124,8 @@ class StreamWriter:
         Parameters
         ----------
         rows
-            A DataFrame, dicts, or instances of a dataclass.
+            A DataFrame (of Polars, pandas, Spark or Arrow), dicts, or instances of a dataclass. Columns that were added
+            to the stream may be missing.
 
         Returns
         -------
@@ -100,13 +135,14 @@ class StreamWriter:
         Raises
         ------
         DataError
-            If a row doesn't fit the stream's schema. None of the rows is written then.
+            If a row doesn't fit the stream's schema, or has a column that the stream doesn't have. None of the rows is
+            written then.
         """
         if self._closed:
             raise UsageError(f"this writer of {self._name!r} is closed", hint="open another one")
-        table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
+        table = given_rows(rows, self._schema, self._name, self._added)
         if self._schema is not None:
-            table, mismatch = self._schema.conform(table)
+            table, mismatch = self._schema.conform(table, self._added)
             if mismatch is not None:
                 raise mismatch.error()
         if not table.height:
@@ -133,6 +169,3 @@ class StreamWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _table(self, records: list[Any]) -> pl.DataFrame:
-        return self._schema.from_records(records) if self._schema is not None else pl.DataFrame(records)

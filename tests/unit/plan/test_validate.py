@@ -120,6 +120,36 @@ def test_an_output_that_holds_something_else():
     assert "holds Schema(k: String, ts: Int32), and the app would write Schema(k: String, ts: Int64)" in error_of(app)
 
 
+def test_an_output_that_lacks_a_column_says_how_to_send_null():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {**SCHEMA.columns, "note": pl.String()})
+    assert "hint: send null: .with_columns(note=pl.lit(None, pl.String))" in error_of(app)
+
+
+def test_an_output_may_have_new_columns_or_lack_those_that_were_added():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {"k": pl.String()})
+    assert app.counts()["out"] == 4
+    app.facts["out"] = StreamInfo("out", 4, {**SCHEMA.columns, "note": pl.String()}, added=frozenset({"note"}))
+    assert app.counts()["out"] == 4
+
+
+def test_an_output_with_a_renamed_column_is_refused():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {"key": pl.String(), "ts": pl.Int64()})
+    assert "hint: select the columns it holds, or send to another stream" in error_of(app)
+
+
+def test_a_declared_column_that_the_stream_lacks_can_be_added_to_it():
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
+    app.facts["s"] = StreamInfo("s", 4, {"k": pl.String()})
+    assert "hint: add it to the stream: headrace stream add-column s 'ts:TYPE'" in error_of(app)
+
+
 # -- the graph --------------------------------------------------------------------------------------------
 
 
@@ -211,6 +241,38 @@ def test_a_global_table_filled_by_a_stream_that_each_task_reads_in_part():
     text = error_of(app)
     assert "global table 't' (/app/pipeline.py:1) would hold only some rows in each task" in text
     assert ".broadcast(" in text
+
+
+def test_a_global_table_filled_by_what_differs_between_tasks():
+    app = AppBuilder()
+    t, parts = app.table("t", kind="global"), app.table("parts")
+    app.fill(parts, app.input("s", 4))
+    app.fill(t, app.table_join("j", app.broadcast("all", app.input("r", 4)), parts))
+    text = error_of(app)
+    assert "global table 't' (/app/pipeline.py:1) would hold other rows in each task" in text
+    assert "join 'j'" in text and "the local table 'parts'" in text
+
+
+def test_a_global_table_filled_by_a_join_with_another_one():
+    app = AppBuilder()
+    t, all_ = app.table("t", kind="global"), app.table("all", kind="global")
+    app.fill(all_, app.input("s", 4, broadcast=True))
+    app.fill(t, app.table_join("j", app.broadcast("rules", app.input("r", 4)), all_))
+    assert len(app.plan().stages) == 2
+
+
+def test_a_local_table_written_in_every_task_and_in_one():
+    def app(*, broadcast: bool) -> AppBuilder:
+        app = AppBuilder()
+        t, changes, gone = app.table("t"), app.input("changes", 4), app.input("gone", 4)
+        app.fill(t, app.broadcast("all", changes))
+        app.fill(t, app.broadcast("all-gone", gone) if broadcast else app.partition_by("gone-by-k", gone))
+        return app
+
+    app(broadcast=True).plan()
+    text = error_of(app(broadcast=False))
+    assert "local table 't' (/app/pipeline.py:1): send_to 'in-all-fills-t'" in text
+    assert 'kind="global"' in text
 
 
 def test_a_table_of_versions_needs_times_on_all_sides():

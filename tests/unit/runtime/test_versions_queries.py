@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 
 def rates_app(home: Path, storage: TableStorage) -> hr.App:
-    app = hr.App("sold", home=str(home), checkpoint_interval=INTERVAL_MS)
+    app = hr.App("sold", home=str(home), checkpoint_interval=f"{INTERVAL_MS}ms")
     table = app.table("rates", "currency", versions="1h", deleted="gone", storage=storage)
     app.input("rates-in", RATES, event_time="ts").send_to(table)
     return app
@@ -104,7 +104,7 @@ class Seen(hr.tasks.Task):
 
 def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
     hr.streams.create_stream("rates-in", 1, RATES, home=tmp_path)
-    declared = hr.App("seen", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+    declared = hr.App("seen", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
     rates = declared.input("rates-in", RATES, event_time="ts")
     rates.process(Seen(), id="seen")
     once = rates.deduplicate("currency", "1s", id="once")

@@ -14,6 +14,7 @@ from typing import Literal
 from headrace.api.operators.column_set import ColumnSet, union
 from headrace.api.tasks import StoreSpec
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm
 
 OnError = Literal["fail", "skip", "dead_letter"]
 
@@ -141,6 +142,13 @@ class OperatorSpec:
         """If it keeps state that can't be queried, what the operator is called in that error: ``a window``."""
         return None
 
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        """The forms of the rows that the step ``id_`` keeps, by store. ``stores.form.misfit`` compares two of a store.
+
+        Stores that say themselves what they keep aren't among them.
+        """
+        return {}
+
     # -- rows and columns
 
     passes_rows = False
@@ -169,7 +177,7 @@ class OperatorSpec:
     def gathers_keys(self) -> bool:
         """All messages of a key must reach the same task: its input streams need equal partition counts.
 
-        For a join with a table this holds only if the table is local.
+        For a step on a table this holds only if the table is local.
         """
         return False
 

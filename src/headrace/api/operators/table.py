@@ -82,6 +82,7 @@ class SendToTable(OperatorSpec):
     deletes: bool = False
     time: EventTime | None = None
     code = "SEND_TO"
+    gathers_keys = True
 
     @property
     @override

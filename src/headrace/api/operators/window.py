@@ -34,6 +34,7 @@ from headrace.api.triggers import as_trigger, every
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm, described, with_types
 
 START, END = "window_start", "window_end"
 PANE, PANE_INDEX = "pane", "pane_index"
@@ -71,6 +72,37 @@ class Window(OperatorSpec):
         """Partial results of any batches can be merged in any grouping; only built-in aggregates can."""
         simple = isinstance(self.shape, Tumbling | Hopping | Session) and self.axis == "event" and not self.marked
         return simple and not any(aggregate.kind in ("fold", "reduce") for _, aggregate in self.aggregates)
+
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        """An aggregate may come and go; as long as it is there, its kind and type stay."""
+        words = [str(self.shape)]
+        if self.marked or any(aggregate.function is not None for _, aggregate in self.aggregates):
+            words.append("with panes or functions")
+        if self.axis == "processing":
+            words.append("by processing time")
+        elif any(a.processing for trigger in (self.early, self.late) if trigger for a in trigger.alternatives):
+            words.append("with triggers by the clock")
+        results = window_columns(self)
+        return {
+            id_: StateForm(
+                what=f"a window of {', '.join(words)}",
+                key=with_types(self.keys, self.input.columns),
+                columns={name: self._described(one, results[name]) for name, one in self.aggregates},
+            )
+        }
+
+    def _described(self, aggregate: Aggregate, result: pl.DataType) -> str:
+        """What an aggregate keeps."""
+        words: list[str] = [aggregate.kind]
+        if aggregate.kind in ("first", "last"):
+            words.append("by time" if self.event_time is not None or self.axis == "processing" else "by arrival")
+        words.append(*described({"": result}).values())
+        if aggregate.kind in ("n_unique", "approx_n_unique") and aggregate.expr is not None:
+            words += ["of", *described({"": value_dtype(self.input, aggregate.expr)}).values()]
+        if aggregate.by is not None:
+            words += ["by", *described({"": value_dtype(self.input, aggregate.by)}).values()]
+        return " ".join(words)
 
     @property
     @override

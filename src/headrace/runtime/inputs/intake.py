@@ -7,7 +7,7 @@ This app has written the frames of intermediate streams itself, so anything wron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import polars as pl
 
@@ -16,6 +16,7 @@ from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
+from headrace.runtime.event_time.limits import looks_like_seconds, not_times, why_no_times
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.serdes.schema import Schema
@@ -39,20 +40,26 @@ class Intake:
         dead_letters: DeadLetters,
         *,
         keys: Sequence[str] = (),
+        added: Collection[str] = frozenset(),
         partial: bool = False,
     ) -> None:
         """``keys``: columns that a table finds the rows by, so that none may be null.
 
+        ``added``: columns that were added to the stream, so that older frames lack them.
         ``partial``: an intermediate stream carries partial results, whose columns their window checks.
         """
-        self._partial = partial
+        self.partial = partial
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
         self._dead_letters = dead_letters
         self._keys = keys
+        # Whatever this app writes to its own streams has the columns that it declared then: it may have declared fewer.
+        self._optional = self._schema.columns.keys() if spec.role is Role.INTERMEDIATE else frozenset(added)
         self._throttle = Throttle(_log)
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
+        self._unit_is_assumed = not isinstance(self._schema.columns.get(self._time or ""), pl.Datetime)
+        """The first messages show whether their integers are milliseconds."""
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
         """The rows of user frames, one table per frame; each payload is a whole frame."""
@@ -65,7 +72,7 @@ class Intake:
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
         try:
-            fitting, mismatch = self._schema.conform(rows)
+            fitting, mismatch = self._schema.conform(rows, self._optional)
         except DataError as error:
             self._refuse_rows(ssp, offset, error.message, rows, error.hint)
             return self._schema.empty()
@@ -86,27 +93,26 @@ class Intake:
         return rows.filter(~missing)
 
     def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
-        """The rows with an event time that fits 64 bits. The policy decides about the others."""
+        """The rows with an event time that can be one. The policy decides about the others."""
         times = rows.get_column(column)
-        if times.dtype == pl.UInt64:
-            times = times.cast(pl.Int64, strict=False)
-        if not times.null_count():
-            return rows
-        missing = times.is_null()
-        timeless = rows.filter(missing)
-        reason = (
-            f"{timeless.height} rows have no event time; the first is row {missing.arg_max()}: "
-            f"{column!r} is {timeless[0, column]}"
-        )
-        self._refuse_rows(ssp, offset, reason, timeless, None)
-        return rows.filter(~missing)
+        missing = not_times(times)
+        if missing is not None:
+            why = why_no_times(times, missing)
+            reason = f"{missing.sum()} rows have no event time; the first is row {missing.arg_max()}: {why}"
+            self._refuse_rows(ssp, offset, reason, rows.filter(missing), None)
+            rows = rows.filter(~missing)
+        if self._unit_is_assumed and rows.height:
+            self._unit_is_assumed = False
+            if warning := looks_like_seconds(rows.get_column(column)):
+                self._metrics.warnings.add(_log, f"input {self._spec.id!r}: {warning}")
+        return rows
 
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
             rows = decode_rows(memoryview(payload)[HEADER_SIZE:], checked=True)
-            if self._partial:
+            if self.partial:
                 return rows
-            fitting, mismatch = self._schema.conform(rows)
+            fitting, mismatch = self._schema.conform(rows, self._optional)
         except DataError as error:
             raise self._misplaced(ssp, offset, error) from error
         if mismatch is not None:

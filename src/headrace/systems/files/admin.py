@@ -59,6 +59,10 @@ class FilesAdmin(Admin):
         return StreamInfo(stream, partitions, typed, bounded=True)
 
     @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise UsageError(f"{self._path} has the columns that its files have", hint="write files with the new column")
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Text files are read to their end, to count their rows."""
         partitions = self._partitions()

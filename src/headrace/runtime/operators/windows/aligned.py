@@ -46,19 +46,23 @@ class AlignedWindow(WindowOperator):
         self._kept = [START, *self.keys]
         self._parts = [*self._kept, *self.aggregation.parts]
         self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
-        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
+        self._runs = Runs(
+            node.id,
+            START,
+            lambda rows: self.aggregation.merge(rows, self._kept),
+            self.keys,
+            lambda rows: self.conformed(rows, self._parts),
+            form=self.form,
+        )
         self._fired: int | None = None
         """The start of the last window that is over."""
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Partial results of messages, for another task of this step; each has the number of its messages."""
-        if self._event_time is None:
+        if self._time is None:
             raise ValueError("only windows over event time are combined")
-        timed = rows.with_columns(self._event_time).with_columns(self._slice)
-        partial = self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
-        if partial.get_column(START).null_count():
-            raise self.null_time()
-        return partial
+        timed = self._time.added(rows, TIME).with_columns(self._slice)
+        return self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
 
     @cached_property
     def _combined_schema(self) -> pl.Schema:
@@ -72,7 +76,7 @@ class AlignedWindow(WindowOperator):
             super().on_batch(rows)
 
     def _take_partials(self, partial: pl.DataFrame) -> None:
-        self.check_partials(partial, self._combined_schema)
+        partial = self.partials(partial, self._combined_schema)
         lowest = partial.get_column(START).min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every
@@ -84,10 +88,7 @@ class AlignedWindow(WindowOperator):
     def take_in(self, rows: pl.DataFrame) -> None:
         rows = rows.with_columns(self._slice)
         partial = self.partial(rows, self._kept)
-        starts = partial[START]
-        if starts.null_count():
-            raise self.null_time()
-        lowest = starts.min()
+        lowest = partial[START].min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every
             self.too_late(rows.filter(late))
