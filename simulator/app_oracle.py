@@ -47,6 +47,8 @@ from simulator.world import World
 _LAYOUTS_KEY = b"\xff"
 """Where tables keep what their rows are like."""
 
+_UNREAD = TaskMetrics()
+
 COPIES_CHECKED = 0.5
 """How many copies are compared with the changelog: it costs as much as a task's whole life."""
 
@@ -181,7 +183,11 @@ class AppOracle(Oracle):
 
     def _empty_stores(self, task: TaskName) -> dict[str, StateStore]:
         """New stores of the task's kinds."""
-        return {id_: deepcopy(store) for id_, store in _stores_of(self.shape.case.name, task).items()}
+        # What stores count is no part of their state.
+        return {
+            id_: deepcopy(store, {id(_UNREAD): _UNREAD})
+            for id_, store in _stores_of(self.shape.case.name, task).items()
+        }
 
     def _check_table(self, task: TaskName, table: str, store: StateStore, wanted: Mapping[int, set[int]]) -> set[int]:
         spec = self.shape.plan.graph.tables[table]
@@ -232,7 +238,7 @@ def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
     shape = app_shape(app)
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
-    stores = Chain(operators, _Nowhere(), TaskMetrics(), Calls(lambda: None)).stores()
+    stores = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()
     specs = [stream.spec for stream in scope.outputs.values()]
     return stores | {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
 

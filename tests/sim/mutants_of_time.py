@@ -87,13 +87,15 @@ mutant(
     "written ends aren't restored",
     "a restart writes an end again",
     Parts(),
-    *APART,
+    "app-apart",
+    first_seed=40,
     patches=((Announcer, "resume", nothing_written),),
 )
 
 
 def saved_before_it_is_written(self):
-    ended = [stream for stream, progress in self.task.outputs.items() if progress.ended]
+    streams = [stream for stream, progress in self.task.outputs.items() if progress.ended]
+    ended = [str(self._scope.outputs[stream].spec.stream) for stream in streams]
     return replace(self.task.save(), ended_streams=ended)
 
 
@@ -101,7 +103,7 @@ mutant(
     "an end counts as written when it is known",
     "a commit between the end of a step and the frame that says so loses the frame with a restart",
     Parts(),
-    *APART,
+    "app-apart",
     patches=((Attempt, "save", saved_before_it_is_written),),
 )
 
@@ -111,7 +113,7 @@ class EndsAgain(Task):
         super().load(replace(times, ended_operators=[]))
 
 
-mutant("ended operators aren't restored", "a step ends again after a restart", Parts(task=EndsAgain), *APART)
+mutant("ended operators aren't restored", "a step ends again after a restart", Parts(task=EndsAgain), "app-apart")
 
 
 class ResumesAtTheInputs(Task):
@@ -137,7 +139,7 @@ mutant(
     "ended inputs aren't restored",
     "a restart waits for the end of what has ended",
     Parts(task=Unended),
-    *APART,
+    "app-apart",
 )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.api.operators.streams import PartitionBy
+from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Node, StreamSpec, TableSpec
-from headrace.plan.event_time import inputs_with_a_say
+from headrace.plan.event_time import inputs_with_a_say, untimed_inputs
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
 
@@ -48,7 +49,8 @@ class ChainPlan:
 def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
     """The slice of ``plan`` for the tasks of ``stage``."""
     graph = plan.graph
-    nodes = {id_: graph.nodes[id_] for id_ in stage.nodes}
+    untimed = untimed_inputs(graph)
+    nodes = {id_: _without_timers(graph.nodes[id_]) if id_ in untimed else graph.nodes[id_] for id_ in stage.nodes}
     fillers = fillers_of_versions(graph)
     keys = {id_: _target_key(graph, node.operator.stream_written) for id_, node in nodes.items()}
     return ChainPlan(
@@ -70,6 +72,12 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         },
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
     )
+
+
+def _without_timers(node: Node) -> Node:
+    """A low-level task that an input without event time reaches can't set timers by it: they would never fire."""
+    step = node.operator
+    return replace(node, operator=replace(step, timed=False)) if isinstance(step, TaskStep) else node
 
 
 def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, ...]]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 
 import headrace as hr
 from headrace.api.specs import Role
 from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.core.errors import ProtocolError, UserFunctionError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP
+from headrace.runtime.event_time.watermark import UNHEARD
+from headrace.runtime.outputs.announcer import Announcer
 from headrace.testing.harness import TestApp
 
 ROW = {"k": pl.Int64, "ts": pl.Int64}
@@ -30,7 +35,7 @@ def rows(*times: int) -> list[dict[str, int]]:
 
 def beside_a_table(how: str) -> hr.App:
     """A window behind a left join with a table that an input without event time fills."""
-    app = hr.App("beside", checkpoint_interval=50)
+    app = hr.App("beside", checkpoint_interval="50ms")
     views = app.input("views", ROW, event_time="ts").partition_by("k", id="by-k", partitions=2)
     places = app.input("places", PLACE)
     table = app.table("names", key="k", schema=PLACE, kind="global" if how == "broadcast" else "local")
@@ -58,7 +63,7 @@ def test_what_fills_a_table_holds_back_no_window(how: str) -> None:
 
 
 def test_what_fills_a_table_in_the_same_stage_holds_back_no_window() -> None:
-    app = hr.App("beside", checkpoint_interval=50)
+    app = hr.App("beside", checkpoint_interval="50ms")
     table = app.table("names", key="k", schema=PLACE)
     app.input("places", PLACE).send_to(table)
     counted(app.input("views", ROW, event_time="ts").join(table, how="left"), app.output("out"))
@@ -69,7 +74,7 @@ def test_what_fills_a_table_in_the_same_stage_holds_back_no_window() -> None:
 
 
 def test_what_fills_a_table_holds_back_no_interval_join() -> None:
-    app = hr.App("beside", checkpoint_interval=50)
+    app = hr.App("beside", checkpoint_interval="50ms")
     table = app.table("names", key="k", schema=PLACE)
     app.input("places", PLACE).partition_by("k", id="places-by-k", partitions=1).send_to(table)
     views = app.input("views", ROW, event_time="ts").partition_by("k", id="views-by-k", partitions=1)
@@ -85,7 +90,7 @@ def test_what_fills_a_table_holds_back_no_interval_join() -> None:
 
 def two_outputs() -> hr.App:
     """``p1`` hears of ``s1`` alone, ``p2`` of ``s1`` and ``s2``; one stage writes both."""
-    app = hr.App("outputs", checkpoint_interval=50)
+    app = hr.App("outputs", checkpoint_interval="50ms")
     s1, s2 = (app.input(name, ROW, event_time="ts") for name in ("s1", "s2"))
     counted(s1.partition_by("k", id="p1", partitions=2), app.output("one"), "in-one")
     counted(s1.merge(s2).partition_by("k", id="p2", partitions=2), app.output("both"), "in-both")
@@ -141,7 +146,7 @@ def ends(t: TestApp, stream: str) -> list[int]:
 
 
 def test_a_step_ends_with_its_input_while_other_inputs_of_the_task_go_on() -> None:
-    app = hr.App("beside", checkpoint_interval=50)
+    app = hr.App("beside", checkpoint_interval="50ms")
     table = app.table("seen", key="k", schema=PLACE)
     app.input("places", PLACE).send_to(table)
     for name in ("s1", "s2"):
@@ -170,7 +175,7 @@ def test_a_task_without_a_partition_of_an_input_hears_its_end() -> None:
 
 
 def test_a_silent_input_silences_only_what_it_feeds() -> None:
-    app = hr.App("outputs", checkpoint_interval=50)
+    app = hr.App("outputs", checkpoint_interval="50ms")
     s1 = app.input("s1", ROW, event_time="ts")
     s2 = app.input("s2", ROW, event_time="ts", idle_timeout="100ms")
     counted(s1.partition_by("k", id="p1", partitions=1), app.output("one"), "in-one")
@@ -192,7 +197,7 @@ def test_a_silent_input_silences_only_what_it_feeds() -> None:
 
 def test_what_was_said_to_be_silent_is_so_again_after_messages_came() -> None:
     """A task can be busy for longer than the timeout: it notices the silence before it has announced the messages."""
-    app = hr.App("outputs", checkpoint_interval=50)
+    app = hr.App("outputs", checkpoint_interval="50ms")
     s1 = app.input("s1", ROW, event_time="ts", idle_timeout="5ms")
     s2 = app.input("s2", ROW, event_time="ts")
     p1, p2 = (s.partition_by("k", id=f"p{n}", partitions=1) for n, s in ((1, s1), (2, s2)))
@@ -208,3 +213,55 @@ def test_what_was_said_to_be_silent_is_so_again_after_messages_came() -> None:
         t.settle()
         t.feed("s2", rows(2, 15))
         assert starts(t) == [0]
+
+
+def test_a_stream_that_has_ended_is_not_fed_again() -> None:
+    """The app has changed since: more could come in a stream whose readers know that nothing will."""
+    with two_outputs().test() as t:
+        t.feed("s1", rows(1, 25))
+        t.end("s1")
+        t.restart(checkpoint=True)
+        host = next(host for host in t._container.hosts if host.name.stage == "s1")
+        ended = host.attempt.save().ended_streams
+        assert [name.rpartition(".")[2] for name in ended] == ["p1"]
+        again = Announcer(host.scope, host.attempt.outlet, 0.0)
+        with pytest.raises(ProtocolError, match="has written the end of stream 'p1', and by this plan more can come"):
+            again.resume(ended, {"p1": UNHEARD, "p2": UNHEARD})
+        again.resume(ended, host.task.outputs)
+        assert (again.ended, again.news(host.task.outputs)) == (ended, host.task.outputs["p2"] != UNHEARD)
+
+
+def test_a_source_that_is_gone_after_a_change_is_not_waited_for() -> None:
+    """The first version merges a source that is silent; the second one doesn't read it any more."""
+
+    def version(*sources: str) -> hr.App:
+        app = hr.App("changed", checkpoint_interval="50ms")
+        first, *others = (app.input(name, ROW, event_time="ts").filter(pl.col("k") > 0) for name in sources)
+        merged = first.merge(*others) if others else first
+        counted(merged.partition_by("k", id="p", partitions=1), app.output("out"))
+        return app
+
+    with version("s1", "s2").test() as t:
+        t.feed("s1", rows(1, 25))
+        assert starts(t) == []
+        t.change(version("s1"), drop_state=["s2"])
+        t.feed("s1", rows(26))
+        assert starts(t) == [0]
+        t.end()
+        assert (starts(t), t.ended) == ([0, 20], True)
+
+
+class Timing(hr.tasks.Task):
+    def process(self, message: Any, out: hr.tasks.Out) -> None:
+        out.set_timer("later", message["ts"] + 10)
+
+    def on_timer(self, timer: hr.tasks.Timer, out: hr.tasks.Out) -> None:
+        pass
+
+
+def test_a_timer_that_would_never_fire_is_refused() -> None:
+    app = hr.App("timers")
+    merged = app.input("s1", ROW, event_time="ts").merge(app.input("s2", ROW))
+    app.task(Timing(), {"both": merged}, {}, id="timing")
+    with app.test() as t, pytest.raises(UserFunctionError, match="an event-time timer would never fire"):
+        t.feed("s1", rows(1))
