@@ -27,6 +27,7 @@ ELSEWHERE = {
     "headrace.stores.state_folder.StateCorruptError": "a subclass that a starting task handles differently",
     "headrace.stores.state_folder.StateLockedError": "a subclass that a starting task handles differently",
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
+    "headrace.systems.files.source.SourceBroken": "never leaves the files system",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }
 

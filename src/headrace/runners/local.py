@@ -20,7 +20,7 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
-from headrace.runners.prepare import check_stages, prepare_streams
+from headrace.runners.prepare import check_stages, prepare_streams, stops_by_itself
 from headrace.runners.tables.answering import AnswerThread
 
 Progress = Callable[[AppStatus], None]
@@ -33,10 +33,12 @@ def run_local(
 
     ``stages`` limits the run to these; the others run elsewhere, in their own deployments.
     """
-    planned = plan(graph, gather_facts(graph))
+    facts = gather_facts(graph)
+    planned = plan(graph, facts)
     check_stages(planned, stages)
     prepare_streams(planned, stages)
-    with coordinated(planned, metadata, stages, 1) as coordinator:
+    stops = stops_by_itself(planned, facts, stages)
+    with coordinated(planned, metadata, stages, 1, until_caught_up=stops) as coordinator:
         try:
             return _run(planned, coordinator, progress)
         except StorageError as error:

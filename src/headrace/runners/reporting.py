@@ -50,6 +50,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         blocked_by=host.blocked_by,
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
+        caught_up=host.catching_up.version,
         warnings=warning_statuses(host.metrics.warnings),
     )
 

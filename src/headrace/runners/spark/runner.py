@@ -24,7 +24,7 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
-from headrace.runners.prepare import check_stages, prepare_streams
+from headrace.runners.prepare import check_stages, prepare_streams, stops_by_itself
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
@@ -60,7 +60,8 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
             containers = _container_count(context, plan(graph, facts), options)
             planned = plan(graph, facts, containers)
             prepare_streams(planned, options.stages)
-            with coordinated(planned, metadata, options.stages, containers) as coordinator:
+            stops = stops_by_itself(planned, facts, options.stages)
+            with coordinated(planned, metadata, options.stages, containers, until_caught_up=stops) as coordinator:
                 return _run(context, coordinator, planned, options, containers, interrupts)
         finally:
             if theirs is None:

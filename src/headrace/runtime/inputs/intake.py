@@ -52,6 +52,7 @@ class Intake:
         self._dead_letters = dead_letters
         self._keys = keys
         self._throttle = Throttle(_log)
+        self._place = ""
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
@@ -60,8 +61,14 @@ class Intake:
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
         return [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
 
-    def accept(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = ()) -> pl.DataFrame:
-        """The rows that fit. The policy decides about the others, and about what could not be read at all."""
+    def accept(
+        self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
+    ) -> pl.DataFrame:
+        """The rows that fit. The policy decides about the others, and about what could not be read at all.
+
+        ``place`` says in the reasons where the rows are from, if the offset doesn't tell the user.
+        """
+        self._place = f"{place}: " if place else ""
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
         try:
@@ -134,7 +141,7 @@ class Intake:
         return self.accept(ssp, rows, offset)
 
     def _refuse_rows(self, ssp: SSP, offset: Offset, reason: str, rows: pl.DataFrame, hint: str | None) -> None:
-        self._refuse(ssp, offset, reason, rows, hint, count=rows.height)
+        self._refuse(ssp, offset, self._place + reason, rows, hint, count=rows.height)
 
     def _refuse(
         self,
