@@ -244,6 +244,10 @@ class SimAdmin(Admin):
         return StreamInfo(stream, partitions, columns)
 
     @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise UsageError(f"{stream} keeps its columns")
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         return [Extent(log.oldest, log.end, log.ended) for _, log in self._of(stream)]
 

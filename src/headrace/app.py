@@ -70,12 +70,14 @@ class App(Declarations):
         PlanError
             If an input doesn't exist, or streams that are joined have different partition counts.
         """
-        from headrace.plan.planner import plan
+        from headrace.metadata.sqlite import existing_metadata
+        from headrace.plan.heritage import NO_CONSENT
         from headrace.plan.readable import ReadablePlan
-        from headrace.runners.facts import gather_facts
+        from headrace.runners.planning import Deployment
 
         graph = self.graph()
-        return ReadablePlan.of(plan(graph, gather_facts(graph), containers))
+        with existing_metadata(Path(graph.settings.home)) as metadata:
+            return ReadablePlan.of(Deployment(graph, metadata, NO_CONSENT).planned(containers).plan)
 
     def explain(self, containers: int = 1) -> str:
         """Return the plan as text: stages, operators with the lines that declare them, streams and tables.
@@ -117,6 +119,8 @@ class App(Declarations):
         local: bool = False,
         conf: Mapping[str, str] | None = None,
         progress: bool = True,
+        drop_state: Sequence[str] = (),
+        rename: Mapping[str, str] | None = None,
     ) -> None:
         """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
 
@@ -134,13 +138,19 @@ class App(Declarations):
             More settings of Spark.
         progress
             Whether to show a line of progress, and how the app ended, on standard error.
+        drop_state
+            The ids of steps, tables, streams and inputs that may start over with nothing, if the app has changed so
+            much that what they keep is of no use. See the page "Changing an app".
+        rename
+            New ids, each with the one that it had before: ``{"per-minute": "per-10s"}``.
 
         Raises
         ------
         HeadraceError
             What made the app fail.
         """
-        from headrace.metadata.sqlite import SqliteMetadata
+        from headrace.metadata.sqlite import FILE, SqliteMetadata
+        from headrace.plan.heritage import consent_of
         from headrace.runners.prepare import at_home
         from headrace.runners.progress import ProgressLine, set_aside
 
@@ -151,19 +161,25 @@ class App(Declarations):
             )
         _check_options(master, containers, stages, conf)
         graph = at_home(self.graph())
-        metadata = SqliteMetadata(Path(graph.settings.home) / "metadata.db")  # makes the home folder
+        metadata = SqliteMetadata(Path(graph.settings.home) / FILE)  # makes the home folder
+        consent = consent_of(drop_state, rename or {})
         line = ProgressLine() if progress else None
         began = time.monotonic()
         try:
             if local:
                 from headrace.runners.local import run_local
 
-                status = run_local(graph, metadata, stages or (), line)
+                status = run_local(graph, metadata, stages or (), line, consent)
             else:
                 from headrace.runners.spark.runner import SparkOptions, run_on_spark
 
                 options = SparkOptions(
-                    master=master, containers=containers, stages=stages or (), conf=conf or {}, progress=line
+                    master=master,
+                    containers=containers,
+                    stages=stages or (),
+                    conf=conf or {},
+                    progress=line,
+                    consent=consent,
                 )
                 status = run_on_spark(graph, metadata, options)
         finally:

@@ -19,7 +19,6 @@ FUNCTION_LINES_KNOWN: dict[str, int] = {}
 
 ENTRIES = {
     "headrace.cli.main": "the console script",
-    "headrace.metadata.memory": "the reference for other metadata stores",
     "headrace.testing.contracts": "for systems of others",
     "headrace.testing.metadata_contract": "for metadata stores of others",
     "headrace.testing.store_contract": "for stores of others",

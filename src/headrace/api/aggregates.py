@@ -300,6 +300,7 @@ def fold(
     *,
     dtype: pl.DataType | type[pl.DataType],
     column: str | pl.Expr | None = None,
+    version: str = "",
 ) -> Aggregate:
     """Aggregate by a function of yours, called with one message after the other in order of arrival.
 
@@ -315,6 +316,9 @@ def fold(
         The Polars type in which results are kept.
     column
         The column or expression whose values ``step`` gets, instead of whole rows.
+    version
+        Give it another value when results so far mean nothing to a changed ``step``: the app then starts only if you
+        say that they may be dropped.
 
     Returns
     -------
@@ -333,7 +337,7 @@ def fold(
             check_function(merge, "merge", ("a result", "another one"))
         kept = _dtype(dtype)
     expr = None if column is None else _expression("fold", column)
-    return Aggregate("fold", expr, function=step, merge=merge, initial=initial, dtype=kept)
+    return Aggregate("fold", expr, function=step, merge=merge, initial=initial, dtype=kept, version=version)
 
 
 def reduce(
@@ -341,6 +345,7 @@ def reduce(
     column: str | pl.Expr,
     *,
     dtype: pl.DataType | type[pl.DataType] | None = None,
+    version: str = "",
 ) -> Aggregate:
     """Aggregate the values of a column by a function of two of them; nulls are ignored.
 
@@ -353,6 +358,8 @@ def reduce(
         The name of a column, or a Polars expression of one value for each message.
     dtype
         The Polars type of the result; by default that of the column.
+    version
+        As for ``fold``.
 
     Returns
     -------
@@ -367,7 +374,8 @@ def reduce(
     with Declaring("reduce"):
         check_function(function, "its function", ("a value", "another one"))
         kept = None if dtype is None else _dtype(dtype)
-    return Aggregate("reduce", _expression("reduce", column), function=function, merge=function, dtype=kept)
+    by = _expression("reduce", column)
+    return Aggregate("reduce", by, function=function, merge=function, dtype=kept, version=version)
 
 
 def named_aggregates(

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, overload
+from typing import Any, ClassVar, Literal, Protocol, overload
 
 import polars as pl
 
@@ -311,6 +311,10 @@ class Task:
     ... )
     >>> flows["quiet"].send_to(app.output("quiet-members-out"))
     """
+
+    version: ClassVar[str] = ""
+    """Give it another value when what the class keeps in stores and timers gets another meaning: the app then starts
+    only if you say that the old state may be dropped."""
 
     def init(self, context: TaskContext) -> None:
         """Begin. Stores and timers are as the last commit left them. Open here what can't be copied.

@@ -283,7 +283,8 @@ class FrameJudge:
                 known = covered.get(producer)
                 parent.buffered.clear()
                 parent.done, parent.label = 0, -1
-                parent.closed = known.version if known else self._initially_closed
+                # Without barriers nobody says when a version is complete, though a commit with barriers waited for it.
+                parent.closed = known.version if known and self._barriers else self._initially_closed
                 parent.set_last(known.generation if known else 0, known.seq if known else 0)
         self._recount()
 

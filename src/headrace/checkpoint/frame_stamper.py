@@ -33,6 +33,8 @@ class FrameStamper:
         self._task_count = task_count
         self._barriers = barriers
         self._seqs: dict[StreamId, list[int]] = {stream: [0] * count for stream, count in outputs.items()}
+        self._former: list[OutputSeq] = []
+        """The seqs in outputs that the app doesn't have any more: it goes on from there if it has them again."""
 
     def stamp(self, stream: StreamId, partition: int, kind: Kind) -> Header:
         """Return the header of the next frame to a partition."""
@@ -71,22 +73,27 @@ class FrameStamper:
 
     def save(self) -> tuple[OutputSeq, ...]:
         """Return the seq of the last frame to each output partition."""
-        return tuple(OutputSeq(stream=str(s), partition=p, seq=seq) for s, p, seq in self._partitions())
+        written = (OutputSeq(stream=str(s), partition=p, seq=seq) for s, p, seq in self._partitions())
+        return (*written, *self._former)
 
     def load(self, saved: Iterable[OutputSeq]) -> None:
         """Continue from the seqs in a commit record. A partition that it doesn't name starts at 0."""
         for seqs in self._seqs.values():
             seqs[:] = [0] * len(seqs)
         by_name = {str(stream): seqs for stream, seqs in self._seqs.items()}
+        self._former = []
         for entry in saved:
             seqs_of = by_name.get(entry.stream)
-            if seqs_of is None or entry.partition >= len(seqs_of):
+            if seqs_of is None:
+                self._former.append(entry)
+            elif entry.partition >= len(seqs_of):
                 raise ProtocolError(
                     f"task {self._task} has committed frames to {entry.stream}[{entry.partition}], "
-                    "which the plan no longer has",
-                    hint="an output can't be removed from an app that has state; put it back, or use a new app id",
+                    f"which now has {len(seqs_of)} partitions",
+                    hint="somebody deleted the stream and created it with fewer partitions: start the app under another name",
                 )
-            seqs_of[entry.partition] = entry.seq
+            else:
+                seqs_of[entry.partition] = entry.seq
 
     def _partitions(self) -> list[tuple[StreamId, int, int]]:
         return [(s, p, seq) for s, seqs in self._seqs.items() for p, seq in enumerate(seqs)]

@@ -97,8 +97,11 @@ class ProtocolMachine:
     # -- events -------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Set the wall clock. It may jump in either direction."""
-        self._clock = now_ms // self.config.interval_ms
+        """Set the wall clock. It may jump in either direction.
+
+        Labels are milliseconds, not numbers of intervals: so they rise even if the next start has a longer interval.
+        """
+        self._clock = now_ms - now_ms % self.config.interval_ms
         self._woken = True
 
     def start(self, generation: int, base: LocalCheckpoint | None) -> None:
@@ -372,7 +375,7 @@ class ProtocolMachine:
     def decide_timer(self) -> None:
         """Choose the highest label in use as the version to commit, and the next label by the clock."""
         self._commit_version = max(self.label, self._judge.highest_label)
-        self._next_version = max(self._commit_version + 1, self._clock)
+        self._next_version = max(self._above(self._commit_version), self._clock)
 
     def decide_final(self) -> None:
         """Choose a final version that is not below any label or parent's version that it includes."""
@@ -441,7 +444,12 @@ class ProtocolMachine:
     def _first_label(self) -> int:
         if self.ended():
             return END_VERSION
-        return max(self.version + 1, self._clock) if self._timer_driven else self.version + 1
+        return max(self._above(self.version), self._clock) if self._timer_driven else self.version + 1
+
+    def _above(self, version: int) -> int:
+        """The first label above ``version`` that the clock may show: tasks with equal intervals choose equal labels."""
+        interval = self.config.interval_ms
+        return (version // interval + 1) * interval
 
     def _begin_replay(self, base: LocalCheckpoint | None) -> None:
         self._changelog = self.changelog_class(self.config.producer, self._writer, base)

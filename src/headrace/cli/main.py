@@ -20,7 +20,7 @@ from headrace.cli.options import AsJson
 from headrace.cli.plan import plan
 from headrace.cli.run import run
 from headrace.cli.status import status
-from headrace.cli.stream.manage import create, describe, list_, seal, trim
+from headrace.cli.stream.manage import add_column, create, describe, list_, seal, trim
 from headrace.cli.stream.read import read
 from headrace.cli.stream.write import write
 from headrace.cli.table.get import get
@@ -94,6 +94,7 @@ app.command("status")(status)
 app.command("version")(version)
 for verb, name in (
     (create, "create"),
+    (add_column, "add-column"),
     (list_, "list"),
     (describe, "describe"),
     (write, "write"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -44,3 +45,37 @@ FileArguments = Annotated[
 ]
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="Which app, if the file has several.")]
+
+DropState = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop-state",
+        metavar="ID",
+        help="Let this step, table, stream or input start over with nothing if the app can't run otherwise; "
+        "may be given several times.",
+    ),
+]
+
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="OLD=NEW",
+        help="NEW is what was called OLD, and keeps its state; may be given several times.",
+    ),
+]
+
+
+def renames(pairs: Sequence[str]) -> dict[str, str]:
+    """Return ``OLD=NEW`` pairs as a dict from new to old ids."""
+    from headrace.core.errors import UsageError
+
+    found: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = (part.strip() for part in pair.partition("="))
+        if not old or not equals or not new:
+            raise UsageError(f"--rename {pair}: not OLD=NEW", hint="write --rename per-10s=per-window")
+        if new in found:
+            raise UsageError(f"--rename gives {new!r} two former ids: {found[new]!r} and {old!r}")
+        found[new] = old
+    return found

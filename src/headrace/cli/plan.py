@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 from typing import Annotated
 
 import typer
 
 from headrace.cli.console import print_json, print_line, print_note
-from headrace.cli.options import AppName, AsJson, FileArguments, Pipeline
+from headrace.cli.options import AppName, AsJson, DropState, FileArguments, Pipeline, Rename, renames
+from headrace.core.errors import UsageError
 
 
 def plan(
@@ -22,33 +24,60 @@ def plan(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan as a self-contained HTML page.")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="APP",
+            help="Show only what would change in what this app keeps; end with exit code 1 if something is refused.",
+        ),
+    ] = None,
+    drop_state: DropState = None,
+    rename: Rename = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the stages, tasks and streams of an app.
 
-    Looks at existing streams, checks that partition counts agree, and runs nothing.
+    Looks at existing streams and at what the app keeps, says what has changed since it ran last, and runs nothing.
     """
     from headrace.cli.loader import load_app
+    from headrace.metadata.sqlite import existing_metadata
+    from headrace.plan import changes
     from headrace.plan.document import to_json
-    from headrace.plan.planner import plan as plan_graph
+    from headrace.plan.heritage import consent_of
     from headrace.plan.render import render
     from headrace.plan.text import to_text
-    from headrace.runners.facts import gather_facts
+    from headrace.runners.planning import Deployment
     from headrace.web.plan_page import plan_html
 
     graph = load_app(pipeline, app, arguments or ()).graph()
-    rendered = render(plan_graph(graph, gather_facts(graph), containers))
+    consent = consent_of(drop_state or (), renames(rename or ()))
+    with existing_metadata(Path(graph.settings.home)) as metadata:
+        deployment = Deployment(graph, metadata, consent, against or "")
+        found = deployment.planned(containers)
+    if against is not None:
+        if not deployment.inventory:
+            raise UsageError(
+                f"app {against!r} has never run in {graph.settings.home}",
+                hint="name the home folder that it uses: HEADRACE_HOME, or home= of the app",
+            )
+        if as_json:
+            print_json({"app": against, "changes": changes.to_json(found.changes)})
+        else:
+            print_line(changes.to_text(found.changes))
+        found.changes.check()
+        return
+    rendered = render(found.plan)
     if html is not None:
         _write(html, plan_html(rendered))
     if as_json:
         print_json(to_json(rendered))
     elif html is None:
         print_line(to_text(rendered).rstrip("\n"))
+        if deployment.inventory and found.changes.notable:
+            print_line(f"\nchanged since the last run\n{indent(changes.to_text(found.changes), '  ')}")
 
 
 def _write(path: Path, text: str) -> None:
-    from headrace.core.errors import UsageError
-
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

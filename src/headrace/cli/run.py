@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json
-from headrace.cli.options import AppName, FileArguments, Pipeline
+from headrace.cli.options import AppName, DropState, FileArguments, Pipeline, Rename, renames
 
 
 def run(
@@ -39,12 +39,15 @@ def run(
     conf: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
     ] = None,
+    drop_state: DropState = None,
+    rename: Rename = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
 ) -> None:
     """Run an app until it ends.
 
     Ctrl-C drains it: it finishes what it has read and ends with exit code 0. A second Ctrl-C ends it at once.
+    If the app has changed since its last run, what it keeps has to fit: headrace plan shows the difference.
     Log lines go to stderr; --log-level and --log-format (see headrace --help) choose them.
     """
     from headrace.app import App
@@ -64,6 +67,8 @@ def run(
         local=local,
         conf=settings or None,
         progress=not quiet,
+        drop_state=drop_state or (),
+        rename=renames(rename or ()),
     )
     if as_json:
         print_json({"app": application.name, "ended": True})

@@ -32,6 +32,9 @@ from headrace.metadata.store import Entry, MetadataStore, Put, Version
 FORMAT = 1
 """Version of the tables, kept in the file's ``user_version``."""
 
+FILE = "metadata.db"
+"""Its name in the home of an app."""
+
 _APPLICATION_ID = 0x48524D44  # "HRMD" in the file's header: distinguishes our files from other SQLite files
 
 _TABLES = (
@@ -49,6 +52,20 @@ _log = logger(__name__)
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+@contextmanager
+def existing_metadata(home: Path) -> Iterator[SqliteMetadata | None]:
+    """The metadata store of a home; None if nothing has run there. Creates nothing."""
+    path = home / FILE
+    if not path.exists():
+        yield None
+        return
+    metadata = SqliteMetadata(path)
+    try:
+        yield metadata
+    finally:
+        metadata.close()
 
 
 class SqliteMetadata(MetadataStore):

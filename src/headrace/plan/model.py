@@ -17,6 +17,8 @@ class StreamPlan:
     partitions: int
     writers: tuple[str, ...]
     readers: tuple[str, ...]
+    added: frozenset[str] = frozenset()
+    """Columns that were added to it, so that older frames lack them."""
 
     def ssps(self) -> tuple[SSP, ...]:
         """Its partitions, in order."""
@@ -34,7 +36,12 @@ class TaskPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePlan:
-    """A piece of the graph: its node ids, upstream first, the sorted ids of its streams and tables, and its tasks."""
+    """A piece of the graph: its node ids, upstream first, the sorted ids of its streams and tables, and its tasks.
+
+    What an earlier version of the app has left to it: ``kept_as`` are the names of its state and positions, by the id
+    of what they belong to; ``former`` are the intermediate streams, by name, that it has written and doesn't write any
+    more; ``dropped`` are the names of state that nobody wants. See ``heritage``.
+    """
 
     name: str
     nodes: tuple[str, ...]
@@ -43,6 +50,9 @@ class StagePlan:
     outputs: tuple[str, ...]
     tables: tuple[str, ...]
     tasks: tuple[TaskPlan, ...] = ()
+    kept_as: Mapping[str, str] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Turn a declared app into a plan, by pure passes that run in the order in which they are called here.
 
-``facts`` is what is known of the streams that exist. The same app and facts give the same plan, in whatever order
-things were declared.
+``facts`` is what is known of the streams that exist. The same app, facts and heritage give the same plan, in whatever
+order things were declared.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from headrace.api.specs import Graph
 from headrace.core.errors import UsageError
 from headrace.plan.combining import combined_windows
+from headrace.plan.heritage import NO_HERITAGE, Heritage
 from headrace.plan.joins import join_groups
 from headrace.plan.keys import check_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
@@ -22,10 +23,16 @@ from headrace.plan.validate import check_facts, check_graph
 from headrace.systems.base import StreamInfo
 
 
-def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int = 1) -> Plan:
+def plan(
+    graph: Graph,
+    facts: Mapping[str, StreamInfo | None],
+    containers: int = 1,
+    heritage: Heritage = NO_HERITAGE,
+) -> Plan:
     """Plan an app. ``facts`` holds what is known of each stream by id; None, or no entry: nothing is known.
 
-    ``containers`` matters only for an app that groups by container. Raises ``PlanError``.
+    ``containers`` matters only for an app that groups by container. ``heritage`` is what an earlier version has left;
+    the graph has adopted it already. Raises ``PlanError``.
     """
     if containers < 1:
         raise UsageError(f"an app needs at least one container, not {containers}")
@@ -34,19 +41,25 @@ def plan(graph: Graph, facts: Mapping[str, StreamInfo | None], containers: int =
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
     check_keys(graph)
-    cuts = cut_stages(graph)
-    stages = group_tasks(graph, cuts, counts, containers)
-    combined = combined_windows(graph)
+    cuts = cut_stages(graph, heritage)
+    stages = group_tasks(graph, cuts, counts, containers, heritage)
+    combined = {
+        id_: window
+        for id_, window in combined_windows(graph).items()
+        if heritage.carries_partials(graph.streams[id_].stream.name) is not False
+    }
     return Plan(
         graph=graph,
-        streams=_streams(graph, counts, stages),
+        streams=_streams(graph, facts, counts, stages),
         stages=stages,
         combined=combined,
         needed=needed_columns(graph, combined),
     )
 
 
-def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan]) -> dict[str, StreamPlan]:
+def _streams(
+    graph: Graph, facts: Mapping[str, StreamInfo | None], counts: Mapping[str, int], stages: Sequence[StagePlan]
+) -> dict[str, StreamPlan]:
     """Every stream by its id, sorted, with the stages that write and read it."""
     return {
         id_: StreamPlan(
@@ -54,6 +67,7 @@ def _streams(graph: Graph, counts: Mapping[str, int], stages: Sequence[StagePlan
             partitions=counts[id_],
             writers=tuple(stage.name for stage in stages if id_ in stage.outputs),
             readers=tuple(stage.name for stage in stages if id_ in (*stage.inputs, *stage.side_inputs)),
+            added=frozenset() if (info := facts.get(id_)) is None else info.added,
         )
         for id_ in sorted(graph.streams)
     }

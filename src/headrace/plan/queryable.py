@@ -20,9 +20,10 @@ QueryableKind = Literal["local", "global", "remote", "store"]
 
 @dataclass(frozen=True, slots=True)
 class Queryable:
-    """Rows by key that each task of a stage keeps: a table, or a store of a low-level task."""
+    """Rows by key that each task of a stage keeps, as ``kept_as``: a table, or a store of a low-level task."""
 
     id: str
+    kept_as: str
     kind: QueryableKind
     columns: Mapping[str, pl.DataType]
     key: tuple[str, ...]
@@ -35,11 +36,11 @@ def queryable_in(plan: Plan, stage: StagePlan) -> dict[str, Queryable]:
     """By id the tables and stores of a stage; remote tables too, so that a query can say why it is refused."""
     found: dict[str, Queryable] = {}
     for id_ in stage.tables:
-        table = _table(plan.graph.tables[id_])
+        table = _table(plan.graph.tables[id_], stage.kept_as.get(id_, id_))
         if table is not None:
             found[id_] = table
     stores = (store for id_ in stage.nodes for store in plan.graph.nodes[id_].operator.queryable_stores)
-    return found | {store.id: _store(store) for store in stores}
+    return found | {store.id: _store(store, stage.kept_as.get(store.id, store.id)) for store in stores}
 
 
 def unreadable(graph: Graph) -> dict[str, str]:
@@ -48,14 +49,15 @@ def unreadable(graph: Graph) -> dict[str, str]:
     return {id_: kind for id_, kind in kinds.items() if kind is not None}
 
 
-def _table(spec: TableSpec) -> Queryable | None:
+def _table(spec: TableSpec, kept_as: str) -> Queryable | None:
     """None: the table was never filled, so it has no columns."""
     if spec.schema is None:
         return None
     storage = spec.storage if spec.remote is None else "remote"
-    return Queryable(spec.id, spec.kind, spec.schema.columns, spec.key, spec.ttl_ms, storage, spec.versions_ms)
+    columns = spec.schema.columns
+    return Queryable(spec.id, kept_as, spec.kind, columns, spec.key, spec.ttl_ms, storage, spec.versions_ms)
 
 
-def _store(spec: StoreSpec) -> Queryable:
+def _store(spec: StoreSpec, kept_as: str) -> Queryable:
     columns = {**spec.key.columns, **spec.value.columns}
-    return Queryable(spec.id, "store", columns, tuple(spec.key.columns), spec.ttl_ms)
+    return Queryable(spec.id, kept_as, "store", columns, tuple(spec.key.columns), spec.ttl_ms)

@@ -8,9 +8,9 @@ A stage that would read what it writes itself (a source is joined with its own m
 source doesn't tie its parts together, and each part reads it separately. If that doesn't help, the app can't be
 planned: such a stage would wait for its own end of stream.
 
-A stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two stages
-read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints and stores
-depend on the name; it changes only with those ids.
+A new stage is named after the smallest id among the intermediate streams it reads, or else among its inputs. No two
+stages read the same intermediate stream, and no two that read none share a source, so names are unique. Checkpoints and
+stores depend on the name. So a stage that an earlier version of the app had keeps the name it had: see ``heritage``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from collections.abc import Iterable, Sequence
 
 from headrace.api.specs import Graph, Node, Role
 from headrace.core.errors import PlanError
+from headrace.plan.heritage import NO_HERITAGE, Heritage
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import StagePlan
 from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 
-def cut_stages(graph: Graph) -> tuple[StagePlan, ...]:
+def cut_stages(graph: Graph, heritage: Heritage = NO_HERITAGE) -> tuple[StagePlan, ...]:
     """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
     flows = _flows(graph)
     stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
@@ -33,6 +34,7 @@ def cut_stages(graph: Graph) -> tuple[StagePlan, ...]:
         parts = (part for stage in in_a_loop for part in _parts(graph, stage, flows))
         stages = [stage for stage in stages if stage not in in_a_loop]
         stages += [_stage(graph, part) for part in parts]
+    stages = heritage.inherit(graph, stages)
     downstream = _downstream(stages)
     by_name = {stage.name: stage for stage in stages}
     loop = a_cycle(downstream)

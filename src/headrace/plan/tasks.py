@@ -13,18 +13,37 @@ from dataclasses import replace
 
 from headrace.api.specs import Graph
 from headrace.core.ids import SSP, TaskName
+from headrace.plan.heritage import NO_HERITAGE, Heritage
 from headrace.plan.model import StagePlan, TaskPlan
 
 PRODUCER_MAX = 2**31 - 1
 
 
 def group_tasks(
-    graph: Graph, stages: Sequence[StagePlan], counts: Mapping[str, int], containers: int
+    graph: Graph,
+    stages: Sequence[StagePlan],
+    counts: Mapping[str, int],
+    containers: int,
+    heritage: Heritage = NO_HERITAGE,
 ) -> tuple[StagePlan, ...]:
-    """The stages with their tasks, in the order given."""
-    readings = {stage.name: _task_inputs(graph, stage, counts, containers) for stage in stages}
+    """The stages with their tasks, in the order given.
+
+    A stage never has fewer tasks than it had in an earlier version of the app, since readers wait for all that have
+    reported. A task whose partitions are gone just ends.
+    """
+    known = {
+        TaskName(stage, n): producer
+        for stage, record in heritage.inventory.stages.items()
+        for n, producer in enumerate(record.producers)
+    }
+    readings: dict[str, list[tuple[SSP, ...]]] = {}
+    for stage in stages:
+        readings[stage.name] = _task_inputs(graph, stage, counts, containers)
+        before = heritage.record(stage.name)
+        if before is not None and graph.settings.grouping == "partition":
+            readings[stage.name] += [()] * (before.tasks - len(readings[stage.name]))
     names = [TaskName(name, n) for name, inputs in readings.items() for n in range(len(inputs))]
-    producers = producer_ids(graph.app, names)
+    producers = producer_ids(graph.app, names, known)
     return tuple(
         replace(
             stage,
@@ -38,15 +57,22 @@ def group_tasks(
     )
 
 
-def producer_ids(app: str, names: Iterable[TaskName]) -> dict[TaskName, int]:
-    """A distinct number from 1 to 2^31-1 for each task.
+def producer_ids(
+    app: str, names: Iterable[TaskName], known: Mapping[TaskName, int] | None = None
+) -> dict[TaskName, int]:
+    """A distinct number from 1 to 2^31-1 for each task; ``known`` are those that were given out before.
 
-    It is a hash of the app's name and the task's. So it doesn't depend on the other tasks, and apps that write the same
-    stream have different ids. If two names have the same hash, the one that sorts later takes the next free number.
+    A new one is a hash of the app's name and the task's. So it doesn't depend on the other tasks, and apps that write
+    the same stream have different ids. If two names have the same hash, the one that sorts later takes the next free
+    number.
     """
     ids: dict[TaskName, int] = {}
-    taken: set[int] = set()
+    known = known or {}
+    taken = set(known.values())
     for name in sorted(names):
+        if name in known:
+            ids[name] = known[name]
+            continue
         number = _hash(f"{app}/{name}")
         while number in taken:
             number = number % PRODUCER_MAX + 1

@@ -21,6 +21,7 @@ from headrace.plan.joins import fillers_of_versions, input_nodes
 from headrace.plan.partitions import Facts
 from headrace.plan.traverse import a_cycle, reachable
 from headrace.serdes.schema import Schema
+from headrace.systems.base import StreamInfo
 
 Declared = TypeVar("Declared", Node, StreamSpec, TableSpec)
 
@@ -237,21 +238,38 @@ def _home_option(spec: StreamSpec) -> str:
 
 
 def _check_columns(spec: StreamSpec, facts: Facts) -> None:
-    """A reader needs columns that can be cast to what it declares; a writer needs exactly the stream's columns."""
+    """A reader needs columns that can be cast to what it declares.
+
+    A writer needs the stream's columns, but for those that were added later. If it has all of them, and more, these
+    are added when the app starts.
+    """
     info = facts.get(spec.id)
     if info is None or info.columns is None or spec.schema is None or spec.role is Role.INTERMEDIATE:
         return
     if spec.role is Role.SINK:
-        if dict(info.columns) != spec.schema.columns:
-            raise PlanError(
-                f"{_the(spec)} holds {Schema(info.columns)}, and the app would write {spec.schema}",
-                hint="select the columns it holds, or send to another stream",
-            )
+        _check_written(spec, spec.schema, info)
         return
     try:
         spec.schema.conform(Schema(info.columns).empty())
     except DataError as error:
-        raise PlanError(f"{_the(spec)} isn't what the app declares: {error.message}", hint=error.hint) from error
+        missing = [name for name in spec.schema.columns if name not in info.columns]
+        hint = f"{error.hint or ''}{' or ' if error.hint else ''}"
+        if missing:
+            hint += f"add it to the stream: headrace stream add-column {spec.stream.name} '{missing[0]}:TYPE'"
+        raise PlanError(f"{_the(spec)} isn't what the app declares: {error.message}", hint=hint or None) from error
+
+
+def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
+    written, there = schema.columns, info.columns or {}
+    retyped = [name for name in written if name in there and there[name] != written[name]]
+    missing = [name for name in there if name not in written and name not in info.added]
+    new = [name for name in written if name not in there]
+    if not retyped and not missing:
+        return
+    hint = "select the columns it holds, or send to another stream"
+    if missing and not retyped and not new:
+        hint = f"send null: .with_columns({missing[0]}=pl.lit(None, pl.{there[missing[0]]})), or send to another stream"
+    raise PlanError(f"{_the(spec)} holds {Schema(there)}, and the app would write {schema}", hint=hint)
 
 
 # -- words --------------------------------------------------------------------------------------------

@@ -12,33 +12,40 @@ from collections.abc import Callable, Sequence
 from headrace.api.specs import Graph
 from headrace.core.errors import StorageError
 from headrace.metadata.store import MetadataStore
+from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
-from headrace.plan.planner import plan
 from headrace.runners.container_session import ContainerSession
 from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
-from headrace.runners.prepare import check_stages, prepare_streams, stops_by_itself
+from headrace.runners.planning import Deployment
+from headrace.runners.prepare import prepare_streams, stops_by_itself
 from headrace.runners.tables.answering import AnswerThread
 
 Progress = Callable[[AppStatus], None]
 
 
 def run_local(
-    graph: Graph, metadata: MetadataStore, stages: Sequence[str] = (), progress: Progress | None = None
+    graph: Graph,
+    metadata: MetadataStore,
+    stages: Sequence[str] = (),
+    progress: Progress | None = None,
+    consent: Consent = NO_CONSENT,
 ) -> AppStatus:
     """Run until everything has finished, or until SIGINT or SIGTERM has drained it; returns the last status.
 
-    ``stages`` limits the run to these; the others run elsewhere, in their own deployments.
+    ``stages`` limits the run to these; the others run elsewhere, in their own deployments. ``consent`` is what the user
+    accepts to lose of what an earlier version keeps. Raises ``PlanError`` if that isn't enough.
     """
-    facts = gather_facts(graph)
-    planned = plan(graph, facts)
-    check_stages(planned, stages)
+    deployment = Deployment(graph, metadata, consent)
+    changed = deployment.planned(1, stages)
+    changed.changes.check()
+    planned = changed.plan
     prepare_streams(planned, stages)
-    stops = stops_by_itself(planned, facts, stages)
+    stops = stops_by_itself(planned, stages)
     with coordinated(planned, metadata, stages, 1, until_caught_up=stops) as coordinator:
+        deployment.record(changed, stages)
         try:
             return _run(planned, coordinator, progress)
         except StorageError as error:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role
-from headrace.core.errors import StreamExistsError, StreamSealedError, UsageError
+from headrace.core.errors import StreamExistsError, StreamSealedError
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
-from headrace.systems.base import StreamInfo
 from headrace.systems.registry import keeps_rows
 
 _PATHS = ("root", "path", "list_file")
@@ -37,14 +36,6 @@ def _is_path(name: str, value: object) -> bool:
     return name in _PATHS and isinstance(value, str) and "://" not in value
 
 
-def check_stages(planned: Plan, stages: Sequence[str]) -> None:
-    """Raise ``UsageError`` for a stage that the plan doesn't have."""
-    known = [stage.name for stage in planned.stages]
-    for name in stages:
-        if name not in known:
-            raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
-
-
 def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
     """Whether one of these stages (default: all) reads the stream."""
     return any(
@@ -52,9 +43,15 @@ def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
     )
 
 
-def stops_by_itself(plan: Plan, facts: Mapping[str, StreamInfo | None], stages: Sequence[str]) -> bool:
+def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
     """Whether the run of these stages (default: all) ends when it has read what is there."""
-    return any(info is not None and info.until_caught_up and reads(plan, id_, stages) for id_, info in facts.items())
+    connections = Connections()
+    try:
+        sources = [s.spec for s in plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+        found = [connections.admin(s.system).describe(s.stream.name) for s in sources if reads(plan, s.id, stages)]
+        return any(info is not None and info.until_caught_up for info in found)
+    finally:
+        connections.close()
 
 
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
@@ -109,4 +106,9 @@ def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:
     dead_letters = {s.dead_letter for s in plan.graph.streams.values()}
     if spec.id in dead_letters:
         columns = dict(DEAD_LETTER_COLUMNS)
-    admin.create(spec.stream.name, stream.partitions, columns)
+    there = None if columns is None or keeps_rows(spec.system) else admin.describe(spec.stream.name)
+    if columns is not None and there is not None and there.columns is not None:
+        admin.create(spec.stream.name, stream.partitions)
+        admin.add_columns(spec.stream.name, columns)
+    else:
+        admin.create(spec.stream.name, stream.partitions, columns)

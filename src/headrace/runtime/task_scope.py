@@ -44,10 +44,16 @@ class TaskScope:
     """The number of tasks that write each of those."""
     partial: frozenset[str] = frozenset()
     """The inputs that carry partial results of a window."""
+    added: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The columns that were added to inputs: older frames lack them."""
     deliveries: Mapping[str, Delivery] = field(default_factory=dict)
     """The guarantee of each output outside the app, and of each sink function."""
     queryable: Mapping[str, Queryable] = field(default_factory=dict)
     """The tables of the stage that can be queried."""
+    kept_as: Mapping[str, str] = field(default_factory=dict)
+    """The names under which state and positions are kept, by the ids of the tables, steps, outputs and inputs."""
+    dropped: tuple[str, ...] = ()
+    """The names of state that the changelog may still hold, and that nobody wants."""
 
     @classmethod
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
@@ -74,9 +80,25 @@ class TaskScope:
             output_tables=tables,
             output_writers={id_: sum(len(s.tasks) for s in plan.stages if id_ in s.outputs) for id_ in tables},
             partial=frozenset(plan.combined),
+            added={id_: plan.streams[id_].added for id_ in (*stage.inputs, *stage.side_inputs)},
             deliveries=deliveries(plan.graph, stage),
             queryable=queryable_in(plan, stage),
+            kept_as=stage.kept_as,
+            dropped=stage.dropped,
         )
+
+    def store_name(self, id_: str) -> str:
+        """The name under which a store is kept. A store of a step has the step's id, or begins with it and a dot."""
+        owner = id_
+        while owner:
+            if owner in self.kept_as:
+                return self.kept_as[owner] + id_.removeprefix(owner)
+            owner = owner.rpartition(".")[0]
+        return id_
+
+    def position_name(self, ssp: SSP) -> str:
+        """The name under which the position in a source is kept."""
+        return self.kept_as.get(self.specs[ssp].id, str(ssp.stream))
 
     @cached_property
     def specs(self) -> Mapping[SSP, StreamSpec]:

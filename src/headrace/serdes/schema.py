@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -114,8 +114,12 @@ class Schema:
                     hint=_did_you_mean(name, self._names),
                 )
 
-    def conform(self, df: pl.DataFrame) -> tuple[pl.DataFrame, Mismatch | None]:
+    def conform(
+        self, df: pl.DataFrame, optional: Collection[str] = frozenset()
+    ) -> tuple[pl.DataFrame, Mismatch | None]:
         """Return the rows that fit, with the schema's columns in its order, and a ``Mismatch`` for the other rows.
+
+        Columns that are missing are null if they are ``optional``: the rows were written before these were added.
 
         A column of another type is cast if the cast can't change a value. If that depends on the value (a string to a
         number, a wide integer to a narrow one), rows whose value doesn't survive are left out and listed in the
@@ -130,6 +134,9 @@ class Schema:
         misfits: set[int] = set()
         first: Mismatch | None = None
         for name, expected in self.columns.items():
+            if name not in found and name in optional:
+                cast.append(nulls(name, expected, df.height))
+                continue
             if name not in found:
                 raise DataError(
                     f"column {name!r} ({expected}) is missing; there are {', '.join(found) or 'no columns'}",
@@ -256,6 +263,23 @@ class Schema:
                 raise DataError(
                     f"record {index}, column {name!r}: {value!r:.100} ({type(value).__name__}) is not of type {dtype}"
                 ) from error
+
+
+def nulls(name: str, dtype: pl.DataType, height: int) -> pl.Series:
+    """Return a column without values, for rows that were written before it was added."""
+    return pl.Series(name, [None], dtype).new_from_index(0, height)
+
+
+def filled_up(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Return the rows with ``columns`` first, in their order: null where they are missing. Others stay, after them."""
+    names = rows.columns
+    if names[: len(columns)] == list(columns):
+        return rows
+    there = [
+        rows.get_column(name) if name in rows.columns else nulls(name, dtype, rows.height)
+        for name, dtype in columns.items()
+    ]
+    return pl.DataFrame(there + [rows.get_column(name) for name in names if name not in columns])
 
 
 def as_records(rows: object) -> list[Any]:

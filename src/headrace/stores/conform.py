@@ -9,18 +9,24 @@ import polars as pl
 
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import columns_to_json
+from headrace.stores.form import TAKE_BACK
 
 SINCE = "__since"
 """The column with the event time (ms) from which a version of a row holds."""
 GONE = "__gone"
 """The column that says whether a version is a deletion."""
-TAKE_BACK = "undo the change of the declaration, or give the step another id (then its state starts empty)"
 
 
 def conformed(
-    id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType], needed: Collection[str]
+    id_: str,
+    rows: pl.DataFrame,
+    columns: Mapping[str, pl.DataType],
+    needed: Collection[str],
+    added: Mapping[str, pl.Series] | None = None,
 ) -> pl.DataFrame:
-    """Return the rows of a store with ``columns``. Added columns are null; removed ones are left out.
+    """Return the rows of a store with ``columns``. Removed ones are left out.
+
+    Added ones are null, or have the one value that ``added`` gives them.
 
     Raises ``DeclarationError`` if a type has changed, or if one of ``needed`` was added.
     """
@@ -34,8 +40,14 @@ def conformed(
                 f"store {id_!r}: column {name!r} was stored as {kept or 'nothing'}, and is now declared as {dtype}",
                 hint="add a column with another name, or give the step another id (then its state starts empty)",
             )
-    missing = [pl.lit(None, dtype).alias(name) for name, dtype in columns.items() if name not in rows.columns]
-    return rows.with_columns(missing).select(columns.keys())
+    found = []
+    for name, dtype in columns.items():
+        if name in rows.columns:
+            found.append(rows.get_column(name))
+        else:
+            value = pl.Series(name, [None], dtype) if added is None or name not in added else added[name]
+            found.append(value.alias(name).new_from_index(0, rows.height))
+    return pl.DataFrame(found)
 
 
 def check_versions(id_: str, kept: Collection[str], declared: Collection[str]) -> None:
@@ -51,14 +63,6 @@ def check_key(id_: str, kept: Mapping[str, pl.DataType], declared: Mapping[str, 
             f"store {id_!r} has the key {_shown(kept)}, and is now declared with {_shown(declared)}",
             hint=TAKE_BACK,
         )
-
-
-def other_form(id_: str) -> DeclarationError:
-    """Return the error for stored state that another kind of store wrote."""
-    return DeclarationError(
-        f"store {id_!r} was stored in another form: a table on disk that is now in memory, or the reverse?",
-        hint=TAKE_BACK,
-    )
 
 
 def ordered_columns(columns: Mapping[str, pl.DataType]) -> list[tuple[str, Any]]:

@@ -27,7 +27,7 @@ from typing_extensions import override
 from headrace.serdes.hashing import Hashes
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
-from headrace.stores.conform import other_form
+from headrace.stores.form import StateForm
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces, Places
 from headrace.stores.segment import Segment, hashes_of, ranges
 from headrace.stores.tiers import Manifest, Tiers, unknown_change
@@ -36,12 +36,11 @@ _ADD = b"\x01"
 _REMOVE = b"\x02"
 _REMOVE_DUE = b"\x03"
 _REMOVE_ALL = b"\x04"
-_FORM = b"\x05"
 _DUE = struct.Struct(">Bq")
 _FRESH_SEGMENTS_MAX = 8
 _TAKEN_ROWS = 1 << 16
 _MERGED_ROWS_MAX = 1 << 20
-_FORMAT = 3
+_FORMAT = 4
 
 
 class _SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +54,6 @@ class _SegmentEntry(msgspec.Struct, frozen=True, kw_only=True):
 class _Manifest(Manifest, frozen=True, kw_only=True):
     format: int = _FORMAT
     segments: list[_SegmentEntry]
-    form: str = ""
 
 
 class KeyedRows(StateStore):
@@ -63,11 +61,8 @@ class KeyedRows(StateStore):
 
     ``keys`` are the columns that rows are looked up by; ``row`` are the other columns that identify a row of a key.
     ``due`` are Int64 columns without nulls: a row can be asked for from that moment on. ``conform`` turns rows that an
-    earlier version of the app put into rows of this version, or refuses them. ``in_memory``: rows stay in memory once
-    they were read.
-
-    ``form`` describes how the rows are kept, where the rows don't show it. It is written before them, and ``check``
-    receives what was written before any row is read.
+    earlier version of the app put into rows of this version, or refuses them. ``form`` is that of the rows.
+    ``in_memory``: rows stay in memory once they were read.
     """
 
     def __init__(
@@ -79,19 +74,14 @@ class KeyedRows(StateStore):
         conform: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
         *,
         in_memory: bool = False,
-        form: str = "",
-        check: Callable[[str], None] | None = None,
+        form: StateForm | None = None,
     ) -> None:
         self._id = id_
-        self._conform = conform
-        self._form = form
-        self._check = check
-        self._kept_form = ""
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
         self._kept = Kept(id_, None, conform, in_memory=in_memory, sliced=not in_memory)
-        self._tiers: Tiers[Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, lambda a, b: self._joined([a, b]))
+        self._tiers: Tiers[Segment] = Tiers(self._kept, _MERGED_ROWS_MAX, lambda a, b: self._joined([a, b]), form)
         self._fresh: list[Segment] = []
         self._removed: list[pl.DataFrame] = []
         self._removed_due: dict[str, int] = {}
@@ -158,7 +148,7 @@ class KeyedRows(StateStore):
     def take_all(self) -> Iterator[pl.DataFrame]:
         """Remove and return all rows, in frames that share no keys. Read them as those of ``take_due``."""
         found = [segment for _, segment in self._all()]
-        self.clear()
+        self._forget_rows()
         self._removed_all = True
         return ranges(found) if found else iter(())
 
@@ -190,14 +180,13 @@ class KeyedRows(StateStore):
             changes += [_ADD + encode_rows(part) for rows in segment.alive() for part in _portions(rows)]
             self._tiers.push(segment)
         self._fresh = []
-        if changes and self._kept_form != self._form:
-            changes.insert(0, _FORM + self._form.encode())
-            self._kept_form = self._form
-        return changes
+        return [*self._tiers.form_change(), *changes] if changes else changes
 
     @override
     def apply(self, change: bytes) -> None:
         operation, body = change[:1], change[1:]
+        if self._tiers.apply_form(operation, body):
+            return
         if operation == _ADD:
             self._tiers.push(self._segment(self._kept.conform(decode_rows(body))))
         elif operation == _REMOVE:
@@ -214,10 +203,7 @@ class KeyedRows(StateStore):
                     segment.kill(segment.due(self._due[number], bound))
             self._tiers.changed = True
         elif operation == _REMOVE_ALL:
-            self.clear()
-        elif operation == _FORM:
-            self._take_form(body.decode())
-            self._tiers.changed = True
+            self._forget_rows()
         else:
             raise unknown_change(self._id, operation)
 
@@ -226,16 +212,12 @@ class KeyedRows(StateStore):
     @override
     def attach(self, view: View) -> None:
         manifest = self._tiers.attach(view, _Manifest, _FORMAT)
-        if manifest is None:
-            if next(view.scan(b""), None) is not None:
-                raise other_form(self._id)
-            return
-        self._take_form(manifest.form)
-        self._tiers.restore([self._attached(entry) for entry in manifest.segments])
+        if manifest is not None:
+            self._tiers.restore([self._attached(entry) for entry in manifest.segments])
 
     def _attached(self, entry: _SegmentEntry) -> Segment:
         pieces = Pieces(self._kept, entry.number, entry.heights)
-        if self._conform is not None:  # refuse rows that don't fit now, not when they are first read
+        if self._tiers.other_columns:  # refuse rows that don't fit now, not when they are first read
             next(pieces.all(), None)
         return Segment(self._kept, pieces, self._due, None, living=entry.living, lows=entry.lows, masked=entry.masked)
 
@@ -257,14 +239,12 @@ class KeyedRows(StateStore):
             )
             for segment in self._tiers.parts
         ]
-        return _Manifest(segments=entries, form=self._kept_form)
+        return _Manifest(segments=entries, form=self._tiers.kept_form)
 
     @override
     def clear(self) -> None:
-        self._tiers.clear()
-        self._fresh, self._removed, self._removed_due = [], [], {}
-        self._removed_all = False
-        self._kept_form = ""
+        self._forget_rows()
+        self._tiers.kept_form = None
 
     @override
     def entries(self) -> int:
@@ -272,10 +252,10 @@ class KeyedRows(StateStore):
 
     # -- inside
 
-    def _take_form(self, form: str) -> None:
-        if form and self._check is not None:
-            self._check(form)
-        self._kept_form = form
+    def _forget_rows(self) -> None:
+        self._tiers.clear()
+        self._fresh, self._removed, self._removed_due = [], [], {}
+        self._removed_all = False
 
     def _all(self) -> Iterator[tuple[bool, Segment]]:
         """All segments, oldest first, and whether they are in the changelog."""

@@ -21,7 +21,7 @@ from typing_extensions import override
 from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
 from headrace.stores.base import PinnableView, StateStore, View, Writes
 from headrace.stores.changes import CHANGE_BYTES_MAX, decode_change, encode_changes
-from headrace.stores.conform import TAKE_BACK, other_form
+from headrace.stores.form import FORM, TAKE_BACK, other_kind
 from headrace.stores.overlay import ABSENT, MemoryBase, Overlay, merge
 from headrace.stores.ttl import Stamps, Sweep
 
@@ -217,6 +217,8 @@ class KeyValueStore(KeyValueReader, StateStore):
     @override
     def apply(self, change: bytes) -> None:
         operation = change[:1]
+        if operation == FORM:
+            raise other_kind(self._id)
         if operation not in (_PLAIN, _STAMPED):
             raise CorruptLogError(
                 f"store {self._id!r}: unknown change format {operation!r} in the changelog",
@@ -243,7 +245,7 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._view = view
         about = _read_about(self._id, view, self._stamps)
         if about is None and next(view.scan(b""), None) is not None:
-            raise other_form(self._id)
+            raise other_kind(self._id)
         self._count = 0 if about is None else about.count
 
     @override

@@ -10,20 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import polars as pl
 
-from headrace.core.errors import DeclarationError, UsageError
-from headrace.serdes.dtypes import Columns, columns_from_json
+from headrace.core.errors import UsageError
+from headrace.serdes.dtypes import Columns
 from headrace.serdes.ipc import concat_rows
-from headrace.stores.conform import TAKE_BACK, check_key, conformed, ordered_columns, other_form
+from headrace.stores.conform import conformed
+from headrace.stores.form import StateForm, described
 from headrace.stores.keyed import KeyedRows
 from headrace.stores.ordered_keys import KeyEncoding
 from headrace.stores.table import check_types
 
 _PUT = "__put"
 _KEY = "__key"
+
+
+def table_form(key: Columns, values: Columns, *, timed: bool) -> StateForm:
+    """What a table in memory keeps; ``timed``: its rows have a time to live."""
+    what = "a table in memory" + (" with a time to live" if timed else " without a time to live")
+    return StateForm(what=what, key=described(key), columns=described(values))
 
 
 class MemoryTable:
@@ -56,8 +62,7 @@ class MemoryTable:
             [] if ttl_ms is None else [_PUT],
             self._conform,
             in_memory=in_memory,
-            form=msgspec.json.encode(ordered_columns(self.key)).decode(),
-            check=lambda form: check_key(id_, columns_from_json(dict(msgspec.json.decode(form))), self.key),
+            form=table_form(self.key, self.values, timed=ttl_ms is not None),
         )
 
     @property
@@ -174,12 +179,4 @@ class MemoryTable:
 
     def _conform(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return stored rows with the columns that are declared now."""
-        if rows.columns == ["key", "value"] and rows.columns != list(self._kept):
-            raise other_form(self._id)
-        if (_PUT in rows.columns) != (_PUT in self._kept):
-            was, now = ("without", "with") if _PUT in self._kept else ("with", "without")
-            raise DeclarationError(
-                f"store {self._id!r} was stored {was} a time to live, and is now declared {now} one",
-                hint=TAKE_BACK,
-            )
         return conformed(self._id, rows, self._kept, self.key)

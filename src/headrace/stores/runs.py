@@ -28,6 +28,7 @@ from typing_extensions import override
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
+from headrace.stores.form import StateForm
 from headrace.stores.hash_index import HashIndex, places_of
 from headrace.stores.pieces import (
     PIECE_ROWS,
@@ -51,7 +52,7 @@ _FRESH_RUNS_MAX = 64
 _MERGED_ROWS_MAX = 1 << 21
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 
-_FORMAT = 4
+_FORMAT = 5
 
 Merge = Callable[[pl.DataFrame], pl.DataFrame]
 
@@ -129,6 +130,7 @@ class Runs(StateStore):
 
     ``keys`` are the columns that rows are merged by. Without them runs aren't dealt into pieces, and are merged whole.
     ``conform`` turns rows that an earlier version of the app added into rows of this version, or refuses them.
+    ``form`` is that of the rows.
 
     ``hashed``, instead of ``keys``, is a column with a hash of the keys. Rows are added, and merged, in its order.
     """
@@ -142,6 +144,7 @@ class Runs(StateStore):
         conform: Merge | None = None,
         *,
         hashed: str | None = None,
+        form: StateForm | None = None,
     ) -> None:
         self._id = id_
         self._time = time
@@ -153,7 +156,7 @@ class Runs(StateStore):
         elif keys:
             self._hash_of = lambda rows: hash_rows(rows, keys)
         self._kept = Kept(id_, None, conform, sliced=hashed is not None)
-        self._tiers: Tiers[_Run] = Tiers(self._kept, _MERGED_ROWS_MAX, self._merged)
+        self._tiers: Tiers[_Run] = Tiers(self._kept, _MERGED_ROWS_MAX, self._merged, form)
         self._fresh: list[pl.DataFrame] = []
         self._fresh_rows = 0
         self._fresh_merged = 0
@@ -278,6 +281,7 @@ class Runs(StateStore):
     @override
     def clear(self) -> None:
         self._tiers.clear()
+        self._tiers.kept_form = None
         self._fresh, self._log = [], []
         self._fresh_rows = self._fresh_merged = 0
         self._earliest = None
@@ -290,11 +294,13 @@ class Runs(StateStore):
         del version  # a run is the same in whichever commit it becomes true
         self._settle()
         changes, self._log = self._log, []
-        return changes
+        return [*self._tiers.form_change(), *changes] if changes else changes
 
     @override
     def apply(self, change: bytes) -> None:
         operation, body = change[:1], change[1:]
+        if self._tiers.apply_form(operation, body):
+            return
         if operation == _ADD:
             self._push(self._kept.conform(decode_rows(body)))
         elif operation == _TAKE:
@@ -309,6 +315,9 @@ class Runs(StateStore):
         manifest = self._tiers.attach(view, _Manifest, _FORMAT)
         if manifest is not None:
             self._tiers.restore([self._attached(entry) for entry in manifest.runs])
+            if self._tiers.other_columns:  # refuse rows that don't fit now, not when they are first read
+                for run in self._tiers.parts:
+                    next(run.pieces.all(), None)
             self._earliest = min((run.low for run in self._tiers.parts), default=None)
             self.taken = manifest.taken
 
@@ -320,7 +329,10 @@ class Runs(StateStore):
     def persist(self, writes: Writes) -> None:
         if self._tiers.changed:
             self._tiers.persist(
-                writes, lambda: _Manifest(runs=[run.entry() for run in self._tiers.parts], taken=self.taken)
+                writes,
+                lambda: _Manifest(
+                    runs=[run.entry() for run in self._tiers.parts], taken=self.taken, form=self._tiers.kept_form
+                ),
             )
 
     # -- inside

@@ -7,6 +7,9 @@ rewritten a logarithmic number of times, as in a log-structured merge tree.
 On disk a manifest names the parts. A part is named by its number, under which its pieces are (``stores.pieces``).
 Numbers aren't used twice: merged parts give way to a new one, and the manifest that names it is written together with
 it. A restart reads the manifest alone.
+
+The form of the rows (``stores.form``) is in the manifest, and in the changelog before the first rows. When it has
+changed, the new one is logged before the next rows.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import msgspec
 
 from headrace.core.errors import CorruptLogError
 from headrace.stores.base import View, Writes
+from headrace.stores.form import FORM, StateForm, check_form, grown, other_kind
 from headrace.stores.pieces import Kept, Pieces
 
 MANIFEST = b"manifest"
@@ -49,10 +53,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What a restart must know of the parts. Each store adds its own fields, and sets ``format``."""
 
     format: int
+    form: StateForm | None = None
 
 
-class _Format(msgspec.Struct, frozen=True):
+class _Head(msgspec.Struct, frozen=True):
     format: int
+    form: StateForm | None = None
 
 
 P = TypeVar("P", bound=Part)
@@ -62,8 +68,17 @@ M = TypeVar("M", bound=Manifest)
 class Tiers(Generic[P]):
     """The parts of one store, oldest first. ``merge`` makes one part, or none, of two neighbours."""
 
-    def __init__(self, kept: Kept, merged_rows_max: int, merge: Callable[[P, P], Sequence[P]]) -> None:
-        """``merged_rows_max``: larger parts are not merged, so a merge stays short however large the state is."""
+    def __init__(
+        self,
+        kept: Kept,
+        merged_rows_max: int,
+        merge: Callable[[P, P], Sequence[P]],
+        form: StateForm | None = None,
+    ) -> None:
+        """``merged_rows_max``: larger parts are not merged, so a merge stays short however large the state is.
+
+        ``form`` is that of the rows as the app declares them now; None: they aren't checked.
+        """
         self.parts: list[P] = []
         self.changed = False
         """Whether the manifest in the database is out of date."""
@@ -72,6 +87,9 @@ class Tiers(Generic[P]):
         self._merge = merge
         self._gone: list[P] = []
         self._next_number = 0
+        self._form = form
+        self.kept_form: StateForm | None = None
+        """The form of the rows that are kept, and of those that come."""
 
     def number(self) -> int:
         """Return a number that no part has had."""
@@ -99,15 +117,55 @@ class Tiers(Generic[P]):
         self.replace([])
         self.changed = True
 
+    # -- the form of the rows
+
+    def form_change(self) -> list[bytes]:
+        """The change that says of which form the rows after it are, if it isn't in the changelog yet."""
+        if self._form is None or self.kept_form == (now := grown(self.kept_form, self._form)):
+            return []
+        self.kept_form = now
+        return [FORM + now.written()]
+
+    def apply_form(self, operation: bytes, body: bytes) -> bool:
+        """Apply such a change, if ``operation`` says that it is one.
+
+        Raises ``DeclarationError`` if rows of that form can't be opened now, or if another kind of store wrote changes.
+        """
+        if operation == FORM:
+            self._take_form(StateForm.read(body))
+            self.changed = True
+            return True
+        if self._form is not None and self.kept_form is None:
+            raise other_kind(self._kept.store)
+        return False
+
+    @property
+    def other_columns(self) -> bool:
+        """Whether rows that are kept have other columns than those that are declared."""
+        return self._form is not None and self.kept_form is not None and self.kept_form != self._form
+
+    def _take_form(self, form: StateForm | None) -> None:
+        if form is not None and self._form is not None:
+            check_form(self._kept.store, form, self._form)
+        self.kept_form = form
+
     # -- the local database
 
     def attach(self, view: View, kind: type[M], format_: int) -> M | None:
-        """Read the manifest; None if there is none. Raises ``CorruptLogError`` for a format other than ``format_``."""
+        """Read the manifest; None if there is none.
+
+        Raises ``DeclarationError`` if the rows can't be opened now, ``CorruptLogError`` for a format other than
+        ``format_``.
+        """
         self._kept.view = view
         data = view.get(MANIFEST)
         if data is None:
+            if next(view.scan(b""), None) is not None:
+                raise other_kind(self._kept.store)
             return None
-        found = msgspec.json.decode(data, type=_Format).format
+        head = msgspec.json.decode(data, type=_Head)
+        self._take_form(head.form)
+        found = head.format
         if found != format_:
             raise CorruptLogError(
                 f"store {self._kept.store!r}: local state of format {found}; this version of Headrace reads {format_}",

@@ -31,6 +31,7 @@ from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore, View
 from headrace.stores.conform import GONE, SINCE, conformed
+from headrace.stores.form import StateForm, described
 from headrace.stores.runs import Runs
 from headrace.stores.table import RowTable
 
@@ -79,6 +80,7 @@ class Versions:
             lambda run: run.sort(by_hash, maintain_order=True),
             conform=self._conform,
             hashed=_HASH,
+            form=StateForm(what="the past of a table", key=described(self.key), columns=described(self.values)),
         )
 
     @property
@@ -170,7 +172,8 @@ class VersionedTable(Versions):
         self._slack_ms = max(_SLACK_MIN_MS, keep_ms // 8)
         self._watermarks: dict[str, int] = {}
         keys = list(self.key)
-        self._deletions = Runs(f"{id_}.gone", SINCE, lambda run: run, keys)
+        form = StateForm(what="the deletions of a table", key=described(self.key))
+        self._deletions = Runs(f"{id_}.gone", SINCE, lambda run: run, keys, form=form)
         self.bound = _NEVER
         """No user asks for times before this any more; versions that ended by then may have been dropped."""
         self._dropped = _NEVER

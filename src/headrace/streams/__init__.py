@@ -4,6 +4,6 @@ For generators, tests, notebooks, and programs that use an app's results; apps u
 """
 
 from headrace.streams.reader import StreamReader, read_stream
-from headrace.streams.writer import StreamWriter, create_stream
+from headrace.streams.writer import StreamWriter, add_columns, create_stream
 
-__all__ = ["StreamReader", "StreamWriter", "create_stream", "read_stream"]
+__all__ = ["StreamReader", "StreamWriter", "add_columns", "create_stream", "read_stream"]

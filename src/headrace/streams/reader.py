@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from headrace.core.frame import Kind
 from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
 from headrace.serdes.ipc import concat_rows, decode_rows
+from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
 from headrace.streams.place import LOG, open_log, require_stream
 from headrace.systems.base import Consumer
@@ -65,7 +66,7 @@ def read_stream(name: str, *, committed: bool = True, home: str | Path | None = 
     tables = [batch for partition in range(reader.partitions) for batch in reader.batches_of(partition)]
     if not tables:
         return pl.DataFrame(schema=reader.columns or {})
-    return _together(reader.stream, tables)
+    return _together(reader.stream, tables, reader.columns)
 
 
 class StreamReader:
@@ -209,7 +210,7 @@ class StreamReader:
         with closing(reader.read(offsets)) as looks:
             for frames in looks:
                 tables = [_rows(frame) for frame in frames if frame.header.kind is Kind.USER]
-                batch = _together(self.stream, tables) if tables else None
+                batch = _together(self.stream, tables, self.columns) if tables else None
                 # Only now: what could not be read is read again, and fails again.
                 self._positions |= {ssp: found for ssp in ssps if (found := gate.position(ssp)) is not None}
                 if batch is not None:
@@ -259,12 +260,19 @@ def _rows(frame: Frame) -> pl.DataFrame:
         raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
 
 
-def _together(stream: StreamId, tables: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """One table; a column that only some have is null in the others (streams without a schema take any columns)."""
-    if all(table.schema == tables[0].schema for table in tables):
-        return concat_rows(tables)
+def _together(
+    stream: StreamId, tables: Sequence[pl.DataFrame], columns: Mapping[str, pl.DataType] | None
+) -> pl.DataFrame:
+    """One table; a column that only some have is null in the others (streams without a schema take any columns).
+
+    ``columns`` are those of the stream. Rows from before a column was added lack it.
+    """
     try:
-        return pl.concat(tables, how="diagonal", rechunk=True)
+        if all(table.schema == tables[0].schema for table in tables):
+            together = concat_rows(tables)
+        else:
+            together = pl.concat(tables, how="diagonal", rechunk=True)
+        return together if columns is None else filled_up(together, columns)
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"{stream} holds rows whose columns have different types: {str(error).splitlines()[0]}",

@@ -5,7 +5,7 @@ Rows become plain user frames, which no checkpoint governs: they are final as so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -47,6 +47,40 @@ def create_stream(name: str, partitions: int, schema: object = None, *, home: st
     open_log(home_of(home)).admin().create(name, partitions, columns)
 
 
+def add_columns(name: str, schema: object, *, home: str | Path | None = None) -> None:
+    """Add columns to a stream. It is no error if they are there already.
+
+    In rows that were written before, and in rows of writers that don't know the column, it is null. A column can't be
+    removed, and its type can't be changed.
+
+    Parameters
+    ----------
+    name
+        The stream.
+    schema
+        The columns to add: a dict of Polars types, or a dataclass. Columns that the stream has already may be among
+        them.
+    home
+        The folder of the log. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+
+    Raises
+    ------
+    StreamExistsError
+        If the stream has a column of that name and another type.
+
+    Examples
+    --------
+    >>> hr.streams.create_stream("orders", 2, {"member": pl.String, "euros": pl.Float64})
+    >>> hr.streams.add_columns("orders", {"voucher": pl.String})
+    >>> hr.streams.read_stream("orders").columns
+    ['member', 'euros', 'voucher']
+    """
+    home = home_of(home)
+    system = open_log(home)
+    require_stream(system, StreamId(LOG, name), home)
+    system.admin().add_columns(name, dict(Schema.of(schema).columns))
+
+
 class StreamWriter:
     """Writes rows to one stream. When ``write`` returns, the rows are in the log.
 
@@ -74,6 +108,7 @@ class StreamWriter:
         self._name = name
         self._admin = system.admin()
         self._schema = Schema(info.columns) if info.columns is not None else None
+        self._added = info.added
         keys = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else [key]
         unknown = [name for name in keys if not isinstance(name, str) or (info.columns and name not in info.columns)]
         if unknown:
@@ -90,7 +125,7 @@ class StreamWriter:
         Parameters
         ----------
         rows
-            A DataFrame, dicts, or instances of a dataclass.
+            A DataFrame, dicts, or instances of a dataclass. Columns that were added to the stream may be missing.
 
         Returns
         -------
@@ -106,7 +141,7 @@ class StreamWriter:
             raise UsageError(f"this writer of {self._name!r} is closed", hint="open another one")
         table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
         if self._schema is not None:
-            table, mismatch = self._schema.conform(table)
+            table, mismatch = self._schema.conform(table, self._added)
             if mismatch is not None:
                 raise mismatch.error()
         if not table.height:
@@ -135,4 +170,9 @@ class StreamWriter:
         self.close()
 
     def _table(self, records: list[Any]) -> pl.DataFrame:
-        return self._schema.from_records(records) if self._schema is not None else pl.DataFrame(records)
+        if self._schema is None:
+            return pl.DataFrame(records)
+        if self._added:
+            absent = dict.fromkeys(self._added)
+            records = [{**absent, **record} if isinstance(record, Mapping) else record for record in records]
+        return self._schema.from_records(records)

@@ -34,7 +34,9 @@ Position = Offset | Edge
 class StreamInfo:
     """What is known about a stream. ``columns`` is the schema that its writer declared, if any.
 
-    ``bounded``: it ends. ``until_caught_up``: it doesn't, but a run stops when it has read what was there.
+    ``added`` names those that were added after the stream was created. Older frames lack them, and so do the frames of
+    writers that don't know them yet: there the column is null. ``bounded``: the stream ends. ``until_caught_up``: it
+    doesn't, but a run stops when it has read what was there.
     """
 
     name: str
@@ -42,6 +44,7 @@ class StreamInfo:
     columns: dict[str, pl.DataType] | None = None
     bounded: bool = False
     until_caught_up: bool = False
+    added: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +233,17 @@ class Admin(Protocol):
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
         """Create a stream, or return the existing one if its shape is the same. Concurrent callers get the same one.
 
-        Without ``columns`` an existing stream may have any. Raises ``StreamExistsError`` if the stream exists with
-        another partition count or schema.
+        Without ``columns`` an existing stream may have any. ``columns`` need not name those that were added later.
+        Raises ``StreamExistsError`` if the stream exists with another partition count or schema.
+        """
+        ...
+
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        """Add columns after the present ones, and return what is known then. Columns that are there already stay.
+
+        Concurrent callers agree on one order. Records that are there aren't touched: readers take the column for null.
+        Raises ``StreamNotFoundError``, ``StreamExistsError`` if a column has another type, ``UsageError`` if the
+        stream's columns aren't declared.
         """
         ...
 

@@ -19,14 +19,12 @@ from typing_extensions import override
 
 from headrace.core.errors import (
     DeclarationError,
-    StreamExistsError,
     StreamNotFoundError,
     StreamSealedError,
     TrimmedOffsetError,
     UsageError,
 )
 from headrace.core.ids import SSP, Offset, check_id
-from headrace.serdes.dtypes import instantiate
 from headrace.systems.base import (
     Admin,
     Edge,
@@ -40,6 +38,9 @@ from headrace.systems.base import (
     System,
 )
 from headrace.systems.registered import Reading, RegisteringConsumer
+from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
+
+_PARTITIONS_MAX = 100_000
 
 
 @dataclass(slots=True)
@@ -135,23 +136,20 @@ class MemoryAdmin(Admin):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        check_id("stream", stream)
-        if partitions < 1:
-            raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
-        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
+        wanted = wanted_shape(check_id("stream", stream), partitions, columns, _PARTITIONS_MAX)
         with self._system._lock:
             there = self._system._streams.get(stream)
             if there is None:
-                info = StreamInfo(stream, partitions, typed)
-                there = _Stream(info, [_Partition() for _ in range(partitions)])
+                there = _Stream(wanted, [_Partition() for _ in range(partitions)])
                 self._system._streams[stream] = there
-        if there.info.partitions != partitions or typed not in (None, there.info.columns):
-            raise StreamExistsError(
-                f"stream {stream!r} already exists with {there.info.partitions} partitions and columns "
-                f"{there.info.columns}, not with {partitions} and {typed}",
-                hint="use another name, or the same partition count and columns",
-            )
-        return there.info
+            return require_same_shape(there.info, wanted)
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        with self._system._lock:
+            there = self._system._stream(stream)
+            there.info = with_columns(there.info, new_columns(there.info, columns))
+            return there.info
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import builtins
 
+import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Admin, Extent
+from headrace.systems.base import Admin, Extent, StreamInfo
 
 
 class WriteOnlyAdmin(Admin):
@@ -17,6 +18,10 @@ class WriteOnlyAdmin(Admin):
     def refused(self, why: str) -> UsageError:
         """The error to raise; ``why`` continues a sentence that begins with the name of the place."""
         raise NotImplementedError
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise self.refused("gets no columns from Headrace")
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:

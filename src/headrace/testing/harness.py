@@ -13,12 +13,13 @@ and measuring speed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 import polars as pl
 
+from headrace.api.app import Declarations
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.clock import ManualClock
@@ -26,8 +27,9 @@ from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_control, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
-from headrace.plan.model import Plan
-from headrace.plan.planner import plan
+from headrace.metadata.memory import MemoryMetadata
+from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
+from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
@@ -66,7 +68,9 @@ class TestApp:
         self._generations: dict[TaskName, int] = {}
         self.clock = ManualClock()
         try:
-            self.plan = self._planned(_in_memory(graph, self._memory), partitions)
+            self._partitions = partitions
+            self._metadata = MemoryMetadata()
+            self.plan = self._deployed(graph, NO_CONSENT).plan
             prepare_streams(self.plan)
             self._container = self._start()
         except BaseException:
@@ -181,10 +185,35 @@ class TestApp:
             Whether to commit a checkpoint just before.
         """
         if checkpoint:
-            for host in self._container.hosts:
-                host.commit_now()
-            self.settle()
+            self._commit()
         self._stop()
+        self._container = self._start()
+        self.settle()
+
+    def change(
+        self, app: Declarations, *, drop_state: Sequence[str] = (), rename: Mapping[str, str] | None = None
+    ) -> None:
+        """Drain the app, and start another version of it with what it keeps.
+
+        Parameters
+        ----------
+        app
+            The other version.
+        drop_state
+            As for ``App.run``.
+        rename
+            As for ``App.run``.
+
+        Raises
+        ------
+        PlanError
+            If it doesn't fit what the version before keeps. That version goes on.
+        """
+        changed = self._deployed(app.graph(), consent_of(drop_state, rename or {}))
+        self._commit()
+        self._stop()
+        self.plan = changed.plan
+        prepare_streams(self.plan)
         self._container = self._start()
         self.settle()
 
@@ -248,20 +277,34 @@ class TestApp:
 
     # -- inside
 
-    def _planned(self, graph: Graph, partitions: int | Mapping[str, int]) -> Plan:
+    def _deployed(self, declared: Graph, consent: Consent) -> Planned:
+        """The plan of a version of the app, whose changes are accepted and recorded."""
+        graph = _in_memory(declared, self._memory)
+        self._create_inputs(graph)
+        deployment = Deployment(graph, self._metadata, consent)
+        planned = deployment.planned()
+        planned.changes.check()
+        deployment.record(planned)
+        return planned
+
+    def _create_inputs(self, graph: Graph) -> None:
         admin = self._connections.admin(self._memory)
-        facts = {}
         inputs = [spec for spec in graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
-        named = {} if isinstance(partitions, int) else partitions
+        named = {} if isinstance(self._partitions, int) else self._partitions
         if unknown := sorted(named.keys() - {spec.id for spec in inputs}):
             raise UsageError(
                 f"partitions= names {unknown[0]!r}, which is not an input of the app",
                 hint=f"there are {', '.join(sorted(spec.id for spec in inputs))}",
             )
         for spec in inputs:
-            count = partitions if isinstance(partitions, int) else partitions.get(spec.id, 1)
-            facts[spec.id] = admin.create(spec.stream.name, count)
-        return plan(graph, facts)
+            count = self._partitions if isinstance(self._partitions, int) else named.get(spec.id, 1)
+            if admin.describe(spec.stream.name) is None:
+                admin.create(spec.stream.name, count)
+
+    def _commit(self) -> None:
+        for host in self._container.hosts:
+            host.commit_now()
+        self.settle()
 
     def _waiting_for(self) -> str | None:
         """The calls that the app waits for, if any."""

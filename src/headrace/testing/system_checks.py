@@ -50,28 +50,81 @@ def create_with_another_shape(scene: Scene) -> None:
     expect_raises(HeadraceError, lambda: scene.admin.create("../escape", 1), "a name with path characters")
 
 
+def columns_added(scene: Scene) -> None:
+    """Columns are added after the present ones; adding them again changes nothing, and no record is touched."""
+    name = scene.stream() + "-grows"
+    columns: dict[str, pl.DataType] = {"key": pl.String(), "n": pl.Int64()}
+    more: dict[str, pl.DataType] = {"note": pl.String(), "at": pl.Datetime("us", "UTC")}
+    scene.admin.create(name, 2, columns)
+    end = scene.write(name, [b"before"])
+    grown = scene.admin.add_columns(name, more)
+    expect(list((grown.columns or {}).items()) == [*columns.items(), *more.items()], f"grown to {grown}")
+    expect(grown.added == set(more), f"these columns count as added: {sorted(grown.added)}")
+    other = scene.other.admin()
+    expect(other.describe(name) == grown, "described differently than returned")
+    expect(other.add_columns(name, {**columns, **more}) == grown, "adding them again changed something")
+    expect(scene.admin.create(name, 2, columns) == grown, "a caller that knows only the first columns isn't accepted")
+    expect(scene.admin.create(name, 2, {**columns, **more}) == grown, "a caller that knows all columns isn't accepted")
+    retyped: dict[str, pl.DataType] = {"note": pl.Int64()}
+    expect_raises(StreamExistsError, lambda: scene.admin.add_columns(name, retyped), "a column of another type")
+    expect_raises(StreamExistsError, lambda: scene.admin.create(name, 2, {"key": pl.String()}), "a column less")
+    expect(other.describe(name) == grown, "a refused call changed something")
+    scene.write(name, [b"after"])
+    records = scene.read(scene.consumer(ssp(name)), 2)
+    expect([payload for _, payload in records] == [b"before", b"after"], "the records are others now")
+    expect(records[1][0] == end, "the offsets are others now")
+    expect_raises(StreamNotFoundError, lambda: other.add_columns(name + "-missing", more), "columns of no stream")
+    expect_raises(UsageError, lambda: other.add_columns(scene.stream(), more), "columns of a stream that takes any")
+
+
+def columns_added_racing(scene: Scene) -> None:
+    """Callers that add columns at the same time all succeed, and agree on the columns and their order."""
+    name = scene.stream() + "-grows-raced"
+    scene.admin.create(name, 1, {"key": pl.String()})
+    adding = [{"both": pl.Int64(), f"only-{n}": pl.Int64()} for n in range(4)]
+
+    def add(number: int) -> None:
+        system = scene.system if number % 2 else scene.other
+        system.admin().add_columns(name, dict[str, pl.DataType](adding[number]))
+
+    _race(add, len(adding))
+    info = scene.admin.describe(name)
+    columns = [] if info is None or info.columns is None else list(info.columns)
+    expect(columns[0] == "key" and sorted(columns) == sorted({"key"}.union(*adding)), f"the columns are {columns}")
+    expect(scene.other.admin().describe(name) == info, "two handles describe it differently")
+
+
 def create_racing(scene: Scene) -> None:
     """Callers that create a stream at the same time get the same one, and no record is lost."""
     name = scene.stream() + "-raced"
-    failures: list[BaseException] = []
-    barrier = threading.Barrier(4)
 
-    def create() -> None:
+    def create(number: int) -> None:
+        system = scene.other if number else scene.system
+        system.admin().create(name, 2)
+        scene.write(name, [b"here"], 1, system)
+
+    _race(create, 4)
+    expect(len(scene.read(scene.consumer(ssp(name, 1)), 4)) == 4, "a racing creator's record is missing")
+
+
+def _race(act: Callable[[int], None], callers: int) -> None:
+    """Let several threads act at the same time; each gets its number."""
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(callers)
+
+    def run(number: int) -> None:
         try:
-            system = scene.system if threading.current_thread().name.endswith("0") else scene.other
             barrier.wait()
-            system.admin().create(name, 2)
-            scene.write(name, [b"here"], 1, system)
+            act(number)
         except BaseException as error:  # noqa: BLE001  # a thread's failure is raised below
             failures.append(error)
 
-    threads = [threading.Thread(target=create, name=f"create-{n}") for n in range(4)]
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(callers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    expect(not failures, f"a racing create failed: {failures}")
-    expect(len(scene.read(scene.consumer(ssp(name, 1)), 4)) == 4, "a racing creator's record is missing")
+    expect(not failures, f"a racing caller failed: {failures}")
 
 
 def missing_streams(scene: Scene) -> None:
@@ -324,7 +377,8 @@ def lag_falls_to_zero(scene: Scene) -> None:
 
 
 CHECKS: tuple[Callable[[Scene], None], ...] = (
-    create_describe_list, create_with_another_shape, create_racing, missing_streams,
+    create_describe_list, create_with_another_shape, create_racing, columns_added, columns_added_racing,
+    missing_streams,
     order_within_a_partition, offsets_read_again, edges, poll_bounds,
     large_and_empty_records, many_partitions,
     nothing_before_flush_is_missing_after, readiness,

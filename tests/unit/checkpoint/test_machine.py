@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from machine_host import A0, END, A, B, Host, checkpoint, restore, user
 
@@ -32,8 +34,8 @@ def test_a_first_start_fences_and_introduces_itself(source):
     source.run()
     assert source.take() == START
     assert [(p, h.kind, h.generation, h.version, h.seq, m.seq, m.next_version) for p, h, m in source.sent] == [
-        (0, Kind.RESTORE, 1, -1, 1, 0, 5),
-        (1, Kind.RESTORE, 1, -1, 1, 0, 5),
+        (0, Kind.RESTORE, 1, -1, 1, 0, 5_000),
+        (1, Kind.RESTORE, 1, -1, 1, 0, 5_000),
     ]
     assert [h.kind for h, _ in source.changelog] == [Kind.ABORT]
 
@@ -49,15 +51,15 @@ def test_a_timer_driven_task_commits_when_the_clock_passes_its_label_and_not_bef
     source.run()
     assert source.take() == COMMIT
     (_, header, message) = source.sent[-1]
-    assert (header.kind, header.version, message.next_version) == (Kind.CHECKPOINT, 5, 8)
-    assert source.machine.label == 8
+    assert (header.kind, header.version, message.next_version) == (Kind.CHECKPOINT, 5_000, 8_000)
+    assert source.machine.label == 8_000
 
 
 def test_labels_do_not_follow_the_clock_between_commits(source):
     source.machine.tick(5_000)
     source.run()
     source.machine.tick(9_000)
-    assert source.machine.stamp(A, 0).version == 5
+    assert source.machine.stamp(A, 0).version == 5_000
 
 
 def test_a_clock_that_falls_behind_holds_back_no_version(source):
@@ -68,7 +70,20 @@ def test_a_clock_that_falls_behind_holds_back_no_version(source):
     source.machine.tick(1_000)
     source.machine.abandon()
     source.run()
-    assert source.machine.label == 6
+    assert source.machine.label == 6_000
+
+
+def test_a_longer_interval_after_a_restart_keeps_versions_coming(source):
+    source.machine.tick(5_000)
+    source.run()
+    longer = replace(source.config, interval_ms=60_000)
+    again = Host(longer, source.changelog, writer="w2", generations=iter([2]))
+    again.machine.tick(5_999)
+    again.run()
+    again.take()
+    again.machine.tick(120_000)
+    again.run()
+    assert again.take() == COMMIT
 
 
 def test_a_command_driven_task_commits_when_all_parents_have_closed(reader):
@@ -235,11 +250,11 @@ def test_a_task_is_timer_driven_once_its_parents_have_ended(reader):
     reader.machine.tick(9_000)
     reader.run()
     assert reader.take() == COMMIT
-    assert (reader.machine.version, reader.machine.label) == (0, 9)
+    assert (reader.machine.version, reader.machine.label) == (0, 9_000)
     again = Host(reader.config, reader.changelog, reader.local, writer="w2", generations=iter([2]))
     again.machine.tick(20_000)
     again.run()
-    assert again.machine.label == 20
+    assert again.machine.label == 20_000
 
 
 def test_without_barriers_nothing_is_labelled_held_back_or_rolled_back(reader):
@@ -257,6 +272,29 @@ def test_without_barriers_nothing_is_labelled_held_back_or_rolled_back(reader):
     host.run()
     assert host.take() == COMMIT
     assert [h.kind for _, h, _ in host.sent] == [Kind.RESTORE]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_guarantee_may_change_between_two_starts(reader, before):
+    next_version = 0 if before else UNVERSIONED
+    host = Host(replace(reader.config, exactly_once=before))
+    host.run()
+    for producer in (1, 2):
+        host.receive(A0, *restore(producer, 1, UNVERSIONED if not before else -1, 0, next_version))
+        host.run()
+    for producer in (1, 2) if before else ():
+        host.receive(A0, *checkpoint(producer, 1, 4, 2, 5))
+        host.run()
+    host.machine.tick(5_000)
+    host.run()
+    assert host.machine.version >= 0
+    again = Host(replace(host.config, exactly_once=not before), host.changelog, writer="w2", generations=iter([2]))
+    again.machine.tick(20_000)
+    again.run()
+    again.take()
+    again.machine.tick(40_000)
+    again.run()
+    assert again.take() == COMMIT
 
 
 CONFIG = ("task", "task_count", "producer", "inputs", "outputs", "interval_ms")

@@ -55,15 +55,18 @@ def numbers(cli: Cli, tmp_path: Path) -> None:
 def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     nothing = {"master": None, "containers": None, "stages": None, "local": False, "conf": None, "progress": True}
-    assert cli("run", "recorder.py").json() == nothing
+    assert cli("run", "recorder.py").json() == {**nothing, "drop_state": [], "rename": {}}
     words = ("--master", "local[2]", "--containers", 2, "--stage", "a", "--stage", "b", "--conf", "x.y=1=2", "--quiet")
-    assert cli("run", "recorder.py", *words).json() == {
+    accepted = ("--drop-state", "w", "--drop-state", "v", "--rename", "old=new")
+    assert cli("run", "recorder.py", *words, *accepted).json() == {
         "master": "local[2]",
         "containers": 2,
         "stages": ["a", "b"],
         "local": False,
         "conf": {"x.y": "1=2"},
         "progress": False,
+        "drop_state": ["w", "v"],
+        "rename": {"new": "old"},
     }
     assert cli("run", "recorder.py", "--local", "--json").out.endswith('{\n  "app": "recorded",\n  "ended": true\n}\n')
 

@@ -120,6 +120,36 @@ def test_an_output_that_holds_something_else():
     assert "holds Schema(k: String, ts: Int32), and the app would write Schema(k: String, ts: Int64)" in error_of(app)
 
 
+def test_an_output_that_lacks_a_column_says_how_to_send_null():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {**SCHEMA.columns, "note": pl.String()})
+    assert "hint: send null: .with_columns(note=pl.lit(None, pl.String))" in error_of(app)
+
+
+def test_an_output_may_have_new_columns_or_lack_those_that_were_added():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {"k": pl.String()})
+    assert app.counts()["out"] == 4
+    app.facts["out"] = StreamInfo("out", 4, {**SCHEMA.columns, "note": pl.String()}, added=frozenset({"note"}))
+    assert app.counts()["out"] == 4
+
+
+def test_an_output_with_a_renamed_column_is_refused():
+    app = simple_app()
+    app.streams["out"] = replace(app.streams["out"], schema=SCHEMA)
+    app.facts["out"] = StreamInfo("out", 4, {"key": pl.String(), "ts": pl.Int64()})
+    assert "hint: select the columns it holds, or send to another stream" in error_of(app)
+
+
+def test_a_declared_column_that_the_stream_lacks_can_be_added_to_it():
+    app = simple_app()
+    app.streams["s"] = replace(app.streams["s"], schema=SCHEMA)
+    app.facts["s"] = StreamInfo("s", 4, {"k": pl.String()})
+    assert "hint: add it to the stream: headrace stream add-column s 'ts:TYPE'" in error_of(app)
+
+
 # -- the graph --------------------------------------------------------------------------------------------
 
 

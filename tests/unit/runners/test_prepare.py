@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.errors import StreamSealedError
+from headrace.core.errors import PlanError, StreamExistsError, StreamSealedError
 from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
@@ -55,3 +55,58 @@ def test_a_sealed_stream_is_found_before_its_writers_start(
 def test_a_sealed_input_is_as_good_as_any(tmp_path: Path, app: hr.App) -> None:
     open_log(tmp_path).admin().seal("numbers")
     prepare(app)
+
+
+def grown(home: Path, *, reports: bool) -> hr.App:
+    """The app; with ``reports`` it has a column more, in its intermediate stream and in its output."""
+    app = hr.App("grown", home=home)
+    numbers = app.input("numbers", {"n": pl.Int64})
+    if reports:
+        numbers = numbers.with_columns(half=pl.col("n") / 2)
+    numbers.partition_by("n", id="dealt").send_to(app.output("out"))
+    return app
+
+
+def test_a_new_column_reaches_intermediate_stream_and_output(tmp_path: Path) -> None:
+    """The first version leaves frames in its intermediate stream; the second one reads them together with its own."""
+    hr.streams.create_stream("numbers", 1, COLUMNS, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
+        writer.write([{"n": 1}, {"n": 2}])
+        writer.seal()
+    grown(tmp_path, reports=False).run(local=True, stages=["numbers"], progress=False)
+    later = grown(tmp_path, reports=True)
+    later.run(local=True, stages=["dealt"], progress=False)
+    out = hr.streams.read_stream("out", home=tmp_path)
+    assert sorted(out.rows()) == [(1, None), (2, None)]
+    assert out.schema == {"n": pl.Int64, "half": pl.Float64}
+    dealt = hr.streams.StreamReader("grown-dealt", home=tmp_path)
+    assert dealt.columns == {"n": pl.Int64, "half": pl.Float64}
+    prepare(grown(tmp_path, reports=False))  # an earlier version still runs
+
+
+def test_a_changed_type_is_refused(tmp_path: Path) -> None:
+    hr.streams.create_stream("numbers", 1, COLUMNS, home=tmp_path)
+    prepare(grown(tmp_path, reports=True))
+    app = hr.App("grown", home=tmp_path)
+    numbers = app.input("numbers", {"n": pl.Int64}).with_columns(half=pl.col("n") // 2)
+    numbers.partition_by("n", id="dealt").send_to(app.output("other"))
+    with pytest.raises(StreamExistsError, match="stream 'grown-dealt': column 'half' is Float64, not Int64"):
+        prepare(app)
+
+
+def test_an_input_takes_old_frames_once_the_column_is_added(tmp_path: Path) -> None:
+    hr.streams.create_stream("numbers", 1, COLUMNS, home=tmp_path)
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
+        writer.write([{"n": 1}])
+        app = hr.App("reads", home=tmp_path)
+        app.input("numbers", {"n": pl.Int64, "note": pl.String}).send_to(app.output("seen"))
+        with pytest.raises(PlanError, match=r"column 'note' .* is missing") as caught:
+            prepare(app)
+        assert "headrace stream add-column numbers 'note:TYPE'" in (caught.value.hint or "")
+        hr.streams.add_columns("numbers", {"note": pl.String}, home=tmp_path)
+        writer.write([{"n": 2}])
+    with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:
+        writer.write([{"n": 3, "note": "new"}])
+        writer.seal()
+    app.run(local=True, progress=False)
+    assert sorted(hr.streams.read_stream("seen", home=tmp_path).rows()) == [(1, None), (2, None), (3, "new")]

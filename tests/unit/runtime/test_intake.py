@@ -140,9 +140,41 @@ def test_what_an_intermediate_stream_holds_is_never_skipped() -> None:
     intake = Intake(spec, TaskMetrics(), _no_letters)
     ssp = SSP(spec.stream, 0)
     assert intake.decode(ssp, [5], [frame(GOOD)])[0].equals(GOOD)
-    with pytest.raises(hr.errors.DataError, match=r"by-member\[0\] at offset 5: column 'ts' .* is missing") as info:
-        intake.decode(ssp, [5], [frame(GOOD.drop("ts"))])
+    with pytest.raises(hr.errors.DataError, match=r"by-member\[0\] at offset 5: column 'ts'") as info:
+        intake.decode(ssp, [5], [frame(GOOD.with_columns(ts=pl.lit([1])))])
     assert "drain the app before" in str(info.value)
+
+
+def test_frames_of_an_intermediate_stream_from_before_a_column_was_added_have_nulls() -> None:
+    app = hr.App("page-views")
+    views = app.input("views", {"member": pl.String, "ts": pl.Int64, "tags": pl.List(pl.String)})
+    views.partition_by("member", id="by-member").send_to(app.output("out"))
+    spec = app.graph().streams["by-member"]
+    new = GOOD.with_columns(tags=pl.lit(["x"]))
+    removed = GOOD.select("ts", "member", was="ts")
+    decoded = Intake(spec, TaskMetrics(), _no_letters).decode(
+        SSP(spec.stream, 0), [5, 6, 7], [frame(GOOD), frame(new), frame(removed)]
+    )
+    old = GOOD.with_columns(tags=pl.lit(None, pl.List(pl.String)))
+    assert pl.concat(decoded).equals(pl.concat([old, new, old]))
+
+
+def test_only_a_column_that_was_added_to_an_input_may_be_missing() -> None:
+    app = hr.App("page-views")
+    columns = {"member": pl.String, "note": pl.String, "ts": pl.Int64}
+    app.input("views", columns, event_time="ts").send_to(app.output("out"))
+    spec = app.graph().streams["views"]
+    ssp = SSP(spec.stream, 0)
+    grown = Intake(spec, TaskMetrics(), _no_letters, added=frozenset({"note"}))
+    (rows,) = grown.decode(ssp, [5], [frame(GOOD)])
+    assert rows.equals(GOOD.select("member", pl.lit(None, pl.String).alias("note"), "ts"))
+    with pytest.raises(hr.errors.DataError, match=r"column 'member' .* is missing"):
+        grown.decode(ssp, [5], [frame(GOOD.drop("member"))])
+    with pytest.raises(hr.errors.DataError, match=r"column 'note' .* is missing"):
+        Intake(spec, TaskMetrics(), _no_letters).decode(ssp, [5], [frame(GOOD)])
+    timed = Intake(spec, TaskMetrics(), _no_letters, added=frozenset({"ts"}))
+    with pytest.raises(hr.errors.DataError, match="2 rows have no event time"):
+        timed.decode(ssp, [5], [frame(GOOD.select("member", note="member"))])
 
 
 # -- rows of row systems

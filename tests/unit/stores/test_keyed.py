@@ -195,11 +195,11 @@ def test_changes_of_version_1_are_read() -> None:
     assert sessions.scan() is None
 
 
-def test_local_state_of_version_3_is_read() -> None:
+def test_local_state_of_version_4_is_read() -> None:
     disk = Disk()
     disk.put(
         b"manifest",
-        b'{"format":3,"segments":[{"number":3,"heights":[2],"living":1,"lows":[7],"masked":true}]}',
+        b'{"format":4,"segments":[{"number":3,"heights":[2],"living":1,"lows":[7],"masked":true}]}',
     )
     place = (3).to_bytes(8) + (0).to_bytes(4)
     # In the order of their hashes, the null first.
@@ -218,7 +218,7 @@ def test_local_state_of_version_3_is_read() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"segments":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 3"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 4"):
         store().attach(disk)
 
 

@@ -171,11 +171,11 @@ def test_a_missing_piece_is_an_error() -> None:
 # -- the formats of the local state, byte for byte
 
 
-def test_local_state_of_version_4_is_read() -> None:
+def test_local_state_of_version_5_is_read() -> None:
     disk = Disk()
     disk.put(
         b"manifest",
-        b'{"format":4,"runs":[{"number":3,"heights":[0,2],"low":11,"high":20,"gone_to":10}],"taken":10}',
+        b'{"format":5,"runs":[{"number":3,"heights":[0,2],"low":11,"high":20,"gone_to":10}],"taken":10}',
     )
     disk.put(b"p" + (3).to_bytes(8) + (1).to_bytes(4) + (0).to_bytes(4), (HERE / "runs-piece-v1.bin").read_bytes())
     windows = store()
@@ -187,7 +187,7 @@ def test_local_state_of_version_4_is_read() -> None:
 def test_local_state_of_another_version_is_refused() -> None:
     disk = Disk()
     disk.put(b"manifest", b'{"format":9,"runs":[]}')
-    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 4"):
+    with pytest.raises(CorruptLogError, match="local state of format 9; this version of Headrace reads 5"):
         store().attach(disk)
 
 

@@ -154,7 +154,7 @@ def test_pieces_without_slices_or_an_index_are_looked_up_in() -> None:
     """Columns of nested types have no slices. A missing index is computed from the rows."""
     disk = Disk()
     entry = b'{"number":3,"heights":[3],"low":11,"high":20,"gone_to":10}'
-    disk.put(b"manifest", b'{"format":4,"runs":[%b],"taken":10}' % entry)
+    disk.put(b"manifest", b'{"format":5,"runs":[%b],"taken":10}' % entry)
     piece = b"p" + (3).to_bytes(8) + (0).to_bytes(4) + (0).to_bytes(4)
     disk.put(piece, encode_rows(frame([(9, 1, 0), (12, 1, 1), (20, 2, 2)])))
     runs = store()

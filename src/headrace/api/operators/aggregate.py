@@ -30,6 +30,7 @@ class Aggregate:
     """An aggregate over a column or expression; ``count`` and ``fold`` need none.
 
     ``by`` and ``k`` belong to ``top_k``; ``function``, ``merge``, ``initial``, ``dtype`` to ``fold`` and ``reduce``.
+    A new ``version`` of these says that values of the earlier one are of no use to the function.
     """
 
     kind: AggregateKind
@@ -40,3 +41,19 @@ class Aggregate:
     merge: Callable[[Any, Any], Any] | None = None
     initial: Any = None
     dtype: pl.DataType | None = None
+    version: str = ""
+
+    @property
+    def definition(self) -> str:
+        """What its partial results mean. Of a user's function only what is declared can be compared."""
+        words: list[str] = [self.kind]
+        words += [str(self.k)] if self.k else []
+        words += [f"of {_text(self.expr)}"] if self.expr is not None else []
+        words += [f"by {_text(self.by)}"] if self.by is not None else []
+        words += [f"as {self.dtype}"] if self.dtype is not None else []
+        words += [f"version {self.version}"] if self.version else []
+        return " ".join(words)
+
+
+def _text(expr: pl.Expr) -> str:
+    return " ".join(str(expr).split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -11,8 +11,8 @@ from headrace.api.event_time import Time, needed_time
 from headrace.api.handles import Output, check_target
 from headrace.api.keys import key_columns
 from headrace.api.operators.column_set import ColumnSet
-from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.wording import names
+from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, typed
+from headrace.api.operators.wording import names, offset
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -39,6 +39,16 @@ class Deduplicate(OperatorSpec):
     @override
     def columns_used(self) -> ColumnSet:
         return frozenset({*self.keys, self.event_time.column})
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        fixed = {
+            "kind": self.kind,
+            "key": typed(self.keys, inputs[0]),
+            "within": format_ms(self.within_ms),
+            "time": f"{self.event_time.column}{offset(self.event_time.offset_ms)}",
+        }
+        return {id_: StateMeaning(fixed=fixed)}
 
 
 @dataclass(frozen=True, slots=True)

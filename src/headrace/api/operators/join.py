@@ -13,8 +13,8 @@ from headrace.api.event_time import LostTime, Time, needed_time
 from headrace.api.expressions import unknown_column
 from headrace.api.keys import key_columns
 from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime, OperatorSpec, all_carried
-from headrace.api.operators.wording import names, signed
+from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, all_carried, typed
+from headrace.api.operators.wording import names, offset, signed
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
@@ -41,6 +41,16 @@ class StreamJoin(OperatorSpec):
         # A full join has rows without a left message: only the keys are never null.
         return {key: (key,) for key in self.keys} if self.how == "full" else all_carried(before)
 
+    def _kept(self, inputs: Sequence[Schema]) -> dict[str, str]:
+        left, right = (typed(schema.columns, schema) for schema in inputs)
+        return {
+            "kind": self.kind,
+            "how": self.how,
+            "key": names(self.keys),
+            "left columns": left,
+            "right columns": right,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class IntervalJoin(StreamJoin):
@@ -63,6 +73,13 @@ class IntervalJoin(StreamJoin):
     def join_bound_ms(self) -> int:
         return max(self.before_ms, self.after_ms)
 
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        sides = zip(("left", "right"), (self.left_time, self.right_time), inputs, strict=True)
+        times = {f"{side} time": f"{time.column}{offset(time.offset_ms)}" for side, time, _ in sides}
+        bounds = f"{signed(-self.before_ms)} to {signed(self.after_ms)}"
+        return {id_: StateMeaning(fixed=self._kept(inputs) | {"within": bounds} | times)}
+
 
 @dataclass(frozen=True, slots=True)
 class LatestJoin(StreamJoin):
@@ -81,6 +98,10 @@ class LatestJoin(StreamJoin):
     @override
     def join_bound_ms(self) -> int:
         return self.ttl_ms
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        return {id_: StateMeaning(fixed=self._kept(inputs))}
 
 
 def stream_join(

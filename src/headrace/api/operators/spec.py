@@ -7,13 +7,14 @@ defaults here; ``runtime/operators/registry.py`` names the class that runs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.api.operators.column_set import ColumnSet, union
 from headrace.api.tasks import StoreSpec
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm
 
 OnError = Literal["fail", "skip", "dead_letter"]
 
@@ -24,6 +25,25 @@ class EventTime:
 
     column: str
     offset_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateMeaning:
+    """What a store's contents mean, in words that plans and errors can show.
+
+    State that an earlier version of the app stored is of use only if ``fixed`` is the same. ``columns`` are those of
+    its rows, each with its type or definition: some may be added. ``sheds`` says that columns may also be left out,
+    because nobody could read the old values any more.
+    """
+
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    sheds: bool = False
+
+
+def typed(names: Iterable[str], schema: Schema) -> str:
+    """The names with their types, as a ``StateMeaning`` shows them: ``member: String, day: Date``."""
+    return ", ".join(f"{name}: {schema.columns[name]}" for name in names)
 
 
 class OperatorSpec:
@@ -102,10 +122,25 @@ class OperatorSpec:
         """The stores that can be queried while the app runs."""
         return ()
 
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        """What it keeps from one start to the next, by the ids of its stores; ``id_`` is its own.
+
+        A store whose id is that of another one with ``.`` and a name belongs to it. ``inputs`` are the schemas of what
+        it takes.
+        """
+        return {}
+
     @property
     def hidden_state(self) -> str | None:
         """If it keeps state that can't be queried, what the operator is called in that error: ``a window``."""
         return None
+
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        """The forms of the rows that the step ``id_`` keeps, by store. ``stores.form.misfit`` compares two of a store.
+
+        Stores that say themselves what they keep aren't among them.
+        """
+        return {}
 
     # -- rows and columns
 

@@ -12,7 +12,7 @@ from headrace.api.event_time import Time, needed_time
 from headrace.api.handles import Table
 from headrace.api.keys import key_columns
 from headrace.api.operators.join import JoinHow, Within, check_key_types, joined_columns
-from headrace.api.operators.spec import EventTime, OperatorSpec, all_carried
+from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, all_carried, typed
 from headrace.api.operators.wording import names, offset
 from headrace.api.specs import TableSpec
 from headrace.api.table_checks import check_filled_by_flows
@@ -52,6 +52,14 @@ class TableJoin(OperatorSpec):
     @override
     def hidden_state(self) -> str | None:
         return None if self.time is None else "a join"
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        if self.time is None:
+            return {}
+        fixed = {"kind": "join as of", "table": self.table, "key": names(self.keys), "time": self.time.column}
+        fixed["columns"] = typed(inputs[0].columns, inputs[0])
+        return {id_: StateMeaning(fixed=fixed)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

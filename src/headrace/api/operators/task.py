@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from headrace.api.event_time import LostTime, Time, check_time_column, is_time
 from headrace.api.flow import Flow, check_flow
 from headrace.api.handles import Output
 from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, typed
 from headrace.api.operators.streams import TASK_OUTPUT, SideOutput
 from headrace.api.operators.wording import names
 from headrace.api.rows import SchemaLike
@@ -66,6 +66,18 @@ class TaskStep(OperatorSpec):
         stores = tuple(f"{s.attribute} by {names(tuple(s.key.columns))}{_ttl(s)}" for s in self.stores)
         words += [f"keeps {' and '.join(stores)}"] if stores else []
         return ", ".join(words)
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        version = {"version": str(self.task.version)}
+        stores = {
+            store.id: StateMeaning(
+                fixed={"kind": "store", "key": typed(store.key.columns, store.key)} | version,
+                columns={name: str(dtype) for name, dtype in store.value.columns.items()},
+            )
+            for store in self.stores
+        }
+        return {id_: StateMeaning(fixed={"kind": self.kind} | version), **stores}
 
     @property
     @override

@@ -16,8 +16,8 @@ from headrace.api.keys import key_columns
 from headrace.api.location import Location
 from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.column_set import ColumnSet, columns_read, union
-from headrace.api.operators.spec import EventTime, OperatorSpec
-from headrace.api.operators.wording import names, on_one_line
+from headrace.api.operators.spec import EventTime, OperatorSpec, StateMeaning, typed
+from headrace.api.operators.wording import names, offset, on_one_line
 from headrace.api.shapes import (
     CountWindow,
     GlobalWindow,
@@ -34,6 +34,7 @@ from headrace.api.triggers import as_trigger, every
 from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
+from headrace.stores.form import StateForm, described, with_types
 
 START, END = "window_start", "window_end"
 PANE, PANE_INDEX = "pane", "pane_index"
@@ -72,6 +73,37 @@ class Window(OperatorSpec):
         simple = isinstance(self.shape, Tumbling | Hopping | Session) and self.axis == "event" and not self.marked
         return simple and not any(aggregate.kind in ("fold", "reduce") for _, aggregate in self.aggregates)
 
+    @override
+    def state_forms(self, id_: str, inputs: Sequence[Schema]) -> dict[str, StateForm]:
+        """An aggregate may come and go; as long as it is there, its kind and type stay."""
+        words = [str(self.shape)]
+        if self.marked or any(aggregate.function is not None for _, aggregate in self.aggregates):
+            words.append("with panes or functions")
+        if self.axis == "processing":
+            words.append("by processing time")
+        elif any(a.processing for trigger in (self.early, self.late) if trigger for a in trigger.alternatives):
+            words.append("with triggers by the clock")
+        results = window_columns(self)
+        return {
+            id_: StateForm(
+                what=f"a window of {', '.join(words)}",
+                key=with_types(self.keys, self.input.columns),
+                columns={name: self._described(one, results[name]) for name, one in self.aggregates},
+            )
+        }
+
+    def _described(self, aggregate: Aggregate, result: pl.DataType) -> str:
+        """What an aggregate keeps."""
+        words: list[str] = [aggregate.kind]
+        if aggregate.kind in ("first", "last"):
+            words.append("by time" if self.event_time is not None or self.axis == "processing" else "by arrival")
+        words.append(*described({"": result}).values())
+        if aggregate.kind in ("n_unique", "approx_n_unique") and aggregate.expr is not None:
+            words += ["of", *described({"": value_dtype(self.input, aggregate.expr)}).values()]
+        if aggregate.by is not None:
+            words += ["by", *described({"": value_dtype(self.input, aggregate.by)}).values()]
+        return " ".join(words)
+
     @property
     @override
     def detail(self) -> str:
@@ -97,6 +129,25 @@ class Window(OperatorSpec):
     @override
     def gathers_keys(self) -> bool:
         return bool(self.keys)
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        time = self.event_time
+        fixed = {
+            "kind": self.kind,
+            "shape": str(self.shape),
+            "key": typed(self.keys, self.input),
+            "time": self.axis if time is None else f"{time.column}{offset(time.offset_ms)}",
+        }
+        if self.marked:
+            fixed |= {
+                "early": str(self.early),
+                "late": str(self.late),
+                "allowed lateness": format_ms(self.lateness_ms),
+                "panes": self.panes,
+            }
+        aggregates = {name: aggregate.definition for name, aggregate in self.aggregates}
+        return {id_: StateMeaning(fixed=fixed, columns=aggregates, sheds=True)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

@@ -13,9 +13,10 @@ from headrace.systems.base import StreamInfo
 
 
 def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
-    """A stream's name, partition count and columns."""
+    """A stream's name, partition count and columns, and which of these were added later."""
     columns = None if info.columns is None else columns_to_json(info.columns)
-    return {"stream": str(place.stream), "partitions": info.partitions, "columns": columns}
+    added = [name for name in columns or () if name in info.added]
+    return {"stream": str(place.stream), "partitions": info.partitions, "columns": columns, "added": added}
 
 
 def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:

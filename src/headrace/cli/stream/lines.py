@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +12,7 @@ from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, UNVERSIONED, Kind
 from headrace.serdes.ipc import decode_rows
 from headrace.serdes.json_lines import encode_lines
+from headrace.serdes.schema import filled_up
 from headrace.streams.frames import Frame, control_of
 
 PARTITION, OFFSET, CONTROL = "@partition", "@offset", "@control"
@@ -21,7 +22,16 @@ _CONTROL_KINDS = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.REST
 class Lines:
     """Turns frames into at most ``limit`` lines. ``rows`` and ``others`` count the rows and the other frames."""
 
-    def __init__(self, *, control: bool = False, offsets: bool = False, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        columns: Mapping[str, pl.DataType] | None = None,
+        *,
+        control: bool = False,
+        offsets: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        """``columns`` are those of the stream, if they are declared: rows from before one was added lack it."""
+        self._columns = columns
         self._control = control
         self._offsets = offsets
         self._left = limit
@@ -58,6 +68,8 @@ class Lines:
             rows = decode_rows(frame.body)
         except FrameError as error:
             raise FrameError(f"{frame.where}: {error.message}", hint=error.hint) from error
+        if self._columns is not None:
+            rows = filled_up(rows, self._columns)
         if self._left is not None:
             rows = rows.head(self._left)
         if not self._offsets:

@@ -1,4 +1,4 @@
-"""``headrace stream create``, ``list``, ``describe``, ``seal`` and ``trim``."""
+"""``headrace stream create``, ``add-column``, ``list``, ``describe``, ``seal`` and ``trim``."""
 
 from __future__ import annotations
 
@@ -37,6 +37,34 @@ def create(
     else:
         said = "created" if there is None else "there already:"
         print_line(f"{said} {place.stream} with {counted(info.partitions, 'partition')}")
+
+
+def add_column(
+    name: StreamName,
+    columns: Annotated[
+        str, typer.Argument(metavar="COLUMNS", help='The new columns and their types: "note:str,at:datetime[ms]".')
+    ],
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Add columns to a stream. Succeeds if it has them already.
+
+    They are null in rows that are there, and in rows of writers that don't know them. A column can't be removed.
+    """
+    from headrace.cli.place import locate
+    from headrace.cli.stream.about import columns_as_text, shape
+    from headrace.serdes.dtypes import parse_columns
+
+    place = locate(name, home)
+    before = place.require().columns or {}
+    info = place.admin().add_columns(place.stream.name, parse_columns(columns))
+    about = shape(place, info)
+    if as_json:
+        print_json(about)
+    else:
+        new = {column: dtype for column, dtype in about["columns"].items() if column not in before}
+        said = f"added {columns_as_text(new)} to" if new else "there already in"
+        print_line(f"{said} {place.stream}")
 
 
 def list_(home: Home = HOME, as_json: AsJson = False) -> None:
@@ -95,6 +123,8 @@ def _print(about: dict[str, Any]) -> None:
 
     print_line(f"stream   {about['stream']}")
     print_line(f"columns  {columns_as_text(about['columns'])}")
+    if about["added"]:
+        print_line(f"added    {', '.join(about['added'])}: null in older rows")
     print_line(f"size     {format_bytes(about['bytes'])} in {counted(about['partitions'], 'partition')}")
     print_line(f"sealed   {'yes: it has ended' if about['sealed'] else 'no'}")
     print_line("")

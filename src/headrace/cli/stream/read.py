@@ -67,7 +67,7 @@ def read(
         ssp: Edge.OLDEST if position is None else position
         for ssp, position in positions(place, "--from", start or (), partition).items()
     }
-    lines = Lines(control=control, offsets=offsets, limit=limit)
+    lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit)
     gate = _gate(committed)
     output = sys.stdout.buffer
     with Interrupt() as interrupt:

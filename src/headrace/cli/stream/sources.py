@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,11 @@ class Source:
         """The columns of the first rows; none when there are no rows."""
         raise NotImplementedError
 
-    def blocks(self, columns: Columns) -> Iterator[list[Piece]]:
-        """All rows as these columns. Ends early, between rows, when interrupted."""
+    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
+        """All rows as these columns; null where an ``optional`` one is missing.
+
+        Ends early, between rows, when interrupted.
+        """
         raise NotImplementedError
 
     def bad_row(self, number: int, bad: BadRow) -> DataError:
@@ -101,7 +104,7 @@ class JsonLines(Source):
         return columns
 
     @override
-    def blocks(self, columns: Columns) -> Iterator[list[Piece]]:
+    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
         rows = JsonRows(columns, drop_unknown=self._drop_unknown)
         for chunk in self._all_chunks():
             yield parse_rows(chunk, last_row_ends(chunk, quote=None), rows.parse)
@@ -139,12 +142,12 @@ class TableFile(Source):
         return dict(self._reader.columns(self._entry))
 
     @override
-    def blocks(self, columns: Columns) -> Iterator[list[Piece]]:
+    def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
         schema = Schema.of(columns)
         texts = dict.fromkeys(self.infer(), pl.String()) if self._is_csv else None
         with closing(self._reader.open(self._entry, Wanted(typed=texts))) as file:
             while not self._interrupt.requested and (pieces := file.read(CHUNK_BYTES)) is not None:
-                yield [self._fit(piece, schema) if piece.span else piece for piece in pieces]
+                yield [self._fit(piece, schema, optional) if piece.span else piece for piece in pieces]
 
     @override
     def bad_row(self, number: int, bad: BadRow) -> DataError:
@@ -153,7 +156,7 @@ class TableFile(Source):
             where = f"{self.name}: not a readable CSV file: row {number + 1}"
         return DataError(f"{where}: {bad.reason}", hint=_FIX_ROWS)
 
-    def _fit(self, piece: Piece, schema: Schema) -> Piece:
+    def _fit(self, piece: Piece, schema: Schema, optional: Collection[str]) -> Piece:
         """The piece with the columns of the schema. Rows whose values don't fit are bad, in addition."""
         unknown = [name for name in piece.frame.columns if name not in schema.columns]
         if unknown and not self._drop_unknown:
@@ -162,7 +165,7 @@ class TableFile(Source):
                 hint="--drop-unknown leaves such columns out",
             )
         try:
-            rows, mismatch = schema.conform(piece.frame)
+            rows, mismatch = schema.conform(piece.frame, optional)
         except DataError as error:
             raise DataError(f"{self.name}: {error.message}", hint=error.hint) from error
         if mismatch is None:

@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -104,7 +104,7 @@ class Writing:
             with closing(
                 RowWriter(order.place.system, order.place.stream, info, order.keys, order.partition)
             ) as writer:
-                self._copy(sources, columns, writer)
+                self._copy(sources, columns, info.added, writer)
         except HeadraceError as error:
             unsure = isinstance(error, StorageError | IndeterminateWriteError)
             if self.written.rows or unsure:
@@ -165,10 +165,10 @@ class Writing:
 
     # -- the rows ------------------------------------------------------------------------------------------
 
-    def _copy(self, sources: Sequence[Source], columns: Columns, writer: RowWriter) -> None:
+    def _copy(self, sources: Sequence[Source], columns: Columns, optional: Collection[str], writer: RowWriter) -> None:
         for source in sources:
             number = 0
-            for block in source.blocks(columns):
+            for block in source.blocks(columns, optional):
                 number = self._take(source, number, block, writer)
                 now = time.monotonic()
                 if now - self._reported_at >= _PROGRESS_S:

@@ -17,14 +17,14 @@ from pyspark import SparkContext
 from headrace.api.specs import Graph
 from headrace.core.log import current_settings
 from headrace.metadata.store import MetadataStore
+from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
-from headrace.plan.planner import plan
 from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
-from headrace.runners.facts import gather_facts
 from headrace.runners.interrupts import Interrupts
-from headrace.runners.prepare import check_stages, prepare_streams, stops_by_itself
+from headrace.runners.planning import Deployment
+from headrace.runners.prepare import prepare_streams, stops_by_itself
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
@@ -40,28 +40,36 @@ Progress = Callable[[AppStatus], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """Where and how to run. ``stages`` limits the deployment to these; empty means all."""
+    """Where and how to run. ``stages`` limits the deployment to these; empty means all.
+
+    ``consent`` is what the user accepts to lose of what an earlier version of the app keeps.
+    """
 
     master: str | None = None
     containers: int | None = None
     stages: Sequence[str] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
     progress: Progress | None = None
+    consent: Consent = NO_CONSENT
 
 
 def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -> AppStatus:
     """Run until the app has ended or has been drained; returns its last status. Raises what made it fail."""
-    facts = gather_facts(graph)
-    check_stages(plan(graph, facts), options.stages)  # fail before Spark starts if this can't be planned
+    deployment = Deployment(graph, metadata, options.consent)
+    first = deployment.planned(stages=options.stages)
+    first.changes.check()  # fail before Spark starts if this can't be run
     theirs = SparkContext._active_spark_context
     with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
         context = open_context(f"headrace {graph.app}", options.master, options.conf)
         try:
-            containers = _container_count(context, plan(graph, facts), options)
-            planned = plan(graph, facts, containers)
+            containers = _container_count(context, first.plan, options)
+            changed = deployment.planned(containers, options.stages)
+            changed.changes.check()
+            planned = changed.plan
             prepare_streams(planned, options.stages)
-            stops = stops_by_itself(planned, facts, options.stages)
+            stops = stops_by_itself(planned, options.stages)
             with coordinated(planned, metadata, options.stages, containers, until_caught_up=stops) as coordinator:
+                deployment.record(changed, options.stages)
                 return _run(context, coordinator, planned, options, containers, interrupts)
         finally:
             if theirs is None:

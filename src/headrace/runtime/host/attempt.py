@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
 import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
@@ -69,6 +70,7 @@ class Attempt:
         jitter: random.Random,
         monotonic_ms: float,
     ) -> None:
+        self._scope = scope
         self.publisher = make.publisher(scope, connections, metrics.warnings, jitter, self._written)
         self.outlet = Outlet(scope.outputs, scope.name.number, connections, self.publisher, machine.stamp, metrics)
         self.announcer = Announcer(scope, self.outlet, monotonic_ms)
@@ -87,7 +89,15 @@ class Attempt:
     def stores(self) -> dict[str, StateStore]:
         """Everything that the changelog keeps."""
         self.used = True
-        return {**self.task.stores(), **self.publisher.stores()}
+        stores = {**self.task.stores(), **self.publisher.stores()}
+        return {self._scope.store_name(id_): store for id_, store in stores.items()}
+
+    def source_entries(self) -> tuple[SourceEntry, ...]:
+        """The positions in sources, for the commit record."""
+        return tuple(
+            msgspec.structs.replace(entry, stream=self._scope.position_name(SSP.of(entry.stream, entry.partition)))
+            for entry in self.receiver.source_entries()
+        )
 
     def close(self) -> None:
         """Release what it holds: calls under way, connections of operators, files of early frames."""
@@ -118,7 +128,9 @@ class Attempt:
             task.load(times)
         if record is not None:
             task.finished = record.end_of_stream_sent
-            self._saved = {SSP.of(entry.stream, entry.partition): entry for entry in record.sources}
+            saved = {(entry.stream, entry.partition): entry for entry in record.sources}
+            names = {ssp: (self._scope.position_name(ssp), ssp.partition) for ssp in task.specs}
+            self._saved = {ssp: saved[name] for ssp, name in names.items() if name in saved}
             positions |= {ssp: entry.offset for ssp, entry in self._saved.items() if entry.offset is not None}
         return positions
 

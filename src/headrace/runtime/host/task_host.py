@@ -87,7 +87,7 @@ class Ports:
     ) -> Ports:
         """State on disk, and a protocol machine under a name of its own."""
         metrics = TaskMetrics(str(scope.name), clock)
-        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings)
+        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings, dropped=scope.dropped)
         machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
         return cls(connections, clock, next_generation, make, state, machine, metrics, pulse=pulse)
 
@@ -303,7 +303,7 @@ class TaskHost:
     def ask_for_commit(self) -> None:
         """``commit_now``, but leave it to ``performing``."""
         if not self._over:
-            self.machine.tick((self.machine.label + 1) * self._interval_ms)
+            self.machine.tick(self.machine.label + self._interval_ms)
 
     def has_committed(self, label: int) -> bool:
         """The version of this label is committed, and published."""
@@ -321,7 +321,7 @@ class TaskHost:
             if self.task.ended and not self.task.finished and not self.attempt.settling:
                 self.machine.inputs_ended()
         # A commit that a step asks for: once for each of its versions, for readers wait for those of others.
-        if self.task.chain.wants_commit and self.machine.label * self._interval_ms <= self._clock.now_ms():
+        if self.task.chain.wants_commit and self.machine.label <= self._clock.now_ms():
             self.ask_for_commit()
 
     # -- performing
@@ -442,7 +442,7 @@ class TaskHost:
 
     def _append_commit(self) -> Steps[None]:
         header, record = self.machine.seal(
-            sources=self.receiver.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
+            sources=self.attempt.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
         )
         data = encode_record(record)
         self.state.grown(len(data))

@@ -7,7 +7,7 @@ This app has written the frames of intermediate streams itself, so anything wron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import polars as pl
 
@@ -39,18 +39,22 @@ class Intake:
         dead_letters: DeadLetters,
         *,
         keys: Sequence[str] = (),
+        added: Collection[str] = frozenset(),
         partial: bool = False,
     ) -> None:
         """``keys``: columns that a table finds the rows by, so that none may be null.
 
+        ``added``: columns that were added to the stream, so that older frames lack them.
         ``partial``: an intermediate stream carries partial results, whose columns their window checks.
         """
-        self._partial = partial
+        self.partial = partial
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
         self._dead_letters = dead_letters
         self._keys = keys
+        # Whatever this app writes to its own streams has the columns that it declared then: it may have declared fewer.
+        self._optional = self._schema.columns.keys() if spec.role is Role.INTERMEDIATE else frozenset(added)
         self._throttle = Throttle(_log)
         self._place = ""
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
@@ -72,7 +76,7 @@ class Intake:
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
         try:
-            fitting, mismatch = self._schema.conform(rows)
+            fitting, mismatch = self._schema.conform(rows, self._optional)
         except DataError as error:
             self._refuse_rows(ssp, offset, error.message, rows, error.hint)
             return self._schema.empty()
@@ -111,9 +115,9 @@ class Intake:
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:
             rows = decode_rows(memoryview(payload)[HEADER_SIZE:], checked=True)
-            if self._partial:
+            if self.partial:
                 return rows
-            fitting, mismatch = self._schema.conform(rows)
+            fitting, mismatch = self._schema.conform(rows, self._optional)
         except DataError as error:
             raise self._misplaced(ssp, offset, error) from error
         if mismatch is not None:

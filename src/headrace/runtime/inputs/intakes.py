@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+
+import polars as pl
 
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.inputs.envelope import RowBatch
@@ -21,16 +24,25 @@ class Intakes:
         self._metrics = metrics
         tables, partial = task.chain.tables, task.scope.partial
         self._intakes = {
-            ssp: Intake(spec, metrics, dead_letters, keys=tables.keys_of(spec.id), partial=spec.id in partial)
+            ssp: Intake(
+                spec,
+                metrics,
+                dead_letters,
+                keys=tables.keys_of(spec.id),
+                added=task.scope.added.get(spec.id, ()),
+                partial=spec.id in partial,
+            )
             for ssp, spec in task.specs.items()
         }
 
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
         """Process user frames of a partition, all their rows at once. ``after`` is the offset after the last frame."""
         tables = self._intakes[ssp].decode(ssp, offsets, payloads)
-        rows = concat_rows(tables)
-        heights = [table.height for table in tables]
-        self._task.rows(Arrival(ssp, offsets[0], after, rows.height, list(offsets), heights), rows)
+        for first, last in _alike(tables) if self._intakes[ssp].partial else ((0, len(tables)),):
+            rows = concat_rows(tables[first:last])
+            heights = [table.height for table in tables[first:last]]
+            end = after if last == len(tables) else offsets[last]
+            self._task.rows(Arrival(ssp, offsets[first], end, rows.height, list(offsets[first:last]), heights), rows)
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
@@ -39,3 +51,9 @@ class Intakes:
         accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
         self._metrics.bytes_in += table.bytes
         self._task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height), accepted)
+
+
+def _alike(tables: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:
+    """Ranges of neighbouring tables with the same columns. Versions of the app with other aggregates write others."""
+    ends = [place for place in range(1, len(tables)) if tables[place].schema != tables[place - 1].schema]
+    return list(pairwise([0, *ends, len(tables)]))

@@ -10,7 +10,7 @@ All on the run-loop thread, but for ``committed``; ``persist`` and ``snapshot`` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +63,10 @@ class Snapshot:
 
 
 class TaskState:
-    """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog."""
+    """All stores of a task. Without ``folders`` they live in memory, and a restart reads the whole changelog.
+
+    ``dropped`` are the names of stores that earlier versions of the app had: what is left of them is ignored.
+    """
 
     def __init__(
         self,
@@ -72,11 +75,13 @@ class TaskState:
         warnings: RecentWarnings,
         disk: Disk | None = None,
         snapshot_after_bytes: int | None = None,
+        dropped: Collection[str] = (),
     ) -> None:
         self._changelog = changelog
         self._folders = folders
         self._disk = disk or Disk()
         self._snapshot_after = snapshot_after_bytes
+        self._dropped = dropped
         self._database: Database | None = None
         self._lock: FolderLock | None = None
         self._stores: Mapping[str, StateStore] = {}
@@ -108,9 +113,21 @@ class TaskState:
             # A life that ends early must not put the next snapshot off forever. Where offsets count records instead
             # of bytes this is too little, which does no harm.
             self._since_snapshot = max(self._since_snapshot, local.offset - self._newest_snapshot())
+        self._forget_dropped(self._database)
         for id_, store in stores.items():
             store.attach(KeySpace(self._database, id_))
         return local
+
+    def _forget_dropped(self, database: Database) -> None:
+        """Delete what is left of stores that nobody wants: each with those that belong to it."""
+        batch = database.batch()
+        for name in self._dropped:
+            nested = not any(kept.startswith(f"{name}.") for kept in self._stores)
+            for start, stop in ((f"{name}\x00", f"{name}\x01"), (f"{name}.", f"{name}/"))[: 2 if nested else 1]:
+                if next(database.range(start.encode(), stop.encode()), None) is not None:
+                    batch.delete_range(start.encode(), stop.encode())
+                    _log.info("deleting state that the app has dropped", changelog=str(self._changelog), state=name)
+        database.write(batch)
 
     def misfit(self, stores: Mapping[str, StateStore]) -> LocalCheckpoint | None:
         """The local state isn't this changelog's: start again from the snapshot, or from nothing."""
@@ -239,10 +256,13 @@ class TaskState:
         """Apply what is held: its commit is ``local``, and counts."""
         for change in self._held:
             store = self._stores.get(change.store)
+            if store is None and self._is_dropped(change.store):
+                continue
             if store is None:
                 raise CorruptLogError(
                     f"{self._changelog} holds state of step {change.store!r}, which the app doesn't have any more",
-                    hint="give the step its id back, or start the app under another name (its state starts empty)",
+                    hint="the metadata of the app is lost, or older than its streams: put it back, or start the app "
+                    "under another name (its state starts empty)",
                 )
             store.apply(bytes(change.change))
             self._applied_bytes += len(change.change)
@@ -251,6 +271,10 @@ class TaskState:
             if self._database is not None:
                 self._database.begin_rebuilding()
             self._settle(local)
+
+    def _is_dropped(self, name: str) -> bool:
+        """The name, or that of the step whose store it is, is one that nobody wants any more."""
+        return any(name == gone or name.startswith(f"{gone}.") for gone in self._dropped)
 
     def read_to(self, local: LocalCheckpoint | None) -> None:
         """The changelog has been read to its end; ``local``, its last commit, becomes the local state."""

@@ -63,13 +63,13 @@ def committed_rows(table: Queryable, pin: Pin, now_ms: int) -> CommittedRows:
 def committed_versions(table: Queryable, newest: NewestRows, pin: Pin) -> Versions:
     """All versions of what is table."""
     versions = Versions(table.id, newest)
-    versions.attach_history(KeySpace(pin, f"{table.id}.history"))
+    versions.attach_history(KeySpace(pin, f"{table.kept_as}.history"))
     return versions
 
 
 class _OnDisk:
     def __init__(self, table: Queryable, columns: Columns, pin: Pin, now_ms: int) -> None:
-        self._reads = CommittedKeyValues(table.id, KeySpace(pin, table.id), ttl_ms=table.ttl_ms)
+        self._reads = CommittedKeyValues(table.id, KeySpace(pin, table.kept_as), ttl_ms=table.ttl_ms)
         self._reads.advance(now_ms)
         self.rows = RowReader(self._reads, columns, table.key)
 
@@ -102,7 +102,7 @@ class _OnDisk:
 class _InMemory:
     def __init__(self, table: Queryable, columns: Columns, pin: Pin, now_ms: int) -> None:
         self.rows = MemoryTable(table.id, columns, table.key, ttl_ms=table.ttl_ms, in_memory=False)
-        self.rows.store.attach(KeySpace(pin, table.id))
+        self.rows.store.attach(KeySpace(pin, table.kept_as))
         self.rows.advance(now_ms)
         self._keys = KeyEncoding(self.rows.key)
 

@@ -72,6 +72,10 @@ class FilesAdmin(Admin):
         self._stock.take()
 
     @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise UsageError(f"{self._path} has the columns that its files have", hint="write files with the new column")
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """The end is after the last listed file: offsets don't say how many rows there are."""
         listed = self._stock.present()

@@ -38,6 +38,10 @@ class LogAdmin(Admin):
         return StreamFolder(self._root, stream).create(partitions, columns)
 
     @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        return StreamFolder(self._root, stream).add_columns(columns)
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Return the offsets of each partition: byte positions, of which the first one follows the file header."""
         folder = StreamFolder(self._root, stream)

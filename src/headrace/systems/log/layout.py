@@ -3,13 +3,15 @@
 ::
 
     <root>/<stream>/stream.json          partition count and columns; written once
+    <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
     <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
     <root>/<stream>/p00000.trim          the trim point: records below it are dropped
     <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
     <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
 
 A stream is created in a hidden folder and renamed into place. So it exists completely or not at all, and one of several
-concurrent creators wins. Everything here is a local file operation; nothing waits for another process.
+concurrent creators wins. A file of added columns appears complete, under a number that only one writer gets; another
+one looks again at what is there. Everything here is a local file operation; nothing waits for another process.
 """
 
 from __future__ import annotations
@@ -20,28 +22,31 @@ import os
 import shutil
 import struct
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
-    DeclarationError,
     StorageError,
-    StreamExistsError,
     StreamNotFoundError,
+    UsageError,
 )
 from headrace.core.ids import Offset, check_id
-from headrace.serdes.dtypes import columns_from_json, columns_to_json, instantiate
+from headrace.serdes.dtypes import columns_from_json, columns_to_json
 from headrace.systems.base import StreamInfo
 from headrace.systems.log import segment
+from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
 
 FORMAT_VERSION = 1
 MAX_PARTITIONS = 100_000
+MAX_ADDITIONS = 9999
 _POSITION = struct.Struct(">Q")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,10 @@ class StreamFolder:
         """The file with the trim point of a partition; absent if nothing was trimmed."""
         return self.path / f"p{partition:05d}.trim"
 
+    def added(self, number: int) -> Path:
+        """The file with the columns that were added at one time; times are counted from 1."""
+        return self.path / f"added-{number:04d}.json"
+
     @property
     def seal(self) -> Path:
         """The file that exists from the moment when the stream takes no more records."""
@@ -74,21 +83,24 @@ class StreamFolder:
     # -- stream.json -----------------------------------------------------------------------------------
 
     def read_info(self) -> StreamInfo | None:
-        """Read ``stream.json``. None if there is no such stream."""
-        path = self.path / "stream.json"
-        try:
-            data = _read_json(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        try:
-            columns = data["columns"]
-            return StreamInfo(
-                self.name, int(data["partitions"]), None if columns is None else columns_from_json(columns)
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{path}: a field is missing or wrong: {error!r}", hint="put the file back as Headrace wrote it"
-            ) from error
+        """Read ``stream.json`` and the columns that were added. None if there is no such stream."""
+        return self._read_additions()[0]
+
+    def _read_additions(self) -> tuple[StreamInfo | None, int]:
+        """Return what is known of the stream, and how often columns were added."""
+        info = _read_shape(self.path / "stream.json", self._created)
+        if info is None or info.columns is None:
+            return info, 0
+        for number in range(1, MAX_ADDITIONS + 1):
+            more = _read_shape(self.added(number), lambda data: columns_from_json(data["columns"]))
+            if more is None:
+                return info, number - 1
+            info = with_columns(info, more)
+        return info, MAX_ADDITIONS
+
+    def _created(self, data: dict[str, Any]) -> StreamInfo:
+        columns = data["columns"]
+        return StreamInfo(self.name, int(data["partitions"]), None if columns is None else columns_from_json(columns))
 
     def require_info(self) -> StreamInfo:
         """Read ``stream.json``. Raises ``StreamNotFoundError`` if there is no such stream."""
@@ -111,7 +123,7 @@ class StreamFolder:
 
     def create(self, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
         """Create the stream, or return the existing one if its shape is the same, as ``Admin.create`` says."""
-        wanted = wanted_info(self.name, partitions, columns)
+        wanted = wanted_shape(self.name, partitions, columns, MAX_PARTITIONS)
         found = self.read_info()
         if found is not None:
             return require_same_shape(found, wanted)
@@ -128,6 +140,23 @@ class StreamFolder:
                 raise StorageError(f"can't create stream {self.name!r} in {root}: {error}") from error
         # The first rename wins, so the stream that exists now may be another caller's.
         return require_same_shape(self.require_info(), wanted)
+
+    def add_columns(self, columns: dict[str, pl.DataType]) -> StreamInfo:
+        """Add the columns that aren't there yet, as ``Admin.add_columns`` says."""
+        for _ in range(MAX_ADDITIONS):
+            found, times = self._read_additions()
+            found = self.require_info() if found is None else found
+            more = new_columns(found, columns)
+            if not more:
+                return found
+            if times == MAX_ADDITIONS:
+                break
+            data = {"version": FORMAT_VERSION, "columns": columns_to_json(more)}
+            if create_file(self.added(times + 1), json.dumps(data, indent=1) + "\n"):
+                return with_columns(found, more)
+        raise UsageError(
+            f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already", hint="use another stream"
+        )
 
     def _fill(self, folder: Path, info: StreamInfo) -> None:
         (folder / "positions").mkdir()
@@ -223,33 +252,6 @@ def stream_names(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("[!.]*/stream.json"))
 
 
-def wanted_info(name: str, partitions: int, columns: dict[str, pl.DataType] | None) -> StreamInfo:
-    """Return the requested shape of a stream. Raises ``DeclarationError`` if no stream can have it."""
-    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
-        raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {MAX_PARTITIONS}")
-    typed = None if columns is None else {column: instantiate(dtype, column) for column, dtype in columns.items()}
-    return StreamInfo(name, partitions, typed)
-
-
-def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
-    """Return ``found`` if it has the wanted shape, else raise ``StreamExistsError``. No wanted columns means any."""
-    if found.partitions != wanted.partitions:
-        raise StreamExistsError(
-            f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}",
-            hint="use another name, or the same partition count",
-        )
-    if wanted.columns is not None and found.columns != wanted.columns:
-        raise StreamExistsError(
-            f"stream {found.name!r} already exists with columns {_columns(found)}, not {_columns(wanted)}",
-            hint="use another name, or the same columns",
-        )
-    return found
-
-
-def _columns(info: StreamInfo) -> str:
-    return ", ".join(f"{name}: {dtype}" for name, dtype in (info.columns or {}).items()) or "(none)"
-
-
 def replace_file(path: Path, text: str) -> None:
     """Replace a file so that readers see either the old or the new text, even after a crash of the machine."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
@@ -262,6 +264,38 @@ def replace_file(path: Path, text: str) -> None:
     except OSError as error:
         staging.unlink(missing_ok=True)
         raise StorageError(f"can't write {path}: {error}") from error
+
+
+def create_file(path: Path, text: str) -> bool:
+    """Create a file that is complete and durable once it is there. False: there is one already, and it stays."""
+    staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        with staging.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        path.hardlink_to(staging)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StorageError(f"can't write {path}: {error}") from error
+    finally:
+        staging.unlink(missing_ok=True)
+    return True
+
+
+def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
+    """Return what ``read`` makes of a JSON file; None if there is none."""
+    try:
+        data = _read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        return read(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path}: a field is missing or wrong: {error!r}", hint="put the file back as Headrace wrote it"
+        ) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:

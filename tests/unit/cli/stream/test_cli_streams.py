@@ -28,7 +28,7 @@ def test_create_makes_the_stream(cli: Cli, home: Path) -> None:
 def test_create_again_in_the_same_shape_is_fine(cli: Cli) -> None:
     first = cli("stream", "create", "log.views", "--partitions", 1, "--json").json()
     second = cli("stream", "create", "views", "--partitions", 1, "--json").json()
-    assert first == {"created": True, "stream": "log.views", "partitions": 1, "columns": None}
+    assert first == {"created": True, "stream": "log.views", "partitions": 1, "columns": None, "added": []}
     assert second == first | {"created": False}
 
 
@@ -84,6 +84,32 @@ def test_list_and_describe_show_shape_and_size(cli: Cli, tmp_path: Path) -> None
     text = cli("stream", "describe", "views").out
     assert "columns  member: String, ts: Int64" in text
     assert cli("stream", "list").out.splitlines()[1].split()[:2] == ["log.views", "2"]
+
+
+def test_a_column_is_added(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "old.jsonl").write_text('{"member":"a","ts":1}\n')
+    (tmp_path / "new.csv").write_text("member,ts,note\nb,2,hi\n")
+    (tmp_path / "old.csv").write_text("member,ts\nc,3\n")
+    cli("stream", "create", "views", "--partitions", 1, "--schema", VIEWS)
+    cli("stream", "write", "views", "old.jsonl")
+    added = cli("stream", "add-column", "views", "note:str, at:datetime[ms]")
+    assert added.out == "added note: String, at: Datetime[ms] to log.views\n"
+    assert cli("stream", "add-column", "views", "note:str").out == "there already in log.views\n"
+    assert cli("stream", "add-column", "views", "note:str", "--json").json()["added"] == ["note", "at"]
+    assert cli("stream", "write", "views", "new.csv", "old.csv").code == 0
+    assert [(row["member"], row["note"], row["at"]) for row in cli("stream", "read", "views").lines()] == [
+        ("a", None, None),
+        ("b", "hi", None),
+        ("c", None, None),
+    ]
+    text = cli("stream", "describe", "views").out
+    assert "columns  member: String, ts: Int64, note: String, at: Datetime[ms]" in text
+    assert "added    note, at: null in older rows" in text
+    refused = cli("stream", "add-column", "views", "ts:str")
+    assert (refused.code, "column 'ts' is Int64, not String" in refused.err) == (1, True)
+    assert "there is no stream log.vews" in cli("stream", "add-column", "vews", "ts:str").err
+    cli("stream", "create", "any", "--partitions", 1)
+    assert "such a stream takes any columns" in cli("stream", "add-column", "any", "ts:str").err
 
 
 def test_describe_shows_how_far_readers_are(cli: Cli, home: Path, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_unknown_columns_can_be_dropped(cli: Cli, tmp_path: Path, name: str) -> 
         (("--key", "membr"), "did you mean 'member'?"),
         (("--key", "member", "--partition", 1), "--key and --partition both choose the partition"),
         (("--partition", 4), "has no partition 4"),
-        (("--schema", "member:i64"), "already exists with columns"),
+        (("--schema", "member:i64"), "already exists with other columns: column 'member' is String, not Int64"),
         (("--create", "--partitions", 3), "already exists with 4 partitions, not 3"),
         (("--on-error", "ignore"), "'--on-error'"),
     ],

@@ -132,8 +132,8 @@ def test_files_behind_a_uri(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "s3://key:word@bucket/x",
-        "s3://key@bucket/x",
+        "gs://key:word@bucket/x",
+        "gs://key@bucket/x",
         "s3://bucket/x?secret_key=word",
         "abfs://container:word@host/x",
     ],

@@ -86,6 +86,8 @@ def test_broken_small_files_are_reported(tmp_path: Path) -> None:
 def test_the_layout_on_disk_stays_as_it_is(tmp_path: Path) -> None:
     system = new_log(tmp_path / "root", [b"a"])
     system.admin().create("typed", 2, {"k": pl.String()})
+    system.admin().add_columns("typed", {"k": pl.String(), "n": pl.List(pl.Int64())})
+    system.admin().add_columns("typed", {"m": pl.Date()})
     system.admin().trim(ssp(), 49)
     system.admin().report_position(ssp(), "readers", 49)
     system.admin().seal(STREAM)
@@ -99,6 +101,8 @@ def test_the_layout_on_disk_stays_as_it_is(tmp_path: Path) -> None:
         "events/seal.json",
         "events/stream.json",
         "typed",
+        "typed/added-0001.json",
+        "typed/added-0002.json",
         "typed/p00000.log",
         "typed/p00001.log",
         "typed/positions",
@@ -106,8 +110,27 @@ def test_the_layout_on_disk_stays_as_it_is(tmp_path: Path) -> None:
     ]
     text = (tmp_path / "root/typed/stream.json").read_text()
     assert json.loads(text) == {"version": 1, "partitions": 2, "columns": {"k": "String"}}
+    assert [(tmp_path / f"root/typed/added-000{n}.json").read_text() for n in (1, 2)] == [
+        '{\n "version": 1,\n "columns": {\n  "n": {\n   "List": "Int64"\n  }\n }\n}\n',
+        '{\n "version": 1,\n "columns": {\n  "m": "Date"\n }\n}\n',
+    ]
     assert (tmp_path / "root/events/p00000.trim").read_text() == "49\n"
     assert json.loads((tmp_path / "root/events/seal.json").read_text()) == {"version": 1, "ends": [49]}
+
+
+def test_damaged_additions_are_named(tmp_path: Path) -> None:
+    system = new_log(tmp_path / "root")
+    system.admin().create("typed", 1, {"k": pl.String()})
+    system.admin().add_columns("typed", {"n": pl.Int64()})
+    added = tmp_path / "root/typed/added-0001.json"
+    for text, said in [
+        ("{", "not JSON"),
+        ('{"version": 2, "columns": {}}', "format version 2"),
+        ('{"version": 1}', "a field is missing or wrong"),
+    ]:
+        added.write_text(text)
+        with pytest.raises(DataError, match=f"added-0001.json: {said}"):
+            system.admin().describe("typed")
 
 
 def test_a_log_that_cannot_be_made_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 Merging is associative, so partial results can be made anywhere and in any grouping, if they are merged in the order of
 arrival: some aggregates depend on it. An aggregate keeps its partial result in one or two columns, its *parts*.
+They are named by its kind and name, so the state of a window outlives other aggregates that come, go, or move.
 ``user_aggregates`` has those that call functions of the user's.
 
 For example, the mean of 3 and 5 in one batch and of 10 in the next: the parts, sum and number, are (8.0, 2) and
@@ -10,7 +11,7 @@ For example, the mean of 3 and 5 in one batch and of 10 in the next: the parts, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,9 +21,11 @@ from headrace.api.operators.aggregate import Aggregate
 from headrace.runtime.operators.windows import hyperloglog
 from headrace.runtime.operators.windows.user_aggregates import Failed, UserAggregate
 from headrace.serdes.schema import Schema
+from headrace.stores.conform import conformed
 
 TIME = "__t"
 """The column that says when a message happened (ms), where that is known."""
+_GROUP = "__group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +188,27 @@ class Aggregation:
         self._rows = rows
 
     @cached_property
-    def nothing(self) -> list[pl.Expr]:
-        """The parts of no message at all."""
-        empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(name) for name in (TIME, "__group"))
-        schema = self.partial(empty, ["__group"]).drop("__group").schema
-        return [_nothing(dtype).alias(name) for name, dtype in schema.items()]
+    def types(self) -> dict[str, pl.DataType]:
+        """The types of the parts."""
+        empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(name) for name in (TIME, _GROUP))
+        return dict(self.partial(empty, [_GROUP]).drop(_GROUP).schema)
+
+    @cached_property
+    def nothing(self) -> dict[str, pl.Series]:
+        """The parts of no message at all: one value each. Merged with others they change nothing."""
+        empty = self._rows.empty().with_columns(pl.lit(0, pl.Int64).alias(TIME))
+        values = empty.with_columns(self._prepared).select(self._partial)
+        return {name: values.get_column(name).cast(dtype) for name, dtype in self.types.items()}
+
+    def conformed(self, id_: str, rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        """Partial results, with other ``columns``, of a version of the app that had other aggregates.
+
+        The new ones begin with nothing. Raises ``DeclarationError`` if the rows don't fit.
+        """
+        found = conformed(id_, rows, columns, columns.keys() - self.nothing.keys(), self.nothing)
+        for fold in self._folds:
+            found = fold.evened(rows, found)
+        return found
 
     def partial(self, rows: pl.DataFrame, keys: Sequence[str], *more: pl.Expr) -> pl.DataFrame:
         """Partial results of a batch per ``keys``; ``more`` is computed with them."""
@@ -219,13 +238,16 @@ class Aggregation:
 
     def final(self, partials: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
         """``keys`` and final values, from merged partial results."""
-        return self.settle(partials).select(*keys, *self._final)
+        partials = self.settle(partials)
+        for fold in self._folds:
+            partials = fold.begun(partials)
+        return partials.select(*keys, *self._final)
 
     def _parts(
         self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
     ) -> tuple[_Parts, list[str]]:
         kind = aggregate.kind
-        both = [f"{column}_0", f"{column}_1"]
+        both = [f"__{kind}.0.{name}", f"__{kind}.1.{name}"]
         if kind in ("fold", "reduce"):
             return self._fold(column, name, aggregate, rows, failed)
         if aggregate.expr is None:
@@ -249,7 +271,7 @@ class Aggregation:
     def _fold(
         self, column: str, name: str, aggregate: Aggregate, rows: Schema, failed: Failed
     ) -> tuple[_Parts, list[str]]:
-        fold = UserAggregate(column, name, aggregate, self._wide[name], rows, failed)
+        fold = UserAggregate(name, aggregate, self._wide[name], rows, failed)
         self._folds.append(fold)
         values = [pl.col(c) for c in rows.columns] if aggregate.expr is None else [self._value(column, aggregate.expr)]
         made = pl.col(fold.made)
@@ -269,7 +291,3 @@ class Aggregation:
             return expr
         self._prepared.append(expr.alias(column))
         return pl.col(column)
-
-
-def _nothing(dtype: pl.DataType) -> pl.Expr:
-    return pl.lit([], dtype) if isinstance(dtype, pl.List) else pl.lit(None, dtype)

@@ -46,7 +46,14 @@ class AlignedWindow(WindowOperator):
         self._kept = [START, *self.keys]
         self._parts = [*self._kept, *self.aggregation.parts]
         self._slice = slice_start(pl.col(TIME), self._size, self._every, self._shift).alias(START)
-        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
+        self._runs = Runs(
+            node.id,
+            START,
+            lambda rows: self.aggregation.merge(rows, self._kept),
+            self.keys,
+            lambda rows: self.conformed(rows, self._parts),
+            form=self.form,
+        )
         self._fired: int | None = None
         """The start of the last window that is over."""
 
@@ -72,7 +79,7 @@ class AlignedWindow(WindowOperator):
             super().on_batch(rows)
 
     def _take_partials(self, partial: pl.DataFrame) -> None:
-        self.check_partials(partial, self._combined_schema)
+        partial = self.partials(partial, self._combined_schema)
         lowest = partial.get_column(START).min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every

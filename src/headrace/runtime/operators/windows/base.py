@@ -9,13 +9,15 @@ A null key is a key like any other, as in Polars; a null event time is an error.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 from typing_extensions import override
 
 from headrace.api.operators.streams import LATE
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
-from headrace.core.errors import DataError, UserFunctionError
+from headrace.core.errors import DataError, DeclarationError, UserFunctionError
 from headrace.runtime.event_time.columns import from_ms, time_ms
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
@@ -47,6 +49,7 @@ class WindowOperator(Operator):
             failed=self._user_failed,
         )
         self._output = schema.columns
+        self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
         time = spec.event_time
         self._event_time = None if time is None else time_ms(time, spec.input.columns[time.column]).alias(TIME)
@@ -119,15 +122,29 @@ class WindowOperator(Operator):
         except pl.exceptions.PolarsError as error:
             raise self.failed(error, "an aggregate") from error
 
-    def check_partials(self, rows: pl.DataFrame, wanted: pl.Schema) -> None:
-        """Raise ``DataError`` unless these are partial results as this version of the app writes them."""
-        if rows.schema != wanted:
+    def conformed(self, rows: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
+        """Rows of the state that a version of the app with other aggregates has put there, with these columns."""
+        if rows.columns == list(columns):
+            return rows
+        types = {**self.spec.input.columns, **self.aggregation.types}
+        return self.aggregation.conformed(self.node.id, rows, {name: types.get(name, pl.Int64()) for name in columns})
+
+    def partials(self, rows: pl.DataFrame, wanted: pl.Schema) -> pl.DataFrame:
+        """Partial results as this version of the app writes them, from those of any version.
+
+        Raises ``DataError`` if they aren't of this window.
+        """
+        if rows.schema == wanted:
+            return rows
+        try:
+            return self.aggregation.conformed(self.node.id, rows, wanted)
+        except DeclarationError as error:
             raise DataError(
                 f"operator {self.node.id!r} got partial results with the columns {dict(rows.schema)}, "
                 f"not {dict(wanted)}",
                 hint="another version of the app wrote them: drain the app before changing a window, or give the "
                 "partition_by before it a new id",
-            )
+            ) from error
 
     def too_late(self, rows: pl.DataFrame) -> None:
         """Count messages whose windows are over, and emit them as a side output."""

@@ -41,7 +41,10 @@ class CountedWindow(WindowOperator):
         first_half = (pl.col(START) - shift) % shape.every == 0
         length = pl.when(first_half).then(within or shape.every).otherwise(shape.every - within)
         self._end = pl.col(START) + length
-        self._store = KeyedRows(node.id, self.keys, [START], [])
+        self._columns = [*self.keys, START, END, *self.aggregation.parts, _TOTAL]
+        self._store = KeyedRows(
+            node.id, self.keys, [START], [], lambda rows: self.conformed(rows, self._columns), form=self.form
+        )
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
@@ -57,7 +60,7 @@ class CountedWindow(WindowOperator):
         slices = slices.with_columns(total.over(self.keys) if self.keys else total)
         self._send_full(slices)
         next_end = (pl.col(_TOTAL) // self._every + 1) * self._every
-        self._store.put(slices.filter(pl.col(START) >= next_end - self._size).drop(_BEFORE))
+        self._store.put(slices.filter(pl.col(START) >= next_end - self._size).select(self._columns))
 
     @override
     def advance(self, time: int) -> None:

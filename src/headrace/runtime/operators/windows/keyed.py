@@ -48,11 +48,15 @@ class KeyedWindow(WindowOperator):
 
     def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
         """The state, with the columns that it is looked up by."""
-        return KeyedRows(id_, [*self.keys, START], [], dues)
+        return KeyedRows(id_, [*self.keys, START], [], dues, self.conform, form=self.form)
 
     def assign(self, rows: pl.DataFrame) -> Assigned:
         """Put each message into its windows; report messages that are too late, and leave them out."""
         raise NotImplementedError
+
+    def conform(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows of the state with the columns that they have now."""
+        return self.conformed(rows, self._columns)
 
     # -- the hooks
 
@@ -186,8 +190,8 @@ class KeyedWindow(WindowOperator):
         """The columns of a row after a pane, if ``emitted``."""
         columns = self._panes.reset(emitted)
         if not self._accumulating:
-            parts = zip(self.aggregation.parts, self.aggregation.nothing, strict=True)
-            columns += [pl.when(emitted).then(nothing).otherwise(pl.col(c)).alias(c) for c, nothing in parts]
+            parts = self.aggregation.nothing.items()
+            columns += [pl.when(emitted).then(pl.lit(nothing)).otherwise(pl.col(c)).alias(c) for c, nothing in parts]
         return columns
 
     def _keep(self, rows: pl.DataFrame, time: int | None = None) -> None:

@@ -46,7 +46,7 @@ class SessionWindow(KeyedWindow):
 
     @override
     def make_store(self, id_: str, dues: list[str]) -> KeyedRows:
-        return KeyedRows(id_, self.keys, [START], dues)
+        return KeyedRows(id_, self.keys, [START], dues, self.conform, form=self.form)
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The spans of messages, for another task of this step; each has the number of its messages."""
@@ -63,8 +63,7 @@ class SessionWindow(KeyedWindow):
         if not self._combined:
             super().on_batch(rows)
             return
-        self.check_partials(rows, self._combined_schema)
-        self._take_spans(rows)
+        self._take_spans(self.partials(rows, self._combined_schema))
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:

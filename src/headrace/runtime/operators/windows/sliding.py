@@ -33,7 +33,15 @@ class SlidingWindow(WindowOperator):
         super().__init__(node, spec, counters)
         self._size = shape.size_ms
         self._kept = [START, *self.keys]
-        self._runs = Runs(node.id, START, lambda rows: self.aggregation.merge(rows, self._kept), self.keys)
+        parts = [*self._kept, *self.aggregation.parts]
+        self._runs = Runs(
+            node.id,
+            START,
+            lambda rows: self.aggregation.merge(rows, self._kept),
+            self.keys,
+            lambda rows: self.conformed(rows, parts),
+            form=self.form,
+        )
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:

@@ -24,13 +24,11 @@ Failed = Callable[[Exception, str], UserFunctionError]
 class UserAggregate:
     """One aggregate by a user's function."""
 
-    def __init__(
-        self, column: str, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed
-    ) -> None:
-        """``column`` is the prefix of its parts' names; ``rows`` are the columns that the function is called with."""
-        number = len(rows.columns) if aggregate.expr is None else 1
-        self.made = f"{column}_0"
-        self.waiting = [f"{column}_{part + 1}" for part in range(number)]
+    def __init__(self, name: str, aggregate: Aggregate, dtype: pl.DataType, rows: Schema, failed: Failed) -> None:
+        """``rows`` are the columns that the function is called with, or an expression's values."""
+        self.made = f"__{aggregate.kind}.0.{name}"
+        self._prefix = f"__{aggregate.kind}.1.{name!r}."
+        self.waiting = [self._prefix + column for column in (rows.columns if aggregate.expr is None else ("",))]
         self._what = f"the {aggregate.kind} {name!r}"
         self._aggregate = aggregate
         self._dtype = dtype
@@ -59,6 +57,27 @@ class UserAggregate:
             raise self._failed(misfit, self._what) from error
         return partials.with_columns(column, *(pl.lit([], partials.schema[c]).alias(c) for c in self.waiting))
 
+    def begun(self, partials: pl.DataFrame) -> pl.DataFrame:
+        """Give a fold that no message has reached its initial value: it was declared when the last one had come."""
+        empty = partials.get_column(self.made).list.len() == 0
+        if self._aggregate.kind == "reduce" or not empty.any():
+            return partials
+        try:
+            initial = pl.Series(self.made, [[self._initial()]], pl.List(self._dtype), strict=True)
+        except Exception as error:
+            raise self._failed(error, self._what) from error
+        return partials.with_columns(pl.when(empty).then(pl.lit(initial)).otherwise(self.made).alias(self.made))
+
+    def evened(self, kept: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+        """Let messages that wait in ``kept``, from before a column was added, have a null in it."""
+        there = [name for name in kept.columns if name.startswith(self._prefix)]
+        added = [name for name in self.waiting if name not in kept.columns]
+        if not there or not added:
+            return rows
+        number = kept.get_column(there[0]).list.len()
+        nulls = [_null_lists(name, number, rows.schema[name]) for name in added]
+        return rows.with_columns(nulls)
+
     def _results(self, partials: pl.DataFrame) -> Iterator[list[Any]]:
         made = partials[self.made].to_list()
         numbers = partials[self.waiting[0]].list.len().to_list()
@@ -84,8 +103,11 @@ class UserAggregate:
             return function(so_far[0], value)
         if self._aggregate.kind == "reduce":
             return value
+        return function(self._initial(), value)
+
+    def _initial(self) -> Any:
         initial = self._aggregate.initial
-        return function(initial() if callable(initial) else copy.deepcopy(initial), value)
+        return initial() if callable(initial) else copy.deepcopy(initial)
 
     def _joined(self, made: list[Any]) -> Any:
         merge = self._aggregate.merge
@@ -95,3 +117,10 @@ class UserAggregate:
         for other in made[1:]:
             result = merge(result, other)
         return result
+
+
+def _null_lists(name: str, lengths: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """Lists of so many nulls."""
+    places = pl.DataFrame({"place": pl.int_range(len(lengths), eager=True), "number": lengths})
+    one = pl.Series(name, [[None]], dtype).explode()
+    return places.select(pl.lit(one).repeat_by("number").alias(name)).get_column(name).cast(dtype)

@@ -1,0 +1,308 @@
+"""What a changed app would do to what an earlier version keeps: compared part by part, before anything runs.
+
+What means the same is kept. What can grow is migrated: a table gains columns, a window gains aggregates. What is new
+begins empty. Everything else is refused, unless the user accepts that it starts over or is lost. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from headrace.core.errors import PlanError, UsageError
+from headrace.plan.heritage import Consent, Heritage
+from headrace.plan.inventory import Inventory, Part, PartKind, StageRecord
+
+_NAMES: Mapping[PartKind, str] = {
+    "input": "input",
+    "side input": "side input",
+    "stream": "intermediate stream",
+    "output": "output",
+    "target": "output",
+    "table": "table",
+    "step": "step",
+}
+_LOSES: Mapping[PartKind, str] = {
+    "input": "its position would be forgotten",
+    "side input": "its position would be forgotten",
+    "stream": "messages that wait in it would be lost",
+    "output": "",
+    "target": "committed rows that aren't published yet would be lost",
+    "table": "its rows would be lost",
+    "step": "its state would be lost",
+}
+_AGAIN: Mapping[PartKind, str] = {
+    "input": "it is read again from its start",
+    "side input": "it is read again from its start",
+    "stream": "it begins empty",
+    "output": "",
+    "target": "its outbox begins empty",
+    "table": "it begins empty",
+    "step": "it begins empty",
+}
+
+
+class Verdict(Enum):
+    """What happens to a part."""
+
+    KEPT = "kept"
+    NEW = "new"
+    GROWN = "grown"
+    RENAMED = "renamed"
+    ENDED = "ended"
+    DROPPED = "dropped"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What happens to one part of the app. ``flag`` accepts what is refused; None: nothing does."""
+
+    verdict: Verdict
+    kind: PartKind
+    id: str
+    owner: str
+    stage: str
+    why: str = ""
+    flag: str | None = None
+
+    @property
+    def what(self) -> str:
+        """The part as text: ``step 'per-10s'``."""
+        return f"{_NAMES[self.kind]} {self.id!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of an app, each part once: first by verdict, the refused ones last, then by stage and id."""
+
+    parts: tuple[Change, ...]
+
+    def of(self, *verdicts: Verdict) -> tuple[Change, ...]:
+        """Those with one of these verdicts."""
+        return tuple(change for change in self.parts if change.verdict in verdicts)
+
+    @property
+    def notable(self) -> tuple[Change, ...]:
+        """All but what is kept as it is."""
+        return tuple(change for change in self.parts if change.verdict is not Verdict.KEPT)
+
+    def check(self) -> None:
+        """Raise ``PlanError`` if something is refused."""
+        refused = self.of(Verdict.REFUSED)
+        if not refused:
+            return
+        lines = [f"  {change.what}: {change.why}" for change in refused]
+        flags = list(dict.fromkeys(change.flag for change in refused if change.flag is not None))
+        hint = "take the change back"
+        if flags:
+            hint += f", or accept the loss: {' '.join(flags)}"
+        raise PlanError("this version of the app doesn't fit what it keeps:\n" + "\n".join(lines), hint=hint)
+
+
+def to_text(changes: Changes) -> str:
+    """The changes for a terminal, one on each line: ``grown    table 'prices'   gains colour``."""
+    rows = [(change.verdict.value, change.what, change.why) for change in changes.notable]
+    if not rows:
+        return "nothing has changed in what the app keeps"
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    return "\n".join(f"{verdict:<{widths[0]}}  {what:<{widths[1]}}  {why}".rstrip() for verdict, what, why in rows)
+
+
+def to_json(changes: Changes) -> list[dict[str, str | None]]:
+    """The changes as plain data, what is kept too."""
+    return [
+        {
+            "verdict": change.verdict.value,
+            "kind": change.kind,
+            "id": change.id,
+            "stage": change.stage,
+            "why": change.why,
+            "flag": change.flag if change.verdict is Verdict.REFUSED else None,
+        }
+        for change in changes.parts
+    ]
+
+
+def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
+    """Raise ``UsageError`` if the user accepts something about an id that neither version of the app has."""
+    now, then = (
+        {name for _, part in inventory.parts() for name in (part.id, part.owner)} for inventory in (new, before)
+    )
+    for id_ in sorted(consent.drop - now - then):
+        known = ", ".join(sorted(now | then))
+        raise UsageError(f"--drop-state {id_}: the app has nothing of this id", hint=f"it has {known}")
+    for id_, old in sorted(consent.renamed.items()):
+        if old not in then:
+            raise UsageError(
+                f"--rename {old}={id_}: the app had nothing of the id {old!r}",
+                hint=f"it had {', '.join(sorted(then)) or 'nothing, for it has never run'}",
+            )
+        if id_ not in now:
+            raise UsageError(
+                f"--rename {old}={id_}: the app has nothing of the id {id_!r}", hint=f"it has {', '.join(sorted(now))}"
+            )
+
+
+def compare(new: Inventory, heritage: Heritage, stages: Sequence[str] = ()) -> Changes:
+    """Compare an app with what the version before it keeps; ``stages``: those that are to run (default: all).
+
+    ``new`` was planned with the same heritage.
+    """
+    found = [change for change in _compare(new, heritage) if not stages or change.stage in stages]
+    if stages:
+        found += _apart(new, heritage.inventory, stages)
+    order = list(Verdict)
+    best: dict[tuple[str, str], Change] = {}
+    for change in found:
+        # Writers and readers of a stream each have it as a part: show it once, the worst.
+        known = best.setdefault((change.kind, change.id), change)
+        if order.index(change.verdict) > order.index(known.verdict):
+            best[change.kind, change.id] = change
+    return Changes(tuple(sorted(best.values(), key=lambda c: (order.index(c.verdict), c.stage, c.kind, c.id))))
+
+
+def _compare(new: Inventory, heritage: Heritage) -> Iterator[Change]:
+    before = heritage.inventory
+    streams = {part.id for _, part in new.parts() if part.kind == "stream"}
+    for stage, part in new.parts():
+        yield _judged(stage, part, heritage, new)
+    for record in before.stages.values():
+        heirs = new.stages.get(record.stage)
+        yield from _left(record, heirs, new, heritage, streams)
+
+
+def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) -> Change:
+    """What happens to a part of the new version."""
+
+    def change(verdict: Verdict, why: str = "") -> Change:
+        return _change(verdict, part, stage.stage, why)
+
+    consent, inventory = heritage.consent, heritage.inventory
+    id_ = consent.before(part.id, part.owner)
+    record = inventory.stages.get(stage.stage)
+    old = None if record is None else record.parts.get(id_)
+    if part.kind == "stream":
+        old = _same_side(inventory, id_, stage.stage, reads=part.reads) or inventory.stream(id_)
+        if record is not None and not part.reads and part.kept_as in record.former:
+            return change(Verdict.REFUSED, f"stage {stage.stage!r} has ended in it, and would write it again")
+    if old is None or _family(old) != _family(part):
+        elsewhere = _elsewhere(inventory, new, id_, part)
+        if elsewhere is None:
+            return change(Verdict.NEW, _AGAIN[part.kind] if part.kind in ("table", "step", "stream") else "")
+        if consent.drops(part.id, part.owner):
+            return change(Verdict.DROPPED, _AGAIN[part.kind])
+        why = f"it moves from stage {elsewhere!r} to {stage.stage!r}, and {_LOSES[part.kind]}"
+        return change(Verdict.REFUSED, why)
+    if consent.drops(part.id, part.owner):
+        return change(Verdict.DROPPED, _AGAIN[part.kind])
+    if part.kind == "side input" and part.kept_as != old.kept_as:
+        return change(Verdict.GROWN, "it is read again from its start, to fill its tables")
+    return _weighed(old, part, change)
+
+
+def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
+    """Whether what an old part keeps is of use to the new one."""
+    differences = list(_differences(old, part))
+    if differences:
+        again = _AGAIN[part.kind]
+        return change(Verdict.REFUSED, f"{'; '.join(differences)}" + (f" (accepted, {again})" if again else ""))
+    added = [name for name in part.columns if name not in old.columns]
+    removed = [name for name in old.columns if name not in part.columns]
+    words = [f"gains {', '.join(added)}"] if added else []
+    words += [f"loses {', '.join(removed)}"] if removed else []
+    if old.id != part.id:
+        return change(Verdict.RENAMED, "; ".join([f"was {old.id!r}", *words]))
+    return change(Verdict.GROWN, "; ".join(words)) if words else change(Verdict.KEPT)
+
+
+def _differences(old: Part, new: Part) -> Iterator[str]:
+    fixed = dict.fromkeys([*old.fixed, *new.fixed])
+    if "tables" in fixed:  # its own rule: see Heritage
+        del fixed["tables"]
+    for name in fixed:
+        before, now = old.fixed.get(name), new.fixed.get(name)
+        if before != now:
+            yield f"{name} was {before or 'none'}, and is {now or 'none'}"
+    for name, before in old.columns.items():
+        now = new.columns.get(name)
+        if now is None and not new.sheds:
+            yield f"column {name!r} is gone"
+        elif now is not None and now != before:
+            yield f"{name!r} was {before}, and is {now}"
+
+
+def _left(
+    record: StageRecord, heir: StageRecord | None, new: Inventory, heritage: Heritage, streams: Iterable[str]
+) -> Iterator[Change]:
+    """What happens to the parts of a recorded stage that nothing in the new version takes over."""
+    consent = heritage.consent
+    taken = {consent.before(part.id, part.owner) for _, part in new.parts() if part.kind != "stream"}
+    kept_streams = {consent.before(id_, id_) for id_ in streams}
+    for part in record.parts.values():
+        if part.id in (kept_streams if part.kind == "stream" else taken):
+            writes = heir is not None and any(p.kept_as == part.kept_as for p in heir.parts.values())
+            if part.kind == "stream" and not part.reads and not writes and not consent.drops(part.id, part.owner):
+                why = f"stage {record.stage!r} doesn't write it any more, and ends in it"
+                yield _change(Verdict.ENDED, part, record.stage, why)
+            continue
+        if part.kind == "output":
+            verdict, why = Verdict.ENDED, "nothing writes it any more"
+        elif consent.drops(part.id, part.owner):
+            verdict, why = Verdict.DROPPED, "it is gone"
+        else:
+            verdict, why = Verdict.REFUSED, f"it is gone, and {_LOSES[part.kind]}"
+        yield _change(verdict, part, record.stage, why)
+
+
+def _change(verdict: Verdict, part: Part, stage: str, why: str) -> Change:
+    flag = f"--drop-state {part.owner}"
+    return Change(verdict=verdict, kind=part.kind, id=part.id, owner=part.owner, stage=stage, why=why, flag=flag)
+
+
+def _apart(new: Inventory, before: Inventory, stages: Sequence[str]) -> Iterator[Change]:
+    """What stages that run elsewhere don't know yet of the streams they share with those that are to run."""
+    for record in before.stages.values():
+        if record.stage in stages or record.stage not in new.stages:
+            continue
+        for part in record.parts.values():
+            now = new.stages[record.stage].parts.get(part.id)
+            if part.kind != "stream" or not part.reads or now is None:
+                continue
+            more = {
+                name: count
+                for name, count in now.writers.items()
+                if name in stages and part.writers.get(name, 0) < count
+            }
+            if more:
+                why = f"stage {record.stage!r} reads it, and runs a version that doesn't know {', '.join(more)}"
+                yield Change(
+                    verdict=Verdict.REFUSED,
+                    kind="stream",
+                    id=part.id,
+                    owner=part.owner,
+                    stage=record.stage,
+                    why=f"{why}: start stage {record.stage!r} first, with this version",
+                )
+
+
+def _family(part: Part) -> str:
+    """Parts of one family can follow each other; a target and an output are both outputs."""
+    return {"target": "output", "side input": "input"}.get(part.kind, part.kind)
+
+
+def _same_side(inventory: Inventory, id_: str, stage: str, *, reads: bool) -> Part | None:
+    record = inventory.stages.get(stage)
+    part = None if record is None else record.parts.get(id_)
+    return part if part is not None and part.kind == "stream" and part.reads is reads else None
+
+
+def _elsewhere(before: Inventory, new: Inventory, id_: str, part: Part) -> str | None:
+    """A stage that has kept what this part stands for, and doesn't any more."""
+    for record, old in before.parts():
+        heir = new.stages.get(record.stage)
+        moves = old.id == id_ and _family(old) == _family(part) and part.kind not in ("output", "stream")
+        if moves and (heir is None or part.id not in heir.parts):
+            return record.stage
+    return None

@@ -1,0 +1,233 @@
+"""What a changed app takes over from the version that ran before: names of stages and streams, and of what they keep.
+
+Names that the planner makes depend on the whole app, so adding something could change them. Here recorded names win:
+a stage keeps the name that it was given first, as long as it reads or keeps something that it did before. State and
+positions keep the names under which they are stored, even if the user renames what they belong to. What begins again
+with nothing gets a name that was never used. So old changes in a changelog, or old messages in a stream, belong to
+nobody.
+
+A stage that has ended in a stream must say so to the readers, who would wait for it otherwise. So a stage never loses
+a task, or an intermediate stream that is still read; and one that is gone stays as an empty stage that only ends.
+
+Whether a changed app may run is for ``changes`` to say. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from headrace.api.specs import Graph, Role
+from headrace.core.errors import UsageError
+from headrace.core.ids import StreamId
+from headrace.plan.inventory import NOTHING, Inventory, StageRecord
+from headrace.plan.model import StagePlan
+from headrace.systems.registry import keeps_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """What the user accepts: ids whose state may be dropped, and renamed ids, each with the one that it had before."""
+
+    drop: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def drops(self, id_: str, owner: str) -> bool:
+        """The user gives up what this part keeps."""
+        return id_ in self.drop or owner in self.drop
+
+    def before(self, id_: str, owner: str) -> str:
+        """The id that a part had before."""
+        if id_ in self.renamed:
+            return self.renamed[id_]
+        return self.renamed.get(owner, owner) + id_.removeprefix(owner)
+
+
+NO_CONSENT = Consent()
+
+
+def consent_of(drop: Sequence[str], renamed: Mapping[str, str]) -> Consent:
+    """What the user accepts, checked as far as it can be without the app."""
+    if isinstance(drop, str):
+        raise UsageError(f"drop_state={drop!r} is not a list of ids", hint=f"write drop_state=[{drop!r}]")
+    twice = [old for old in renamed.values() if list(renamed.values()).count(old) > 1]
+    if twice:
+        raise UsageError(f"{twice[0]!r} can't be renamed to two ids", hint="state has one owner")
+    both = sorted(set(drop) & set(renamed))
+    if both:
+        raise UsageError(f"{both[0]!r} is to be renamed and dropped", hint="what is dropped needs no rename")
+    return Consent(frozenset(drop), dict(renamed))
+
+
+@dataclass(frozen=True, slots=True)
+class Heritage:
+    """The inventory of the version that ran before, and what the user accepts."""
+
+    inventory: Inventory = NOTHING
+    consent: Consent = NO_CONSENT
+
+    # -- streams
+
+    def adopt(self, graph: Graph) -> Graph:
+        """The graph with the names under which its intermediate streams are kept."""
+        streams = dict(graph.streams)
+        taken = {part.kept_as for _, part in self.inventory.parts() if part.kind == "stream"} | self.inventory.gone
+        for id_ in sorted(streams):
+            spec = streams[id_]
+            if spec.role is not Role.INTERMEDIATE:
+                continue
+            before = self.inventory.stream(self.consent.before(id_, id_))
+            if before is not None and not self.consent.drops(id_, id_):
+                name = before.kept_as
+            else:
+                name = _unused(spec.stream.name, taken, "-")
+                taken.add(name)
+            streams[id_] = replace(spec, stream=StreamId(spec.stream.system, name))
+        return replace(graph, streams=streams)
+
+    def carries_partials(self, stream: str) -> bool | None:
+        """Whether an intermediate stream has carried partial results; None: it is new."""
+        part = next((part for _, part in self.inventory.parts() if part.kept_as == stream), None)
+        return None if part is None else any(name.startswith("partial results") for name in part.fixed)
+
+    # -- stages
+
+    def inherit(self, graph: Graph, stages: Sequence[StagePlan]) -> list[StagePlan]:
+        """The stages with what is theirs, and the empty stages of those that are gone. Names may have changed."""
+        if not self.inventory and not self.inventory.gone:
+            return [replace(stage, kept_as=dict(_parts(graph, stage))) for stage in stages]
+        names = self._names(graph, stages)
+        heirs = [self._heir(graph, stage, names[stage.name]) for stage in stages]
+        used = {stage.name for stage in heirs}
+        gone = (self._ended(graph, record) for name, record in self.inventory.stages.items() if name not in used)
+        return [*heirs, *(stage for stage in gone if stage.outputs)]
+
+    def record(self, stage: str) -> StageRecord | None:
+        """What is recorded of a stage."""
+        return self.inventory.stages.get(stage)
+
+    def _names(self, graph: Graph, stages: Sequence[StagePlan]) -> dict[str, str]:
+        """The durable name of each stage: that of the recorded stage with which it has most in common."""
+        pairs = [
+            (-common, old.stage, stage.name)
+            for stage in stages
+            for old in self.inventory.stages.values()
+            if (common := self._in_common(graph, stage, old))
+        ]
+        names: dict[str, str] = {}
+        for _, old, new in sorted(pairs):
+            if new not in names and old not in names.values():
+                names[new] = old
+        taken = {*self.inventory.stages, *self.inventory.gone}
+        for stage in stages:
+            if stage.name not in names:
+                names[stage.name] = _unused(stage.name, taken, "-")
+                taken.add(names[stage.name])
+        return names
+
+    def _in_common(self, graph: Graph, stage: StagePlan, old: StageRecord) -> int:
+        """A number that is higher the more two stages have in common. Only one stage reads an intermediate stream."""
+        ours = {graph.streams[id_].stream.name for id_ in stage.inputs}
+        read = len(ours & old.streams(reads=True).keys())
+        befores = {self.consent.before(id_, _owner(graph, stage, id_)) for id_, _ in _parts(graph, stage)}
+        kept = len(befores & {id_ for id_, part in old.parts.items() if part.kind != "stream"})
+        return 1000 * read + kept
+
+    def _heir(self, graph: Graph, stage: StagePlan, name: str) -> StagePlan:
+        record = self.record(name)
+        if record is None:
+            return replace(stage, name=name, kept_as=dict(_parts(graph, stage)))
+        kept_as: dict[str, str] = {}
+        taken = {*record.dropped, *(part.kept_as for part in record.parts.values())}
+        renewed = self._renewed(graph, stage, record)
+        for id_, default in _parts(graph, stage):
+            before = record.parts.get(self.consent.before(id_, _owner(graph, stage, id_)))
+            if before is not None and id_ not in renewed:
+                kept_as[id_] = before.kept_as
+            else:
+                kept_as[id_] = _unused(default, taken, "~")
+                taken.add(kept_as[id_])
+        left = {part.kept_as for part in record.parts.values() if part.kind in ("table", "step", "target")}
+        written = {graph.streams[id_].stream.name for id_ in stage.outputs}
+        former = self._former(graph, record, written)
+        return replace(
+            stage,
+            name=name,
+            kept_as=kept_as,
+            outputs=tuple(sorted({*stage.outputs, *_ids(graph, former)})),
+            former=former,
+            dropped=tuple(sorted({*record.dropped, *left} - set(kept_as.values()))),
+        )
+
+    def _renewed(self, graph: Graph, stage: StagePlan, record: StageRecord) -> set[str]:
+        """What starts over. A side input is read again from its start if one of its tables has to be filled."""
+        renewed = {id_ for id_, _ in _parts(graph, stage) if self.consent.drops(id_, _owner(graph, stage, id_))}
+        empty = {id_ for id_ in stage.tables if self.consent.before(id_, id_) not in record.parts} | renewed
+        return renewed | {side for side in stage.side_inputs for id_ in empty if _fills(graph, side, id_)}
+
+    def _former(self, graph: Graph, record: StageRecord, written: Collection[str]) -> tuple[str, ...]:
+        """The intermediate streams that still exist, and that a recorded stage doesn't write any more."""
+        existing = {spec.stream.name for spec in graph.streams.values() if spec.role is Role.INTERMEDIATE}
+        before = {*record.streams(reads=False), *record.former}
+        return tuple(sorted((before & existing) - set(written)))
+
+    def _ended(self, graph: Graph, record: StageRecord) -> StagePlan:
+        """The empty stage in place of one that is gone; without outputs if nobody needs to hear that it is."""
+        former = self._former(graph, record, ())
+        states = {part.kept_as for part in record.parts.values() if part.kind in ("table", "step", "target")}
+        return StagePlan(
+            name=record.stage,
+            nodes=(),
+            inputs=(),
+            side_inputs=(),
+            outputs=tuple(sorted(_ids(graph, former))),
+            tables=(),
+            former=former,
+            dropped=tuple(sorted({*record.dropped, *states})),
+        )
+
+
+NO_HERITAGE = Heritage()
+
+
+def _parts(graph: Graph, stage: StagePlan) -> Iterator[tuple[str, str]]:
+    """What the stage keeps, by id, each with the name that it gets at first."""
+    for id_ in (*stage.inputs, *stage.side_inputs):
+        if graph.streams[id_].role is not Role.INTERMEDIATE:
+            yield id_, str(graph.streams[id_].stream)
+    for id_ in stage.outputs:
+        if id_ in graph.streams and keeps_rows(graph.streams[id_].system):
+            yield id_, id_
+    for id_ in stage.tables:
+        if graph.tables[id_].remote is None:
+            yield id_, id_
+    for id_ in stage.nodes:
+        yield from ((store, store) for store in _stores(graph, id_))
+
+
+def _stores(graph: Graph, node: str) -> Iterable[str]:
+    before = [schema for id_ in graph.nodes[node].inputs if (schema := graph.nodes[id_].schema) is not None]
+    return graph.nodes[node].operator.kept_state(node, before)
+
+
+def _owner(graph: Graph, stage: StagePlan, id_: str) -> str:
+    """The step that a store belongs to; of anything else its own id."""
+    return next((node for node in stage.nodes if id_ in _stores(graph, node)), id_)
+
+
+def _fills(graph: Graph, side_input: str, table: str) -> bool:
+    return table in graph.tables and side_input in graph.tables[table].side_inputs
+
+
+def _ids(graph: Graph, names: Collection[str]) -> set[str]:
+    """The ids of the intermediate streams with these names."""
+    return {id_ for id_, spec in graph.streams.items() if spec.role is Role.INTERMEDIATE and spec.stream.name in names}
+
+
+def _unused(name: str, taken: Collection[str], mark: str) -> str:
+    """The name, or else the name with the first number that makes it one that was never used."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}{mark}{number}"
+    return found

@@ -1,0 +1,246 @@
+"""What an app keeps from one start to the next: stages, positions in streams, and state, each with its meaning.
+
+The inventory is recorded when the app starts, one record for each stage, because stages can be deployed apart. The next
+start compares it with the inventory of the app as it is then (``changes``), and takes names from it (``heritage``).
+Pure data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from headrace.api.operators.spec import StateMeaning
+from headrace.api.operators.streams import Broadcast, PartitionBy
+from headrace.api.operators.window import Window
+from headrace.api.specs import Graph, Role, StreamSpec, TableSpec
+from headrace.core.errors import DataError
+from headrace.plan.model import Plan, StagePlan
+from headrace.systems.registry import keeps_rows
+
+FORMAT = 1
+
+PartKind = Literal["input", "side input", "stream", "output", "target", "table", "step"]
+"""A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Something durable that a stage has: ``fixed`` and ``columns`` say what it means, as in ``StateMeaning``.
+
+    ``kept_as`` is the name under which its state, its position or its messages are kept. It is the same forever, even
+    if the part is renamed; it changes only when the part starts over with nothing. ``owner`` is the step that a store
+    belongs to, and else the part itself. ``writers`` are the stages that write an intermediate stream which this stage
+    reads, each with its number of tasks.
+    """
+
+    kind: PartKind
+    id: str
+    owner: str
+    kept_as: str
+    fixed: dict[str, str] = {}
+    columns: dict[str, str] = {}
+    sheds: bool = False
+    reads: bool = False
+    writers: dict[str, int] = {}
+
+
+class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A stage as it was started last. ``parts`` are by id.
+
+    ``former`` are the intermediate streams that it has written and doesn't write any more; it has ended there.
+    ``dropped`` are the names of state that its changelog may still hold, and that nobody wants.
+    """
+
+    format: int = FORMAT
+    stage: str
+    producers: tuple[int, ...]
+    parts: dict[str, Part]
+    former: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks it has."""
+        return len(self.producers)
+
+    def streams(self, *, reads: bool) -> dict[str, Part]:
+        """The intermediate streams that it reads, or those that it writes, by the names under which they are kept."""
+        parts = self.parts.values()
+        return {part.kept_as: part for part in parts if part.kind == "stream" and part.reads is reads}
+
+    def encode(self) -> bytes:
+        """Return the record as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> StageRecord:
+        """Read what ``encode`` wrote. Raises ``DataError``."""
+        try:
+            record = _DECODER.decode(data)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"the record of a stage is unreadable: {error}: {data[:200]!r}") from error
+        if record.format != FORMAT:
+            raise DataError(
+                f"the record of stage {record.stage!r} is of format {record.format}; this version of Headrace reads "
+                f"{FORMAT}",
+                hint="use the Headrace that wrote it, or a newer one",
+            )
+        return record
+
+
+_DECODER = msgspec.json.Decoder(StageRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The records of an app's stages, by name. Empty for an app that was never started.
+
+    ``gone`` are the names of stages and streams that the app has given up. What they left may still be there, so no new
+    one gets such a name.
+    """
+
+    stages: Mapping[str, StageRecord] = field(default_factory=dict)
+    gone: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.stages)
+
+    def parts(self) -> Iterator[tuple[StageRecord, Part]]:
+        """All parts with their stages, in the order of names."""
+        for name in sorted(self.stages):
+            for id_ in sorted(self.stages[name].parts):
+                yield self.stages[name], self.stages[name].parts[id_]
+
+    def stream(self, id_: str) -> Part | None:
+        """The intermediate stream of this id; None if there is none."""
+        return next((part for _, part in self.parts() if part.id == id_ and part.kind == "stream"), None)
+
+
+NOTHING = Inventory()
+
+
+def inventory_of(plan: Plan) -> Inventory:
+    """What the app keeps if it is run by this plan."""
+    return Inventory({stage.name: _record(plan, stage) for stage in plan.stages})
+
+
+def _record(plan: Plan, stage: StagePlan) -> StageRecord:
+    parts = [*_streams(plan, stage), *_tables(plan, stage), *_steps(plan, stage)]
+    return StageRecord(
+        stage=stage.name,
+        producers=tuple(task.producer for task in stage.tasks),
+        parts={part.id: part for part in parts},
+        former=stage.former,
+        dropped=stage.dropped,
+    )
+
+
+def _streams(plan: Plan, stage: StagePlan) -> Iterator[Part]:
+    graph = plan.graph
+    former = {plan.graph.streams[id_].stream.name for id_ in stage.outputs} & set(stage.former)
+    for id_ in (*stage.inputs, *stage.side_inputs, *stage.outputs):
+        spec = graph.streams[id_]
+        if spec.role is Role.INTERMEDIATE:
+            if spec.stream.name in former and id_ not in stage.inputs:
+                continue
+            yield _intermediate(plan, stage, spec)
+        elif id_ in stage.outputs:
+            yield Part(
+                kind="target" if keeps_rows(spec.system) else "output",
+                id=id_,
+                owner=id_,
+                kept_as=stage.kept_as.get(id_, id_) if keeps_rows(spec.system) else str(spec.stream),
+            )
+        else:
+            tables = [table for table in stage.tables if id_ in graph.tables[table].side_inputs]
+            fixed = {"stream": str(spec.stream)}
+            if tables:
+                fixed["tables"] = ", ".join(tables)
+            yield Part(
+                kind="input" if id_ in stage.inputs else "side input",
+                id=id_,
+                owner=id_,
+                kept_as=stage.kept_as.get(id_, str(spec.stream)),
+                fixed=fixed,
+                reads=True,
+            )
+
+
+def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
+    reads = spec.id in stage.inputs
+    writers = {name: len(plan.stage(name).tasks) for name in plan.streams[spec.id].writers} if reads else {}
+    meaning = stream_meaning(plan.graph, spec, plan.streams[spec.id].partitions, plan.combined.get(spec.id))
+    return Part(
+        kind="stream",
+        id=spec.id,
+        owner=spec.id,
+        kept_as=spec.stream.name,
+        fixed=dict(meaning.fixed),
+        columns=dict(meaning.columns),
+        sheds=meaning.sheds,
+        reads=reads,
+        writers=writers,
+    )
+
+
+def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
+    """What the messages of an intermediate stream mean that are still in it when the app changes."""
+    fixed = {"partitions": str(partitions)}
+    for node in graph.nodes.values():
+        operator = node.operator
+        if operator.stream_written == spec.id:
+            if isinstance(operator, PartitionBy):
+                fixed["key"] = operator.detail
+            elif isinstance(operator, Broadcast):
+                fixed["key"] = "to all"
+    step = None if window is None else graph.nodes[window].operator
+    if isinstance(step, Window) and window is not None:
+        meaning = step.kept_state(window, [step.input])[window]
+        return StateMeaning(
+            fixed=fixed | {f"partial results, {name}": value for name, value in meaning.fixed.items()},
+            columns=meaning.columns,
+            sheds=True,
+        )
+    columns = {} if spec.schema is None else {name: str(dtype) for name, dtype in spec.schema.columns.items()}
+    return StateMeaning(fixed=fixed, columns=columns, sheds=True)
+
+
+def _tables(plan: Plan, stage: StagePlan) -> Iterator[Part]:
+    for id_ in stage.tables:
+        table = plan.graph.tables[id_]
+        if table.remote is None:
+            meaning = table_meaning(table)
+            yield _part("table", id_, id_, stage, meaning)
+
+
+def table_meaning(table: TableSpec) -> StateMeaning:
+    """What the rows of a table mean."""
+    columns = {} if table.schema is None else table.schema.columns
+    key = ", ".join(f"{name}: {columns.get(name, '?')}" for name in table.key)
+    versions = "kept" if table.versions_ms is not None else "not kept"
+    fixed = {"kind": f"{table.kind} table", "key": key, "storage": table.storage, "past versions": versions}
+    return StateMeaning(fixed=fixed, columns={n: str(dtype) for n, dtype in columns.items() if n not in table.key})
+
+
+def _steps(plan: Plan, stage: StagePlan) -> Iterator[Part]:
+    nodes = plan.graph.nodes
+    for id_ in stage.nodes:
+        node = nodes[id_]
+        inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
+        for store, meaning in node.operator.kept_state(id_, inputs).items():
+            yield _part("step", store, id_, stage, meaning)
+
+
+def _part(kind: PartKind, id_: str, owner: str, stage: StagePlan, meaning: StateMeaning) -> Part:
+    return Part(
+        kind=kind,
+        id=id_,
+        owner=owner,
+        kept_as=stage.kept_as.get(id_, id_),
+        fixed=dict(meaning.fixed),
+        columns=dict(meaning.columns),
+        sheds=meaning.sheds,
+    )

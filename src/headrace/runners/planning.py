@@ -1,0 +1,151 @@
+"""Plan an app for a home in which an earlier version may have run, and record the version that is started.
+
+The inventory of an app is in the metadata store, one entry for each stage and one for the names that are given up. It
+is written before anything runs, so a start that dies in between is no different from one that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.api.specs import Graph
+from headrace.core.errors import DataError, PlanError, UnavailableError, UsageError
+from headrace.core.log import logger
+from headrace.metadata.store import Entry, MetadataStore
+from headrace.plan.changes import Changes, Verdict, check_consent, compare
+from headrace.plan.heritage import Consent, Heritage
+from headrace.plan.inventory import Inventory, StageRecord, inventory_of
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.runners.facts import gather_facts
+from headrace.systems.base import StreamInfo
+
+_GONE = ".gone"
+"""The key of the names that are given up; no stage has such a name."""
+
+_log = logger(__name__)
+
+
+class _Gone(msgspec.Struct, frozen=True, kw_only=True):
+    format: int = 1
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, and what it changes in what the app keeps."""
+
+    plan: Plan
+    changes: Changes
+
+
+class Deployment:
+    """The planning of one app, given what is recorded of it: an app has a new one for each start."""
+
+    def __init__(self, graph: Graph, metadata: MetadataStore | None, consent: Consent, against: str = "") -> None:
+        """``against`` is the app whose inventory counts; by default this one's. Without metadata there is none."""
+        self._metadata = metadata
+        self._declared = graph
+        self._namespace = f"inventory/{against or graph.app}"
+        self._entries = {} if metadata is None else metadata.scan(self._namespace)
+        self.inventory = _inventory(self._entries)
+        self._consent = Consent(consent.drop, _still_to_rename(consent.renamed, self.inventory))
+        self._facts: dict[Consent, tuple[Graph, Mapping[str, StreamInfo | None]]] = {}
+
+    def planned(self, containers: int = 1, stages: Sequence[str] = ()) -> Planned:
+        """The plan and its changes. Raises ``UsageError`` for an id that the user accepts and the app never had.
+
+        State is dropped only where the app couldn't run otherwise. So the flags may stay in a script.
+        """
+        cautious = Consent(frozenset(), self._consent.renamed)
+        try:
+            found = self._planned(cautious, containers, stages)
+        except PlanError:
+            if not self._consent.drop:
+                raise
+            found = self._planned(self._consent, containers, stages)
+        _check_stages(found.plan, stages)
+        check_consent(self._consent, inventory_of(found.plan), self.inventory)
+        needed = {owner for change in found.changes.of(Verdict.REFUSED) for owner in (change.id, change.owner)}
+        if needed & self._consent.drop:
+            found = self._planned(Consent(self._consent.drop & needed, self._consent.renamed), containers, stages)
+        return found
+
+    def _planned(self, consent: Consent, containers: int, stages: Sequence[str]) -> Planned:
+        heritage = Heritage(self.inventory, consent)
+        key = consent
+        if key not in self._facts:
+            graph = heritage.adopt(self._declared)
+            self._facts[key] = graph, gather_facts(graph)
+        graph, facts = self._facts[key]
+        planned = plan(graph, facts, containers, heritage)
+        return Planned(planned, compare(inventory_of(planned), heritage, stages))
+
+    def record(self, planned: Planned, stages: Sequence[str] = ()) -> None:
+        """Record the version that is about to run. Raises ``UnavailableError`` if another start was quicker."""
+        if self._metadata is None:
+            return
+        new = inventory_of(planned.plan)
+        changed = [record for name, record in new.stages.items() if not stages or name in stages]
+        for record in changed:
+            data = record.encode()
+            known = self._entries.get(record.stage)
+            if known is not None and known.value == data:
+                continue
+            if self._metadata.put_if(self._namespace, record.stage, data, known.version if known else None) is None:
+                raise self._overtaken()
+        if not stages:
+            self._give_up(self.inventory, new)
+        self._entries = self._metadata.scan(self._namespace)
+        for change in planned.changes.notable if self.inventory else ():
+            _log.info("the app has changed", what=change.what, verdict=change.verdict.value, why=change.why)
+
+    def _give_up(self, before: Inventory, new: Inventory) -> None:
+        """Note the names of stages and streams that are gone, so that no new one gets them; then forget the stages."""
+        gone = {*before.gone, *(before.stages.keys() - new.stages.keys()), *(_streams(before) - _streams(new))}
+        if self._metadata is None or gone == before.gone:
+            return
+        known = self._entries.get(_GONE)
+        data = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
+        if self._metadata.put_if(self._namespace, _GONE, data, known.version if known else None) is None:
+            raise self._overtaken()
+        for name in before.stages.keys() - new.stages.keys():
+            self._metadata.delete_if(self._namespace, name, self._entries[name].version)
+
+    def _overtaken(self) -> UnavailableError:
+        return UnavailableError(
+            f"another start of app {self._declared.app!r} has recorded its version at the same time",
+            hint="start it again, unless the other one is running",
+        )
+
+
+def _still_to_rename(renamed: Mapping[str, str], inventory: Inventory) -> dict[str, str]:
+    """The renames that haven't happened at an earlier start."""
+    known = {name for _, part in inventory.parts() for name in (part.id, part.owner)}
+    return {new: old for new, old in renamed.items() if old in known or new not in known}
+
+
+def _check_stages(planned: Plan, stages: Iterable[str]) -> None:
+    """Raise ``UsageError`` for a stage that the plan doesn't have."""
+    known = [stage.name for stage in planned.stages]
+    for name in stages:
+        if name not in known:
+            raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
+
+
+def _inventory(entries: Mapping[str, Entry]) -> Inventory:
+    stages = {name: StageRecord.decode(entry.value) for name, entry in entries.items() if name != _GONE}
+    gone: frozenset[str] = frozenset()
+    if _GONE in entries:
+        try:
+            gone = frozenset(msgspec.json.decode(entries[_GONE].value, type=_Gone).names)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"the list of the app's former names is unreadable: {error}") from error
+    return Inventory(stages, gone)
+
+
+def _streams(inventory: Inventory) -> set[str]:
+    return {part.kept_as for _, part in inventory.parts() if part.kind == "stream"}

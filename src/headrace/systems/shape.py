@@ -1,0 +1,87 @@
+"""What a system that stores frames does with a stream's shape: partition count and columns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import polars as pl
+
+from headrace.core.errors import DeclarationError, StreamExistsError, UsageError
+from headrace.serdes.dtypes import instantiate
+from headrace.systems.base import StreamInfo
+
+_HINT = (
+    "columns can be added (headrace stream add-column), but not removed, and a type can't be changed: "
+    "use the same columns, or another stream"
+)
+
+
+def wanted_shape(name: str, partitions: int, columns: Mapping[str, pl.DataType] | None, most: int) -> StreamInfo:
+    """Return the requested shape of a stream. Raises ``DeclarationError`` if no stream can have it."""
+    if type(partitions) is not int or not 1 <= partitions <= most:
+        raise DeclarationError(f"stream {name!r} can't have {partitions!r} partitions; use 1 to {most}")
+    return StreamInfo(name, partitions, None if columns is None else _typed(columns))
+
+
+def require_same_shape(found: StreamInfo, wanted: StreamInfo) -> StreamInfo:
+    """Return ``found`` if it has the wanted shape, else raise ``StreamExistsError``.
+
+    No wanted columns means any. Columns that were added later need not be among the wanted ones.
+    """
+    if found.partitions != wanted.partitions:
+        raise StreamExistsError(
+            f"stream {found.name!r} already exists with {found.partitions} partitions, not {wanted.partitions}",
+            hint="use another name, or the same partition count",
+        )
+    if wanted.columns is None:
+        return found
+    if found.columns is None:
+        raise StreamExistsError(
+            f"stream {found.name!r} already exists, without declared columns",
+            hint="use another name, or declare no columns",
+        )
+    missing = [name for name in wanted.columns if name not in found.columns]
+    more = [name for name in found.columns if name not in wanted.columns and name not in found.added]
+    differences = [*_retyped(found.columns, wanted.columns)]
+    differences += [f"it has no column {name!r} ({wanted.columns[name]})" for name in missing]
+    differences += [f"it also has {name!r} ({found.columns[name]})" for name in more]
+    if differences:
+        raise StreamExistsError(
+            f"stream {found.name!r} already exists with other columns: {'; '.join(differences)}", hint=_HINT
+        )
+    return found
+
+
+def new_columns(found: StreamInfo, columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    """Return those of the columns that the stream doesn't have yet.
+
+    Raises ``StreamExistsError`` if it has one with another type, ``UsageError`` if its columns aren't declared.
+    """
+    typed = _typed(columns)
+    if found.columns is None:
+        raise UsageError(
+            f"stream {found.name!r} was created without declared columns, so none can be added",
+            hint="write the rows with the new column: such a stream takes any columns",
+        )
+    differences = _retyped(found.columns, typed)
+    if differences:
+        raise StreamExistsError(f"stream {found.name!r}: {'; '.join(differences)}", hint=_HINT)
+    return {name: dtype for name, dtype in typed.items() if name not in found.columns}
+
+
+def with_columns(found: StreamInfo, more: Mapping[str, pl.DataType]) -> StreamInfo:
+    """Return the description of the stream once ``more`` is added."""
+    return replace(found, columns={**(found.columns or {}), **more}, added=found.added | more.keys())
+
+
+def _typed(columns: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    return {column: instantiate(dtype, column) for column, dtype in columns.items()}
+
+
+def _retyped(found: Mapping[str, pl.DataType], wanted: Mapping[str, pl.DataType]) -> list[str]:
+    return [
+        f"column {name!r} is {found[name]}, not {dtype}"
+        for name, dtype in wanted.items()
+        if name in found and found[name] != dtype
+    ]
