@@ -52,9 +52,10 @@ def home(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 def test_a_window_spans_three_runs(home: Path, guarantee: str) -> None:
     def run() -> None:
-        counting(home, guarantee, new_files="next_run", partitions=1).run(local=True, progress=False)
+        counting(home, guarantee, new_files="next_run").run(local=True, progress=False)
 
-    put(home / "in/1.jsonl", ("ann", 100), ("bob", 200))
+    put(home / "in/0.jsonl", ("bob", 200))
+    put(home / "in/1.jsonl", ("ann", 100))
     run()
     assert counted(home) == {}
     run()

@@ -131,7 +131,7 @@ def files(
         endings say it. Text may be compressed, with a name that ends with ``.gz`` or ``.zst``.
     partitions
         How many partitions the files are spread over. An input keeps the number of its first run. By default that is
-        the number of files then, at most 64.
+        the number of files then, at most 64; one if files may come later.
     new_files
         What happens to files that come after the first run has begun. ``"refuse"``: the input ends with the files of
         the first run, and a later run that finds others fails. ``"next_run"``: the app stops when it has read what was

@@ -18,7 +18,7 @@ from headrace.systems.files.stocktaking import Look, Policy, additions, over, re
 from headrace.systems.files.storage import Found
 
 PARTITIONS_MAX = 64
-"""How many partitions an input of many files has unless it says."""
+"""How many partitions an input of many files has at most, unless it says."""
 
 _ATTEMPTS_MAX = 100
 _log = logger(__name__)
@@ -89,7 +89,8 @@ class Stock:
         return self._policy.new_files == "refuse"
 
     def _count(self, found: list[Found]) -> int:
-        return self._partitions or min(max(1, len(found)), PARTITIONS_MAX)
+        # An input that goes on may get one file a day: in several partitions, the others would hold event time back.
+        return self._partitions or (min(max(1, len(found)), PARTITIONS_MAX) if self._ends else 1)
 
     def _checked(self, listed: FileList) -> FileList:
         if self._partitions not in (None, listed.partitions):
