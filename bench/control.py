@@ -14,7 +14,7 @@ from bench.measure import median
 from bench.throughput import folder
 from headrace.core.frame import Header, Kind, Watermark, body_of, decode_control, decode_header, encode_control
 from headrace.core.ids import SSP, StreamId
-from headrace.runtime.event_time.watermark import PartitionTime
+from headrace.runtime.event_time.watermark import PartitionTime, Progress
 from headrace.systems.base import Edge, Records
 from headrace.systems.log import LogSystem
 
@@ -44,7 +44,7 @@ def control_cost(base: Path, partitions: int) -> ControlCost:
         system = LogSystem(root)
         system.admin().create(STREAM.name, partitions)
         producer, consumer = system.producer(), system.consumer()
-        times = {SSP(STREAM, p): PartitionTime(SSP(STREAM, p), ["upstream"]) for p in range(partitions)}
+        times = {SSP(STREAM, p): PartitionTime(SSP(STREAM, p), {"upstream": partitions}) for p in range(partitions)}
         for ssp in times:
             consumer.register(ssp, Edge.OLDEST)
         taken: list[tuple[float, float, float]] = []
@@ -67,7 +67,7 @@ def control_cost(base: Path, partitions: int) -> ControlCost:
                 assert isinstance(said, Watermark)
                 times[ssp].on_watermark(said.task_name, said.task_count, said.timestamp)
             taken.append((written - start, read - written, time.perf_counter() - read))
-            assert len(marks) == partitions**2 and {time.watermark for time in times.values()} == {number}
+            assert len(marks) == partitions**2 and {time.progress for time in times.values()} == {Progress(number)}
         consumer.close()
         producer.close()
     frames = partitions**2

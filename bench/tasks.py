@@ -20,6 +20,7 @@ from headrace.plan.chain_plan import chain_plan
 from headrace.plan.planner import plan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
+from headrace.runtime.event_time.watermark import Progress
 from headrace.runtime.metrics import TaskMetrics
 from headrace.systems.base import StreamInfo
 
@@ -91,7 +92,7 @@ def seconds(declare: Callable[[hr.App, hr.Stream], None], rows: pl.DataFrame) ->
     began = time.process_time()
     for batch in rows.iter_slices(BATCH):
         chain.process("in", batch)
-        chain.watermark(int(batch["ts"][-1]))
+        chain.advance({"in": Progress(int(batch["ts"][-1]))})
     return time.process_time() - began
 
 

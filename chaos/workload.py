@@ -51,19 +51,19 @@ def prepare(home: Path) -> None:
 def build(home: str) -> App:
     """Declare the app."""
     app = App(APP, home=home, intermediate_partitions=PARTITIONS, checkpoint_interval="500ms")
-    orders = app.input("orders", ORDERS, event_time="ts", lateness=ORDERS_LATENESS_MS)
+    orders = app.input("orders", ORDERS, event_time="ts", lateness=f"{ORDERS_LATENESS_MS}ms")
     once = (
         orders.filter(pl.col("amount") > 0)
         .partition_by("order", id="by-order")
-        .deduplicate("order", within=REPEATED_MS, id="once")
+        .deduplicate("order", within=f"{REPEATED_MS}ms", id="once")
     )
-    payments = app.input("payments", PAYMENTS, event_time="at", lateness=PAYMENTS_LATENESS_MS)
+    payments = app.input("payments", PAYMENTS, event_time="at", lateness=f"{PAYMENTS_LATENESS_MS}ms")
     (
         once.join(
             payments.partition_by("order", id="payments-by-order"),
             on="order",
             how="left",
-            within=(0, PAID_WITHIN_MS),
+            within=("0s", f"{PAID_WITHIN_MS}ms"),
             id="with-payment",
         )
         .select("order", "amount", "paid")
@@ -72,7 +72,7 @@ def build(home: str) -> App:
     by_member = once.partition_by("member", id="by-member")
     by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
     (
-        by_member.window(session(GAP_MS), key="member", id="per-session", early=5)
+        by_member.window(session(f"{GAP_MS}ms"), key="member", id="per-session", early=5)
         .agg(orders=count(), amount=total("amount"))
         .filter(pl.col("pane") == "on_time")  # the number of early panes depends on timing
         .drop("pane", "pane_index")
@@ -83,7 +83,7 @@ def build(home: str) -> App:
 
 
 def _sums(app: App, by_member: Stream, home: str) -> None:
-    per_second = by_member.window(tumbling(SHORT_MS), key="member", id="per-second").agg(
+    per_second = by_member.window(tumbling(f"{SHORT_MS}ms"), key="member", id="per-second").agg(
         orders=count(), amount=total("amount")
     )
     per_second.send_to(app.output("member-seconds", partitions=PARTITIONS))
@@ -97,7 +97,7 @@ def _sums(app: App, by_member: Stream, home: str) -> None:
         per_second.with_columns(region=pl.col("member") % len(REGIONS))
         .partition_by("region", id="by-region")
         .map_batches(lambda rows: rows.with_columns(pl.col("amount") * 2))
-        .window(tumbling(LONG_MS), key="region", id="per-region")
+        .window(tumbling(f"{LONG_MS}ms"), key="region", id="per-region")
         .agg(orders=total("orders"), doubled=total("amount"), members=count())
         .join(names)
     )

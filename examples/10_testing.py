@@ -76,9 +76,9 @@ def test_an_idle_partition_does_not_hold_windows_back_for_long() -> None:
     with declare().test(partitions=2) as t:
         t.feed("views", [view("ann", 1), view("ann", 60)], partition=0)
         assert counts(t.read("counts")) == []
-        t.advance(20_000)
+        t.advance("20s")
         t.feed("views", [view("bob", 61)], partition=0)
-        t.advance(10_000)  # partition 1 has been idle for 30 s, partition 0 hasn't
+        t.advance("10s")  # partition 1 has been idle for 30 s, partition 0 hasn't
         assert counts(t.read("counts")) == [("ann", "12:00:00", 1)]
 
 

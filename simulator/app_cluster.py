@@ -106,7 +106,7 @@ class AppCluster(Cluster):
             if number >= start:
                 self.oracle.source_frame(stream, ssp, number * STEP, messages)
         arrivals = sorted(chance.random() * self.settings.faults_until for _ in range(count))
-        quiet = self.shape.case.quiet_ms
+        quiet = 0 if stream.spec.id in self.shape.case.ends_early else self.shape.case.quiet_ms
         ends_at = self.settings.faults_until + quiet if quiet else arrivals[-1]
         if self.shape.case.late_frame:
             arrivals[-1] = ends_at

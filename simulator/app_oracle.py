@@ -13,7 +13,6 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any
 
-import msgspec
 import polars as pl
 from typing_extensions import override
 
@@ -25,7 +24,7 @@ from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
-from headrace.runtime.event_time.watermark import TimesCheckpoint
+from headrace.runtime.event_time.watermark import decode_times
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import decode_rows
 from headrace.stores.base import StateStore
@@ -47,8 +46,6 @@ from simulator.world import World
 
 _LAYOUTS_KEY = b"\xff"
 """Where tables keep what their rows are like."""
-
-_TIMES = msgspec.json.Decoder(TimesCheckpoint)
 
 COPIES_CHECKED = 0.5
 """How many copies are compared with the changelog: it costs as much as a task's whole life."""
@@ -113,7 +110,7 @@ class AppOracle(Oracle):
             if frame not in self._rows:
                 self._rows[frame] = decode_rows(body_of(self._bodies[frame])).to_dicts()
             arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], *told))
-        time = _TIMES.decode(record.bookkeeping).watermark
+        time = decode_times(record.bookkeeping).watermark
         self._lives[ledger.shape.name].append(Version(int(self.world.now), tuple(arrivals), time, account.latest))
 
     @property

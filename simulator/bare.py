@@ -23,6 +23,7 @@ from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.connections import Connections
+from headrace.runtime.event_time.watermark import UNHEARD, Progress, TimesCheckpoint, combined
 from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.task import Task
@@ -58,12 +59,18 @@ class BareTask(Task):
         self._journal = journal
         self._machine = machine
         self._producer = connections.record_producer(_SYSTEM)
+        self._reached = UNHEARD
         self._processor = PROCESSORS[journal.shape.stage.does](self)
 
     @property
     @override
-    def output_watermark(self) -> int:
-        return self.times.watermark
+    def progress(self) -> Progress:
+        return self._reached
+
+    @property
+    @override
+    def outputs(self) -> Mapping[str, Progress]:
+        return dict.fromkeys(self.scope.outputs, self._reached)
 
     def message(self, ssp: SSP, payload: bytes) -> None:
         """Process a frame."""
@@ -71,23 +78,39 @@ class BareTask(Task):
         times = self.times[ssp]
         if self.specs[ssp].role is Role.SOURCE:
             times.advance(time - LATENESS)
-            time = max(time, self.times.watermark)
-        elif time < times.watermark and self.scope.machine.exactly_once:
+            time = max(time, self._reached.watermark)
+        elif (times.progress.ended or time < times.progress.watermark) and self.scope.machine.exactly_once:
             raise DataError(f"message {message} at {time} is older than the watermark of {ssp}")
         self._processor.message(ssp.stream.name, key, time)
 
     @override
-    def advance(self) -> bool:
-        risen = None if self.finished else self.times.rise()
-        if risen is not None:
-            self._processor.watermark(risen)
-        return risen is not None
+    def advance(self) -> None:
+        news = None if self.finished else self.times.news()
+        if news is not None:
+            before, self._reached = self._reached, combined(news.values(), self._reached.watermark)
+            if self._reached.watermark > before.watermark and not self._reached.ended:
+                self._processor.watermark(self._reached.watermark)
+            if self._reached.ended and not before.ended:
+                self._processor.end()
 
     @override
     def finish(self) -> bool:
-        self._processor.end()
+        self.advance()
         self.finished = True
         return True
+
+    @override
+    def save(self) -> TimesCheckpoint:
+        ended = ["processor"] if self._reached.ended else []
+        watermark = self._reached.watermark
+        return TimesCheckpoint(
+            watermark=watermark, partitions=self.times.save(self.scope.position_name), ended_operators=ended
+        )
+
+    @override
+    def load(self, times: TimesCheckpoint) -> None:
+        self.times.load(times.partitions, self.scope.position_name)
+        self._reached = Progress(times.watermark, ended=bool(times.ended_operators))
 
     @override
     def stores(self) -> dict[str, StateStore]:

@@ -43,6 +43,8 @@ class AppCase:
     """How far out of order its messages come, in ticks."""
     quiet_ms: int = 0
     """So long after the faults are over the sources end."""
+    ends_early: tuple[str, ...] = ()
+    """Inputs that end with their last frame nevertheless."""
     late_frame: bool = False
     """The last frame of each source partition comes then, too."""
     forgets: tuple[str, ...] = ()

@@ -26,7 +26,7 @@ from headrace.core.errors import DataError
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.systems.base import StreamInfo
-from simulator import caching, clocked, counted, expected, expiry, idleness, lateness, mapped
+from simulator import apart, caching, clocked, counted, expected, expiry, idleness, lateness, mapped
 from simulator.calls import answer, write
 from simulator.case import COLUMNS, INTERVAL_MS, AppCase, read, ticks
 from simulator.expected import TICK_MS
@@ -359,6 +359,7 @@ CASES: Mapping[str, AppCase] = {
         *clocked.CASES,
         *mapped.CASES,
         *caching.CASES,
+        *apart.CASES,
     )
 }
 
@@ -367,7 +368,7 @@ CASES: Mapping[str, AppCase] = {
 def planned(name: str) -> Plan:
     """The plan of an app, made once a process."""
     case = CASES[name]
-    app = App(name, checkpoint_interval=INTERVAL_MS)
+    app = App(name, checkpoint_interval=f"{INTERVAL_MS}ms")
     case.declare(app)
     graph = app.graph()
     facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in case.inputs.items()}

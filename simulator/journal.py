@@ -68,7 +68,7 @@ class Journal:
         self.emitted: list[int] = []
         self.told: list[tuple[int, int, int, int, int]] = []
         self.label = -1
-        self.finished = False
+        self.ended: set[SSP] = set()
         self.done: dict[tuple[SSP, int], int] = {}
 
     def tell(self, what: str) -> None:
@@ -133,12 +133,14 @@ class Journal:
         if self.world.story is not None:
             self.tell(f"writes {frame(header, None)} to {ssp}")
         if header.kind is Kind.USER:
+            if ssp in self.ended:
+                oracle.fail(self.name, f"writes {frame(header, None)} to {ssp} behind its end")
             message = oracle.message_of(ssp, payload)
             oracle.emitted(message, ssp.stream.name, payload)
             self.emitted.append(message)
             oracle.labelled(self.shape, header.generation, header.version)
         elif header.kind is Kind.END_OF_STREAM:
-            self.finished = True
+            self.ended.add(ssp)
         elif header.kind in _CONTROLS:
             message_ = decode_control(header.kind, body_of(payload))
             restore = isinstance(message_, Restore)
@@ -151,7 +153,12 @@ class Journal:
             self._begin()
         elif header.kind is Kind.COMMIT:
             account = Account(
-                tuple(self.consumed), tuple(self.emitted), self.label, self.finished, tuple(self.told), self.latest
+                tuple(self.consumed),
+                tuple(self.emitted),
+                self.label,
+                frozenset(self.ended),
+                tuple(self.told),
+                self.latest,
             )
             self.oracle.accounts[payload] = account
             self._next()

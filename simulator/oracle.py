@@ -30,7 +30,8 @@ class Account:
     consumed: tuple[int, ...]
     emitted: tuple[int, ...]
     label: int
-    finished: bool = False
+    ended: frozenset[SSP] = frozenset()
+    """The partitions to which it has written an end."""
     told: tuple[tuple[int, int, int, int, int], ...] = ()
     """Of each of ``consumed``: as ``Arrival`` in ``lives`` has it."""
     latest: int = 0
@@ -48,7 +49,7 @@ class TaskHistory:
     consumed: list[int] = field(default_factory=list)
     pending: list[Any] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
-    finished: bool = False
+    ended: set[SSP] = field(default_factory=set)
 
     @property
     def last(self) -> CommitRecord | None:
@@ -204,9 +205,12 @@ class Oracle:
         for message in account.emitted:
             if message not in self._landed:
                 self.fail(task.name, f"commit {record.version} emits {message}, which is not in its stream yet")
-        if account.finished and ledger.finished:
-            self.fail(task.name, f"commit {record.version} sends end-of-stream, which was sent before")
-        ledger.finished |= account.finished
+        for message in account.emitted:
+            if self._landed[message][0] in ledger.ended:
+                self.fail(task.name, f"commit {record.version} emits {message} behind the end of its stream")
+        if again := account.ended & ledger.ended:
+            self.fail(task.name, f"commit {record.version} sends the end of {sorted(again)}, which was sent before")
+        ledger.ended |= account.ended
         self._judge_consumed(ledger, record, account)
         self._judge_positions(ledger, record)
         self.committed.update(account.emitted)
@@ -275,6 +279,15 @@ class Oracle:
                 at = {(entry.stream, entry.partition): entry.offset or 0 for entry in ledger.last.inputs}
                 return offset >= at[str(ssp.stream), ssp.partition]
         return False
+
+    def check_ends(self) -> None:
+        """Every task that is over has written its end to each partition that other tasks read."""
+        read = {name for stage in self.shape.stages for name in stage.reads}
+        for ledger in self.ledgers.values():
+            written = ledger.shape.outputs.items()
+            wanted = {SSP(stream, p) for stream, count in written if stream.name in read for p in range(count)}
+            if ledger.last is not None and ledger.last.ended and ledger.ended != wanted:
+                self.fail(ledger.shape.name, f"is over, and has not ended {sorted(wanted - ledger.ended)}")
 
     def check_state(self) -> None:
         """Every task's state, as its changelog has it, is what its committed input makes of it."""

@@ -169,6 +169,7 @@ class Run:
         missing = self.oracle.missing()
         if missing:
             self.oracle.fail("run", missing)
+        self.oracle.check_ends()
         self.oracle.check_state()
         self.cluster.check_copies()
         for publisher in self.publishers:

@@ -59,7 +59,7 @@ class TaskShape:
     stage: Stage
     producer: int
     inputs: Mapping[SSP, tuple[int, ...]]
-    writers: Mapping[SSP, tuple[str, ...]]
+    writers: Mapping[SSP, Mapping[str, int]]
     outputs: Mapping[StreamId, int]
     sources: tuple[SSP, ...] = field(default=())
 
@@ -85,7 +85,7 @@ def tasks_of(shape: Shape) -> list[TaskShape]:
                 for partition in range(number, shape.streams[stream], stage.tasks):
                     ssp = SSP(stream_id(stream), partition)
                     inputs[ssp] = tuple(p for other in writing for p in producers[other.name])
-                    writers[ssp] = tuple(other.name for other in writing)
+                    writers[ssp] = {other.name: other.tasks for other in writing}
             sources = range(number, stage.sources, stage.tasks)
             tasks.append(
                 TaskShape(

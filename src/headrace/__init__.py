@@ -37,3 +37,15 @@ __all__ = [
     "tumbling",
     "windows",
 ]
+
+TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from headrace.api.other_names import HR, missing
+
+        namespaces = (windows, triggers, aggregates, io, streams, tables, calls, tasks, errors)
+        elsewhere = {
+            one: f"hr.{space.__name__.rpartition('.')[2]}.{one}" for space in namespaces for one in space.__all__
+        }
+        raise missing("hr", name, elsewhere | dict(HR), __all__)

@@ -20,3 +20,11 @@ __all__ = [
     "reduce",
     "top_k",
 ]
+
+TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from headrace.api.other_names import AGGREGATES, missing
+
+        raise missing("hr.aggregates", name, AGGREGATES, __all__)

@@ -9,3 +9,11 @@ __all__ = [
     "memory",
     "sql",
 ]
+
+TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from headrace.api.other_names import IO, missing
+
+        raise missing("hr.io", name, IO, __all__)

@@ -16,3 +16,11 @@ __all__ = [
     "global_",
     "sliding",
 ]
+
+TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        from headrace.api.other_names import WINDOWS, missing
+
+        raise missing("hr.windows", name, WINDOWS, __all__)

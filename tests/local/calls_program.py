@@ -13,7 +13,7 @@ import headrace as hr
 
 home, url = sys.argv[1], sys.argv[2]
 COLUMNS = {"n": pl.Int64, "ts": pl.Int64}
-SOON = hr.calls.retry(attempts=None, first=1, longest=5)
+SOON = hr.calls.retry(attempts=None, first="1ms", longest="5ms")
 
 
 async def doubled(row):

@@ -1,13 +1,15 @@
-"""A whole app into PostgreSQL, run twice: the second run adds nothing."""
+"""Whole apps into a database: run twice, and with rows that have no key."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.systems.sql.system import open_sql
 from postgres_server import PostgresServer
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -44,3 +46,32 @@ def test_windows_arrive_once_however_often_the_app_is_started(postgres: Postgres
         "views/views/0/counts",
         "views/views/0/latest",
     ]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_null_in_the_key_stops_the_app_before_the_database_sees_it(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    """SQLite takes two nulls for different keys, and PostgreSQL takes none. After a commit nothing could be done."""
+    url = f"sqlite:///{tmp_path}/seen.db" if kind == "sqlite" else request.getfixturevalue("postgres").url
+    table = hr.io.sql(url, "seen_by_key", key=["member", "site"])
+    rows = {"member": ["ann", None, "bob"], "site": ["a", "a", "b"], "n": [1, 2, 3]}
+    columns = {"member": pl.String, "site": pl.String, "n": pl.Int64}
+    pl.DataFrame(rows).write_parquet(tmp_path / "views.parquet")
+
+    def run(*, filtered: bool) -> None:
+        app = hr.App("seen", home=str(tmp_path / "home"))
+        views = app.input("views", columns, system=hr.io.files(tmp_path / "views.parquet"))
+        if filtered:
+            views = views.filter(pl.col("member").is_not_null())
+        views.send_to(app.output("seen", system=table))
+        app.run(local=True, progress=False)
+
+    says = r"step 'send_to-1' .* sends rows without a key to 'seen': 'member' is null in 1 of 3 .*views\[0\]"
+    with pytest.raises(hr.errors.DataError, match=says) as caught:
+        run(filtered=False)
+    assert caught.value.hint == "leave them out before it: .filter(pl.col('member').is_not_null())"
+    run(filtered=True)  # nothing of the failed run has been committed
+    with closing(open_sql("seen", table.system("seen").options).client()) as client:
+        found = client.find([("ann", "a"), ("bob", "b")], ["member", "n"])
+    assert sorted(found) == [("ann", 1), ("bob", 3)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-import msgspec
+from msgspec.structs import replace
 from mutant_kit import host, mutant
 from mutants_more import without_times
 
 from headrace.core.ids import SSP
+from headrace.runtime.chain import _Step
 from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.task_host import TaskHost
@@ -130,9 +131,8 @@ mutant(
 
 class Later(Task):
     def load(self, times):
-        super().load(times)
-        if 0 < times.watermark < 1 << 40:
-            self.chain.resume(times.watermark + 1000)
+        later = {id_: time + 1000 if 0 < time < 1 << 40 else time for id_, time in times.operators.items()}
+        super().load(replace(times, operators=later))
 
 
 mutant(
@@ -145,20 +145,17 @@ mutant(
 )
 
 
-class Unheld(Task):
-    """Tells those downstream how far its input is, not what leaves it."""
-
-    @property
-    def output_watermark(self):
-        return self.watermark
+def unheld(self):
+    return self.reached
 
 
 mutant(
     "joins don't hold watermarks",
     "the watermark overtakes results that a join makes late",
-    Parts(task=Unheld),
+    Parts(),
     "app-pairs",
     first_seed=61,
+    patches=((_Step, "_let_through", unheld),),
 )
 
 
@@ -166,8 +163,7 @@ class AsPolled(TaskHost):
     def _append_commit(self):
         entries = self.receiver.source_entries
         self.receiver.source_entries = lambda: tuple(
-            msgspec.structs.replace(entry, offset=self.inputs.position(SSP.of(entry.stream, entry.partition)))
-            for entry in entries()
+            replace(entry, offset=self.inputs.position(SSP.of(entry.stream, entry.partition))) for entry in entries()
         )
         yield from super()._append_commit()
         self.receiver.source_entries = entries

@@ -117,8 +117,9 @@ class Muted(Task):
     def load(self, times):
         super().load(times)
         for partition in self.times.partitions.values():
-            partition.idle = False
-            partition._idle_tasks.clear()
+            partition.wake()
+            for said in partition._tasks.values():
+                said.update((task, progress._replace(idle=False)) for task, progress in said.items())
 
 
 mutant(

@@ -253,7 +253,7 @@ mutant(
     "a reader in mid-stream releases late copies at a restore",
     Parts(reader=lambda p, w: TrustsCopies(p, whole=w)),
     "fanout",
-    first_seed=435,
+    first_seed=1210,
 )
 mutant(
     "late copies are kept",

@@ -1,4 +1,4 @@
-"""A driver in a process of its own: runs two containers, prints a line once they run, drains at the first interrupt."""
+"""A driver in a process of its own: runs two containers, prints a line once they run, drains at a signal."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ def run(folder: Path, master: str | None) -> None:
     context = open_context("driver program", master)
     check_slots(context, 2)
     interrupted = threading.Event()
-    signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: interrupted.set())
     job = ContainerJob(context, 2, watched_container.main, str(folder).encode(), "containers of a program")
     job.start()
     pids = [pid_of(folder, n) for n in (0, 1)]
     jvm = context._jvm.java.lang.ProcessHandle.current().pid()
     print("running", context.applicationId, os.getpid(), jvm, *pids, flush=True)
     assert interrupted.wait(SECONDS_MAX)
-    assert not job.wait(1), "the interrupt reached more than the driver"
+    assert not job.wait(1), "the signal ended more than the driver's wait"
     (folder / "stop").touch()
     assert job.wait(SECONDS_MAX)
     print("drained", [report["attempt"] for report in job.reports()], flush=True)

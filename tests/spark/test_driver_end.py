@@ -1,4 +1,4 @@
-"""How an app is ended from outside: only the driver receives Ctrl-C, and nothing outlives a driver that is killed."""
+"""How an app is ended from outside: the driver alone acts on signals, and nothing outlives a driver that is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -77,17 +78,47 @@ def running(command: list[str], scratch: Path) -> Iterator[tuple[subprocess.Pope
         shutil.rmtree(spark_home() / "work" / app_id, ignore_errors=True)
 
 
-@pytest.mark.parametrize("command", [python, spark_submit])
-@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])
-def test_an_interrupt_from_the_terminal_lets_the_driver_drain(
-    folder: Path, scratch: Path, command: Command, master: str
+def interrupt(driver: int) -> None:
+    """As a terminal does at Ctrl-C."""
+    os.killpg(driver, signal.SIGINT)
+
+
+def terminate_group(driver: int) -> None:
+    os.killpg(driver, signal.SIGTERM)
+
+
+def terminate_all(driver: int) -> None:
+    """As systemd does."""
+    for pid in alive_in_session(driver):
+        os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("command", "master", "end"),
+    [
+        *product([python], ["local[2]", "local-cluster[2,1,1024]"], [interrupt, terminate_group, terminate_all]),
+        *product([spark_submit], ["local[2]"], [interrupt, terminate_group, terminate_all]),
+        (spark_submit, "local-cluster[2,1,1024]", interrupt),
+    ],
+)
+def test_the_driver_drains_whatever_else_gets_the_signal(
+    folder: Path, scratch: Path, command: Command, master: str, end: Callable[[int], None]
 ) -> None:
     with running(command(folder, master), scratch) as (process, _):
-        os.killpg(process.pid, signal.SIGINT)
+        end(process.pid)
         assert process.stdout is not None
         assert "drained [0, 0]" in process.stdout.read()
         assert process.wait(300) == 0
         until(lambda: not alive_in_session(process.pid))
+
+
+def test_spark_submit_passes_a_signal_on_to_the_driver(folder: Path, scratch: Path) -> None:
+    """It is the process that others know."""
+    with running(spark_submit(folder, "local[2]"), scratch) as (process, _):
+        process.terminate()
+        assert process.stdout is not None
+        assert "drained [0, 0]" in process.stdout.read()
+        assert process.wait(300) == 0
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]"])

@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark is starting: the run ends without error as soon as it can, and no process of Spark remains."""
+"""A signal while Spark is starting: the run ends without error as soon as it can, and no process of Spark remains."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -61,10 +61,28 @@ def starting(folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]
             process.stderr.close()
 
 
-@pytest.mark.parametrize("command", [RUN, []])
-def test_an_interrupt_while_spark_starts_ends_the_run_well(tmp_path: Path, command: list[str]) -> None:
+def interrupt(driver: int) -> None:
+    os.killpg(driver, signal.SIGINT)
+
+
+def terminate_group(driver: int) -> None:
+    os.killpg(driver, signal.SIGTERM)
+
+
+def terminate_all(driver: int) -> None:
+    """As systemd does."""
+    for pid in alive_in_session(driver):
+        os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("command", "end"), [(RUN, interrupt), ([], interrupt), (RUN, terminate_group), (RUN, terminate_all)]
+)
+def test_a_signal_while_spark_starts_ends_the_run_well(
+    tmp_path: Path, command: list[str], end: Callable[[int], None]
+) -> None:
     with starting(tmp_path, command) as process:
-        os.killpg(process.pid, signal.SIGINT)
+        end(process.pid)
         _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
         assert "once Spark has started" in said

@@ -146,7 +146,7 @@ class Running:
 
 def test_a_table_is_read_at_speed_and_over_the_death_of_a_container(in_session: Rounds) -> None:
     rounds = in_session
-    with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout=30) as reader:
+    with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout="30s") as reader:
         rounds.feed(20)
         rows = rounds.until_committed(reader)
         assert rows.sort("member").rows() == [(member, rounds.round) for member in range(MEMBERS)]
@@ -169,7 +169,7 @@ def test_a_table_is_read_at_speed_and_over_the_death_of_a_container(in_session: 
 def test_what_is_read_never_goes_back_and_is_whole_within_a_task(in_session: Rounds) -> None:
     """A task gets a round as one batch, so an answer with members in different rounds would be between two commits."""
     rounds = in_session
-    with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout=30) as reader:
+    with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout="30s") as reader:
         seen: dict[str, list[tuple[int, int]]] = {}
 
         def look() -> bool:
@@ -196,14 +196,14 @@ def test_uncommitted_rows_do_not_show(in_session: Rounds) -> None:
     with Running(rounds, drain=True):
         rounds.feed()
         until(lambda: rows_met(rounds) == MEMBERS, "it is processed", PATIENCE_S)
-    with Running(rounds, drain=True), hr.tables.open_table("rounds", "last", home=rounds.home, timeout=30) as reader:
+    with Running(rounds, drain=True), hr.tables.open_table("rounds", "last", home=rounds.home, timeout="30s") as reader:
         rounds.until_committed(reader)
         before = dict(reader.versions)
         rounds.feed()
         until(lambda: rows_met(rounds) == MEMBERS, "it is processed", PATIENCE_S)
         assert reader.scan(limit=None).get_column("round").unique().to_list() == [1]
         assert reader.versions == before
-    with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout=30) as reader:
+    with Running(rounds), hr.tables.open_table("rounds", "last", home=rounds.home, timeout="30s") as reader:
         assert rounds.until_committed(reader).get_column("round").unique().to_list() == [2]
         assert all((reader.versions[task] or 0) > (version or 0) for task, version in before.items())
 
@@ -218,7 +218,7 @@ def test_on_executors_of_their_own(rounds: Rounds, tmp_path: Path) -> None:
     with Deployment(command, rounds.home, "rounds", tmp_path / "run") as run:
         run.wait_running()
         rounds.feed(3)
-        with hr.tables.open_table("rounds", "last", home=rounds.home, timeout=30) as reader:
+        with hr.tables.open_table("rounds", "last", home=rounds.home, timeout="30s") as reader:
             assert rounds.until_committed(reader).height == MEMBERS
             assert reader.get(3) == {"member": 3, "round": 3}
         rounds.writer.seal()

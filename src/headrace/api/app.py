@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 import polars as pl
 from typing_extensions import override
@@ -18,6 +19,7 @@ from headrace.api.literals import one_of
 from headrace.api.location import Declaring, Location
 from headrace.api.operators.spec import OnError
 from headrace.api.operators.task import add_task
+from headrace.api.other_names import APP, missing
 from headrace.api.policies import dead_letter_id
 from headrace.api.remote import Remote
 from headrace.api.rows import SchemaLike
@@ -54,7 +56,7 @@ class Declarations:
         home: str | Path | None = None,
         intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
         guarantee: Guarantee = _DEFAULTS.guarantee,
-        checkpoint_interval: Duration = _DEFAULTS.checkpoint_interval_ms,
+        checkpoint_interval: Duration = "1s",
         ahead_bytes_max: int = _DEFAULTS.ahead_bytes_max,
         grouping: Grouping = _DEFAULTS.grouping,
     ) -> None:
@@ -379,6 +381,11 @@ class Declarations:
     def __repr__(self) -> str:
         draft = self._draft
         return f"{type(self).__name__}({self.name!r}: {len(draft.nodes)} steps, {len(draft.streams)} streams)"
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("an app", name, APP, dir(type(self)))
 
     def _stream(
         self,

@@ -283,7 +283,8 @@ def sql(url: str, table: str, *, key: str | Sequence[str] | None = None, create_
     table
         The table's name, or ``schema.name``.
     key
-        One column or several: a row replaces the one with the same key. By default rows are added.
+        One column or several: a row replaces the one with the same key. A row with a null in it stops the app, because
+        a database takes no null for equal to another; filter such rows out first. By default rows are added.
     create_table
         Create the table, with the output's columns, if it doesn't exist.
 

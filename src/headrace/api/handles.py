@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import final
+from typing import TYPE_CHECKING, NoReturn, final
 
 from typing_extensions import override
 
 from headrace.api.draft import Draft
 from headrace.api.keys import key_columns
+from headrace.api.other_names import OUTPUT, TABLE, missing
 from headrace.api.schemas import describe, schema_difference
 from headrace.api.specs import StreamSpec, TableSpec
 from headrace.api.table_checks import check_filled_by_flows, fed_table
@@ -52,6 +53,11 @@ class Output:
     def __repr__(self) -> str:
         return f"Output({self._id!r}, {describe(self.schema)})"
 
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("an output", name, OUTPUT, dir(type(self)))
+
 
 @final
 class Table:
@@ -91,6 +97,11 @@ class Table:
     @override
     def __repr__(self) -> str:
         return f"Table({self._id!r}, key={', '.join(self.key)}, {describe(self.schema)})"
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a table", name, TABLE, dir(type(self)))
 
 
 def check_target(target: object) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import final, overload
+from typing import TYPE_CHECKING, NoReturn, final, overload
 
 import polars as pl
 from typing_extensions import override
@@ -26,6 +26,7 @@ from headrace.api.operators.streams import LATE, Broadcast, Merge, PartitionBy, 
 from headrace.api.operators.table import TableJoinHow, holds_messages, table_join
 from headrace.api.operators.task import add_task
 from headrace.api.operators.window import Timing, late_target, window_step
+from headrace.api.other_names import STREAM, missing
 from headrace.api.rows import SchemaLike
 from headrace.api.schemas import schema_difference
 from headrace.api.shapes import Panes, Trigger, WindowShape
@@ -151,7 +152,7 @@ class Stream(MappedFlow):
         time: str | None = None,
         early: Trigger | int | str | timedelta | None = None,
         late: Trigger | int | str | timedelta | None = None,
-        allowed_lateness: Duration = 0,
+        allowed_lateness: Duration = "0s",
         panes: Panes = "accumulating",
         late_to: Output | None = None,
     ) -> WindowedStream[Stream]:
@@ -471,3 +472,8 @@ class Stream(MappedFlow):
         """
         with Declaring("delete_from") as here:
             self._delete(table, here)
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a stream", name, STREAM, dir(type(self)))

@@ -66,7 +66,7 @@ def every(step: int | str | timedelta, time: Clock = "event") -> Trigger:
     every 10s of processing time
     """
     with Declaring("every"):
-        if isinstance(step, int) and not isinstance(step, bool):
+        if isinstance(step, int):
             return Trigger(f"every {step}", (Alternative(True, _number(step)),))
         return _deadline("every", "tick", step, time, repeats=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar, final
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar, final
 
 import polars as pl
 from typing_extensions import override
@@ -14,6 +14,7 @@ from headrace.api.location import Declaring, Location
 from headrace.api.operators.aggregate import Aggregate
 from headrace.api.operators.streams import LATE, SideOutput
 from headrace.api.operators.window import Window, result_time, window_columns, with_aggregates
+from headrace.api.other_names import WINDOWED, missing
 from headrace.core.errors import DeclarationError
 from headrace.serdes.schema import Schema
 
@@ -90,3 +91,8 @@ class WindowedStream(Generic[S]):
     def __repr__(self) -> str:
         keys = ", ".join(self._window.keys)
         return f"WindowedStream({self._id!r}: {self._window.shape} by {keys or 'task'}, without aggregates yet)"
+
+    if not TYPE_CHECKING:  # type checkers must go on to report names that don't exist
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a window", name, WINDOWED, dir(type(self)))

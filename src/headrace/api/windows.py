@@ -8,7 +8,7 @@ from headrace.core.duration import Duration, format_ms, to_ms
 from headrace.core.errors import DeclarationError
 
 
-def tumbling(size: Duration, offset: Duration = 0) -> Tumbling:
+def tumbling(size: Duration, offset: Duration = "0s") -> Tumbling:
     """Windows of one size, side by side: every message is in exactly one of them.
 
     They are aligned to the epoch: ``"1h"`` windows begin at full hours (UTC).
@@ -40,7 +40,7 @@ HOPPING_WINDOWS_MAX = 10_000
 """How many windows of one step a message may be in: each is a row of the state."""
 
 
-def hopping(size: Duration, every: Duration, offset: Duration = 0) -> Hopping:
+def hopping(size: Duration, every: Duration, offset: Duration = "0s") -> Hopping:
     """Windows of one size that overlap: a message is in several of them.
 
     They begin at multiples of ``every`` since the epoch.

@@ -90,7 +90,7 @@ class FrameStamper:
                 raise ProtocolError(
                     f"task {self._task} has committed frames to {entry.stream}[{entry.partition}], "
                     f"which now has {len(seqs_of)} partitions",
-                    hint="somebody deleted the stream and created it with fewer partitions: start the app under another name",
+                    hint="the stream was deleted and created with fewer partitions: start the app under another name",
                 )
             else:
                 seqs_of[entry.partition] = entry.seq

@@ -1,43 +1,63 @@
-"""Load the user's file as a module, and find the app in it.
+"""Load the user's code, and find the app in it.
 
-The module is named ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()`` at the end
-of the file has no effect. The rest of its top level runs.
+``pipeline.py`` is a file whose app is at its top level, ``pipeline.py:make_app`` a variable of the file: an app, or a
+function that returns one. ``package.module:make_app`` is one of a module that can be imported.
+
+A file becomes the module ``__headrace_app__``, not ``__main__``, so that ``if __name__ == "__main__": app.run()`` at
+its end has no effect. The rest of its top level runs.
 """
 
 from __future__ import annotations
 
+import importlib
 import linecache
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
+from typing import Any
 
 from headrace.api.app import Declarations
+from headrace.cli.factory import arguments_for, described
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
 
 MODULE = "__headrace_app__"
 LOADING = "__headrace_loading__"
-"""Set in the module while its top level runs, so that an ``app.run()`` there can be refused."""
+"""Set in the module while the user's code runs, so that an ``app.run()`` there can be refused."""
 
 
-def load_app(path: Path, name: str | None = None, arguments: Sequence[str] = ()) -> Declarations:
-    """Run the file and return its app; ``name`` selects one if there are several.
+def load_app(
+    target: str | Path, name: str | None = None, arguments: Sequence[str] = (), values: Sequence[str] = ()
+) -> Declarations:
+    """Run the code that ``target`` names, and return its app; ``name`` selects one if there are several.
 
-    The file gets ``arguments`` as ``sys.argv[1:]``. The module stays loaded, since the app refers to functions in it.
+    The code gets ``arguments`` as ``sys.argv[1:]``, and a function that makes the app gets ``values`` (``NAME=VALUE``).
+    The module stays loaded, since the app refers to functions in it.
     """
-    module = load_module(path, arguments)
+    place, variable = _parsed(str(target))
+    if variable and name is not None:
+        raise UsageError(f"{target} and --app both say which app", hint="give one of them")
+    module = load_module(Path(place), arguments) if _is_file(place) else import_module(place, arguments)
+    if variable:
+        return _of_variable(module, place, variable, values)
+    if values:
+        raise UsageError(
+            "--arg is for a function that makes the app, and none is named",
+            hint=_functions_hint(module, place) or f"name it: {place}:make_app",
+        )
     apps = find_apps(module)
     if not apps:
         raise UsageError(
-            f"{path} has no app at its top level",
-            hint='declare one there: app = hr.App("page-views")',
+            f"{place} has no app at its top level",
+            hint=_functions_hint(module, place) or 'declare one there: app = hr.App("page-views")',
         )
     if name is not None:
-        return _named(apps, name, path)
+        return _named(apps, name, place)
     if len(apps) > 1:
         raise UsageError(
-            f"{path} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"select one: --app {min(apps)}"
+            f"{place} has {len(apps)} apps: {', '.join(sorted(apps))}", hint=f"select one: --app {min(apps)}"
         )
     return next(iter(apps.values()))
 
@@ -70,21 +90,107 @@ def load_module(path: Path, arguments: Sequence[str] = ()) -> ModuleType:
     except SyntaxError as error:
         story = "".join(traceback.format_exception_only(error))
         raise UserFunctionError(f"{path} is not valid Python\n{story.rstrip()}") from error
-    setattr(module, LOADING, True)
-    try:
+    with _loading(module, str(path), file):
         exec(code, vars(module))  # noqa: S102  # running the user's file is the purpose
+    return module
+
+
+def import_module(name: str, arguments: Sequence[str] = ()) -> ModuleType:
+    """Import a module by its name. As with ``python -m``, the current folder comes first on ``sys.path``."""
+    sys.path.insert(0, str(Path.cwd()))
+    sys.argv = [name, *arguments]
+    marked = sys.modules[MODULE] = ModuleType(MODULE)
+    try:
+        with _loading(marked, name, None):
+            return importlib.import_module(name)
+    except UserFunctionError as error:
+        missing = error.__cause__.name if isinstance(error.__cause__, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise
+        raise UsageError(
+            f"there is no file {name}, and no module {missing}", hint="give the Python file that declares the app"
+        ) from error
+    finally:
+        del sys.modules[MODULE]
+
+
+@contextmanager
+def _loading(marked: ModuleType, named: str, file: str | None) -> Iterator[None]:
+    """Run the user's code, and refuse ``app.run()`` in it. What it raises becomes an error that shows its frames."""
+    setattr(marked, LOADING, True)
+    try:
+        yield
     except HeadraceError:
         raise
     except SystemExit as error:
         raise UserFunctionError(
-            f"{path} called sys.exit({error.code!r}) while it was being loaded",
+            f"{named} called sys.exit({error.code!r}) while it was being loaded",
             hint='put code for running the file as a script under if __name__ == "__main__":',
         ) from error
     except Exception as error:
-        raise UserFunctionError(f"{path} can't be loaded\n{_story(error, file)}") from error
+        raise UserFunctionError(f"{named} can't be loaded\n{_story(error, file)}") from error
     finally:
-        del module.__dict__[LOADING]
-    return module
+        del marked.__dict__[LOADING]
+
+
+def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence[str]) -> Declarations:
+    """Return the app that a variable of the module holds, or that its function makes."""
+    named = f"{place}:{variable}"
+    if not hasattr(module, variable):
+        raise UsageError(
+            f"{place} has no {variable!r} at its top level",
+            hint=f"there are: {', '.join(_choices(module))}" if _choices(module) else "it declares no app there",
+        )
+    value = getattr(module, variable)
+    if isinstance(value, Declarations):
+        if values:
+            raise UsageError(f"{named} is an app and no function: --arg has no effect", hint="leave --arg out")
+        return value
+    if not callable(value):
+        raise UsageError(
+            f"{named} is of type {type(value).__name__}: neither an app nor a function that returns one",
+            hint=f"there are: {', '.join(_choices(module))}" if _choices(module) else None,
+        )
+    arguments = arguments_for(value, named, values)
+    marked = sys.modules.setdefault(MODULE, ModuleType(MODULE))
+    with _loading(marked, named, module.__file__):
+        made = value(**arguments)
+    if not isinstance(made, Declarations):
+        raise UsageError(f"{named} returned {type(made).__name__}, not an app", hint="end it with: return app")
+    return made
+
+
+def _choices(module: ModuleType) -> list[str]:
+    """The apps and the functions that the module declares, as errors list them."""
+    apps = [name for name, value in vars(module).items() if isinstance(value, Declarations)]
+    return [*apps, *(described(name, function) for name, function in _functions(module).items())]
+
+
+def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def _functions_hint(module: ModuleType, place: str) -> str | None:
+    functions = _functions(module)
+    if not functions:
+        return None
+    return f"if a function makes it, name that: {place}:{next(reversed(functions))}"
+
+
+def _parsed(target: str) -> tuple[str, str]:
+    """Split ``place:variable``; the variable is empty if there is none."""
+    place, _, variable = target.rpartition(":")
+    return (place, variable) if place and variable.isidentifier() and not Path(target).exists() else (target, "")
+
+
+def _is_file(place: str) -> bool:
+    """Whether this is a file, which may be missing, and not a module's name."""
+    named = all(part.isidentifier() for part in place.split("."))
+    return Path(place).exists() or place.endswith(".py") or not named
 
 
 def _read(path: Path) -> bytes:
@@ -98,16 +204,22 @@ def _read(path: Path) -> bytes:
         raise UsageError(f"{path} can't be read: {error.strerror}") from error
 
 
-def _story(error: BaseException, file: str) -> str:
-    """Return the traceback from the first frame of the user's file on. The frames before it are ours."""
-    linecache.checkcache(file)
+def _story(error: BaseException, file: str | None) -> str:
+    """Return the traceback from the user's first frame on: the first of ``file``, if it is known. Others are ours."""
+    linecache.checkcache()
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename != file:
+    while trace is not None and not _is_users(trace.tb_frame.f_code.co_filename, file):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
 
 
-def _named(apps: dict[str, Declarations], name: str, path: Path) -> Declarations:
+def _is_users(filename: str, file: str | None) -> bool:
+    if file is not None:
+        return filename == file
+    return filename not in (__file__, importlib.__file__) and not filename.startswith("<frozen ")
+
+
+def _named(apps: dict[str, Declarations], name: str, place: str) -> Declarations:
     if name not in apps:
-        raise UsageError(f"{path} has no app {name!r}", hint=f"its apps: {', '.join(sorted(apps))}")
+        raise UsageError(f"{place} has no app {name!r}", hint=f"its apps: {', '.join(sorted(apps))}")
     return apps[name]

@@ -38,7 +38,23 @@ Schema = Annotated[
 
 Partition = Annotated[int | None, typer.Option("--partition", metavar="P", help="Only this partition.")]
 
-Pipeline = Annotated[Path, typer.Argument(metavar="PIPELINE", help="The Python file that declares the app.")]
+Pipeline = Annotated[
+    str,
+    typer.Argument(
+        metavar="PIPELINE",
+        help="The Python file that declares the app (pipeline.py), or an app or a function in a file or a module "
+        "(pipeline.py:make_app, package.module:app).",
+    ),
+]
+
+FunctionArguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        metavar="NAME=VALUE",
+        help="An argument of a function that makes the app; may be given several times.",
+    ),
+]
 
 FileArguments = Annotated[
     list[str] | None, typer.Argument(metavar="ARGUMENTS", help="Arguments for the file (its sys.argv), after --.")

@@ -9,7 +9,16 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json, print_line, print_note
-from headrace.cli.options import AppName, AsJson, DropState, FileArguments, Pipeline, Rename, renames
+from headrace.cli.options import (
+    AppName,
+    AsJson,
+    DropState,
+    FileArguments,
+    FunctionArguments,
+    Pipeline,
+    Rename,
+    renames,
+)
 from headrace.core.errors import UsageError
 
 
@@ -17,6 +26,7 @@ def plan(
     pipeline: Pipeline,
     arguments: FileArguments = None,
     app: AppName = None,
+    arg: FunctionArguments = None,
     containers: Annotated[
         int,
         typer.Option("--containers", metavar="N", help="Plan for N containers (matters for grouping by container)."),
@@ -49,7 +59,7 @@ def plan(
     from headrace.runners.planning import Deployment
     from headrace.web.plan_page import plan_html
 
-    graph = load_app(pipeline, app, arguments or ()).graph()
+    graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
     consent = consent_of(drop_state or (), renames(rename or ()))
     with existing_metadata(Path(graph.settings.home)) as metadata:
         deployment = Deployment(graph, metadata, consent, against or "")

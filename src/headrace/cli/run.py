@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json
-from headrace.cli.options import AppName, DropState, FileArguments, Pipeline, Rename, renames
+from headrace.cli.options import AppName, DropState, FileArguments, FunctionArguments, Pipeline, Rename, renames
 
 
 def run(
     pipeline: Pipeline,
     arguments: FileArguments = None,
     app: AppName = None,
+    arg: FunctionArguments = None,
     master: Annotated[
         str | None,
         typer.Option(
@@ -57,7 +58,7 @@ def run(
     settings = parse_conf(conf or ())
     if local and (master or containers or settings):
         raise UsageError("--local runs without Spark, so --master, --containers and --conf have no effect")
-    application = load_app(pipeline, app, arguments or ())
+    application = load_app(pipeline, app, arguments or (), arg or ())
     if not isinstance(application, App):
         raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
     application.run(

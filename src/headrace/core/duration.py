@@ -1,41 +1,54 @@
-"""Durations as users write them: ``"10s"``, ``"5m"``, ``"250ms"``, a ``timedelta`` or milliseconds."""
+"""Durations as users write them: ``"10s"``, ``"5m"``, ``"250ms"`` or a ``timedelta``. A bare number has no unit."""
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
 
-from headrace.core.errors import DeclarationError
+from headrace.core.errors import DeclarationError, HeadraceError
 
-Duration = str | int | timedelta
+Duration = str | timedelta
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+)(ms|s|m|h|d)")
 _WHOLE = re.compile(r"[+-]?(\d+(ms|s|m|h|d))+")
 
 
-def to_ms(value: Duration, what: str = "duration", *, minimum: int | None = 0) -> int:
-    """Return the duration in ms. Raises ``DeclarationError`` naming ``what`` if it is none, or below ``minimum``."""
-    if isinstance(value, bool):
-        ms = None
-    elif isinstance(value, int):
-        ms = value
-    elif isinstance(value, timedelta):
-        ms = int(value / timedelta(milliseconds=1))
+def to_ms(
+    value: Duration,
+    what: str = "duration",
+    *,
+    minimum: int | None = 0,
+    error: type[HeadraceError] = DeclarationError,
+) -> int:
+    """Return the duration in ms. Raises ``error`` naming ``what`` if it is none, or below ``minimum``."""
+    bare: object = value  # what users pass may be of any type
+    if isinstance(value, timedelta):
+        ms, rest = divmod(value, timedelta(milliseconds=1))
+        if rest:
+            raise error(f"{what}: {value!r} is not a whole number of milliseconds")
     elif isinstance(value, str) and _WHOLE.fullmatch(value.replace(" ", "")):
         text = value.replace(" ", "")
         total = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
         ms = -total if text.startswith("-") else total
+    elif isinstance(bare, int | float) and not isinstance(bare, bool) and math.isfinite(bare):
+        raise error(f"{what}: {bare!r} has no unit", hint=_with_unit(bare))
     else:
-        ms = None
-    if ms is None:
-        raise DeclarationError(
+        raise error(
             f"{what}: {value!r} is not a duration",
-            hint='write "10s", "1m30s", "250ms", a timedelta or a number of milliseconds',
+            hint='write a number and a unit (ms, s, m, h, d), as in "10s", "1m30s" or "250ms", or a timedelta',
         )
     if minimum is not None and ms < minimum:
-        raise DeclarationError(f"{what}: {value!r} is below {minimum} ms")
+        raise error(f"{what}: {value!r} is below {minimum} ms")
     return ms
+
+
+def _with_unit(number: float) -> str:
+    """What to write instead of a bare number."""
+    if number != int(number):
+        return f'write milliseconds, as in "{round(number * 1000)}ms" for {number} seconds, or a timedelta'
+    return f'write "{int(number)}s" for seconds, "{int(number)}ms" for milliseconds, or a timedelta'
 
 
 def format_ms(ms: int) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headrace.api.operators.streams import PartitionBy
-from headrace.api.specs import Node, StreamSpec, TableSpec
+from headrace.api.specs import Graph, Node, StreamSpec, TableSpec
+from headrace.plan.event_time import inputs_with_a_say
 from headrace.plan.joins import fillers_of_versions
 from headrace.plan.model import Plan, StagePlan
 
@@ -30,10 +31,14 @@ class ChainPlan:
     tables: TablesPlan
     fillers: Mapping[str, tuple[str, ...]]
     """By join with a table of versions the nodes that write the table: the join waits for them."""
+    unjoined_versions: Mapping[str, tuple[str, ...]]
+    """By table of versions that the stage fills, and no step joins, the nodes that write it."""
+    time_of_task: tuple[str, ...]
+    """The input nodes whose event time is that of the task."""
     needed: Mapping[str, tuple[str, ...] | None]
     """By node the columns of its results that others need; None: all."""
-    remote_keys: Mapping[str, tuple[str, ...]]
-    """By node that sends to a remote table the table's key."""
+    target_keys: Mapping[str, tuple[str, ...]]
+    """By node that sends to a table, or to an output that replaces rows by key, that key."""
     partials_of: Mapping[str, Node]
     """By ``partition_by`` that writes partial results the window that they belong to."""
     takes_partials: frozenset[str]
@@ -45,7 +50,7 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
     graph = plan.graph
     nodes = {id_: graph.nodes[id_] for id_ in stage.nodes}
     fillers = fillers_of_versions(graph)
-    written = {id_: graph.tables.get(node.operator.stream_written or "") for id_, node in nodes.items()}
+    keys = {id_: _target_key(graph, node.operator.stream_written) for id_, node in nodes.items()}
     return ChainPlan(
         nodes=nodes,
         tables=TablesPlan(
@@ -54,8 +59,10 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
             readers={id_: _readers(plan, id_) for id_ in stage.tables if graph.tables[id_].remote is not None},
         ),
         fillers={id_: fillers[id_] for id_ in nodes if id_ in fillers},
+        unjoined_versions=_unjoined_versions(graph, stage),
+        time_of_task=inputs_with_a_say(graph, stage.nodes),
         needed={id_: plan.needed.get(id_) for id_ in nodes},
-        remote_keys={id_: table.key for id_, table in written.items() if table is not None},
+        target_keys={id_: key for id_, key in keys.items() if key},
         partials_of={
             id_: graph.nodes[plan.combined[node.operator.stream]]
             for id_, node in nodes.items()
@@ -63,6 +70,24 @@ def chain_plan(plan: Plan, stage: StagePlan) -> ChainPlan:
         },
         takes_partials=frozenset(plan.combined.values()) & nodes.keys(),
     )
+
+
+def _unjoined_versions(graph: Graph, stage: StagePlan) -> dict[str, tuple[str, ...]]:
+    return {
+        id_: tuple(writer.id for writer in writers)
+        for id_ in stage.tables
+        if graph.tables[id_].versions_ms is not None and (writers := graph.writers_of(id_)) and not graph.joins_of(id_)
+    }
+
+
+def _target_key(graph: Graph, written: str | None) -> tuple[str, ...]:
+    """The columns by which rows are replaced in what a step writes; none if they are only added."""
+    if written is None:
+        return ()
+    if written in graph.tables:
+        return graph.tables[written].key
+    system = graph.streams[written].system
+    return tuple(system.options.get("key", ())) if system.kind == "sql" else ()
 
 
 def _readers(plan: Plan, table: str) -> int:

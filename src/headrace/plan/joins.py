@@ -2,7 +2,8 @@
 
 Two traversals of the same graph. The first finds the joins with the table for every ``send_to(table)``. The second
 starts at each input and crosses from a write of a table to its joins as if they were connected. It collects the nodes
-where all messages of a key must be in one task (``OperatorSpec.gathers_keys``).
+where all messages of a key must be in one task (``OperatorSpec.gathers_keys``). What writes a table meets at each join
+with it; if nothing joins the table, it meets at the table.
 
 Streams that every task reads as a whole (broadcast streams, the side inputs of a global table) don't count.
 """
@@ -18,16 +19,20 @@ from headrace.plan.traverse import reachable
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """The streams, sorted by id, whose messages meet at ``node``. Never fewer than two."""
+    """The streams, sorted by id, whose messages meet at a node, or in a table that no node joins. At least two."""
 
-    node: str
+    at: str
     streams: tuple[str, ...]
 
 
 def join_groups(graph: Graph) -> tuple[JoinGroup, ...]:
-    """Every node where streams meet, sorted by id, with those streams."""
-    inputs = inputs_of_joins(graph, joins_of_table_writes(graph))
-    groups = (_as_streams(graph, graph.nodes[join], reached_by) for join, reached_by in sorted(inputs.items()))
+    """Every node or table where streams meet, sorted by id, with those streams."""
+    meeting: dict[str, set[str]] = {}
+    for id_, reached_by in inputs_of_meetings(graph, joins_of_table_writes(graph)).items():
+        table = graph.nodes[id_].operator.table_written
+        if table is None or not graph.joins_of(table):
+            meeting.setdefault(table or id_, set()).update(reached_by)
+    groups = (JoinGroup(at, _partitioned(graph, at, inputs)) for at, inputs in sorted(meeting.items()))
     return tuple(group for group in groups if len(group.streams) > 1)
 
 
@@ -59,7 +64,7 @@ def fillers_of_versions(graph: Graph) -> dict[str, tuple[str, ...]]:
     }
 
 
-def inputs_of_joins(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
+def inputs_of_meetings(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]) -> dict[str, set[str]]:
     """For each node that gathers keys the input nodes whose messages reach it, directly or through a table."""
     successors = graph.successors()
     reached_by: dict[str, set[str]] = {}
@@ -71,15 +76,14 @@ def inputs_of_joins(graph: Graph, joins_of_writes: Mapping[str, tuple[str, ...]]
 
 
 def _gathers_keys(graph: Graph, node: Node) -> bool:
-    table = node.operator.table_joined
+    table = node.operator.table_used
     return node.operator.gathers_keys and (table is None or graph.tables[table].kind == "local")
 
 
-def _as_streams(graph: Graph, join: Node, inputs: Iterable[str]) -> JoinGroup:
-    """The streams that these input nodes read, and the side inputs of the joined table."""
-    read = (graph.nodes[id_].operator.stream_read for id_ in inputs)
-    streams = {stream for stream in read if stream is not None}
-    table = join.operator.table_joined
+def _partitioned(graph: Graph, at: str, inputs: Iterable[str]) -> tuple[str, ...]:
+    """The streams that these input nodes read, and the side inputs of the table that ``at`` joins, sorted by id."""
+    streams = {stream for id_ in inputs if (stream := graph.nodes[id_].operator.stream_read) is not None}
+    table = graph.nodes[at].operator.table_joined if at in graph.nodes else None
     if table is not None and graph.tables[table].kind == "local":
         streams.update(graph.tables[table].side_inputs)
-    return JoinGroup(join.id, tuple(sorted(s for s in streams if not graph.streams[s].broadcast)))
+    return tuple(sorted(s for s in streams if not graph.streams[s].broadcast))

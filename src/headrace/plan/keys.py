@@ -1,4 +1,4 @@
-"""Check that the flows of a join were partitioned by its keys. Equal partition counts don't ensure that.
+"""Check that the flows of a join or a table were partitioned by its key. Equal partition counts don't ensure that.
 
 A flow is followed from its ``partition_by`` through the steps that carry the key columns unchanged, perhaps under other
 names or as copies (``OperatorSpec.carried``). Only what is certain is an error. It is unknown how a source is
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.api.operators.columns import Project
 from headrace.api.operators.join import StreamJoin
 from headrace.api.operators.streams import Merge, PartitionBy
-from headrace.api.operators.table import TableJoin
+from headrace.api.operators.table import SendToTable, TableJoin
 from headrace.api.specs import Graph, Node, Role, TableSpec
 from headrace.core.errors import PlanError
 from headrace.plan.traverse import topological_order
@@ -39,15 +40,15 @@ class _Known:
 
 
 def check_keys(graph: Graph) -> None:
-    """Raise ``PlanError`` for a join of flows whose messages of one key can't be in one task."""
+    """Raise ``PlanError`` for a join or a table whose messages of one key can't be in one task."""
     known = partitionings(graph)
     for id_ in sorted(graph.nodes):
         node = graph.nodes[id_]
-        spec = node.operator
-        if isinstance(spec, StreamJoin):
-            _check_join(graph, node, spec.keys, [known.get(before) for before in node.inputs])
-        elif isinstance(spec, TableJoin) and graph.tables[spec.table].kind == "local":
-            _check_lookup(graph, node, spec.keys, graph.tables[spec.table], known)
+        if isinstance(node.operator, StreamJoin):
+            _check_join(graph, node, node.operator.keys, [known.get(before) for before in node.inputs])
+    for id_ in sorted(graph.tables):
+        if graph.tables[id_].kind == "local":
+            _check_table(graph, graph.tables[id_], known)
 
 
 def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
@@ -66,36 +67,45 @@ def _check_join(graph: Graph, node: Node, on: Sequence[str], sides: Sequence[Par
     left, right = sides
     if left is not None and right is not None and places[0] != places[1] and left.certain and right.certain:
         raise PlanError(
-            f"{_join(node)} joins on {_names(on)}, but {_by(graph, left)}, and {_by(graph, right)}: "
+            f"{_step(node)} joins on {_names(on)}, but {_by(graph, left)}, and {_by(graph, right)}: "
             "messages that belong together are in different tasks",
             hint="partition both sides by the same columns, in the same order",
         )
 
 
-def _check_lookup(
-    graph: Graph, node: Node, on: Sequence[str], table: TableSpec, known: Mapping[str, Partitioning | None]
-) -> None:
-    ours = known.get(node.inputs[0])
-    places = _places(ours, on)
-    if ours is not None and places is None and ours.certain:
-        raise _apart(graph, node, on, "the flow", ours)
-    for writer in graph.writers_of(table.id):
-        theirs = known.get(writer.inputs[0])
-        their_places = _places(theirs, table.key)
-        if theirs is None or not theirs.certain:
+def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitioning | None]) -> None:
+    """All that writes, deletes from or joins a local table must find a key in the same task."""
+    first: tuple[Node, Partitioning, tuple[int, ...]] | None = None
+    for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
+        flow = known.get(_flow_of(graph, node))
+        if flow is None or not flow.certain:
             continue
-        if their_places is None:
+        on = node.operator.keys if isinstance(node.operator, TableJoin) else table.key
+        places = _places(flow, on)
+        if places is None and isinstance(node.operator, TableJoin):
+            raise _apart(graph, node, on, "the flow", flow)
+        if places is None:
             raise PlanError(
-                f"{_join(node)} looks up table {table.id!r} by {_names(table.key)}, but what fills it at "
-                f"{writer.location} is partitioned differently: {_by(graph, theirs)}",
+                f"{_step(node)} writes table {table.id!r}, whose key is {_names(table.key)}, but {_by(graph, flow)}: "
+                f"rows of one {_names(table.key)} would be in several tasks",
                 hint=f"partition what fills the table by its key: {_partition_by(table.key)}",
             )
-        if ours is not None and ours.certain and places != their_places:
+        if first is None:
+            first = (node, flow, places)
+        elif places != first[2]:
             raise PlanError(
-                f"{_join(node)} looks up table {table.id!r}, but {_by(graph, ours)}, and {_by(graph, theirs)}: "
-                "messages and the rows they look up are in different tasks",
+                f"{_step(first[0])} and {_step(node)} use table {table.id!r}, but {_by(graph, first[1])}, "
+                f"and {_by(graph, flow)}: they would look for rows of one key in different tasks",
                 hint=f"partition both by the table's key, {_names(table.key)}",
             )
+
+
+def _flow_of(graph: Graph, user: Node) -> str:
+    """The node before a table's join or writer. A deletion is taken before the step that keeps only what it needs."""
+    before = graph.nodes[user.inputs[0]]
+    if isinstance(user.operator, SendToTable) and user.operator.deletes and isinstance(before.operator, Project):
+        return before.inputs[0] if before.location == user.location else before.id
+    return before.id
 
 
 def _places(side: Partitioning | None, on: Sequence[str]) -> tuple[int, ...] | None:
@@ -111,7 +121,7 @@ def _apart(graph: Graph, node: Node, on: Sequence[str], whose: str, side: Partit
     names = [min(key) for key in side.keys]
     both = ", ".join(repr(name) for name in dict.fromkeys([*names, *on]))
     return PlanError(
-        f"{_join(node)} joins on {_names(on)}, but {_by(graph, side)}: "
+        f"{_step(node)} joins on {_names(on)}, but {_by(graph, side)}: "
         f"{whose} has messages of one {_names(on)} in several tasks",
         hint=f"put {_partition_by(on)} before it; or, if messages that agree in {_names(on)} always agree in "
         f"{_names(names)}, join on both: on=[{both}]",
@@ -123,8 +133,8 @@ def _by(graph: Graph, side: Partitioning) -> str:
     return f"{side.stream!r} is partitioned by {_names([min(key) for key in side.keys])} ({spec.location})"
 
 
-def _join(node: Node) -> str:
-    return f"join {node.id!r} ({node.location}: {node.location.text})"
+def _step(node: Node) -> str:
+    return f"{node.operator.kind} {node.id!r} ({node.location}: {node.location.text})"
 
 
 def _names(names: Sequence[str]) -> str:

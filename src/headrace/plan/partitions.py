@@ -8,6 +8,8 @@ The counts of the streams that the app reads are known, and those that the user 
 3. Without that setting, a stream that exists keeps its count. A new one gets the largest count among the app's inputs
    and outputs, at most 256.
 
+An output that is neither declared nor exists gets the largest count among the inputs; the cap isn't for outputs.
+
 Each round uses only what earlier rounds decided, so neither the order of declaration nor the order of the joins can
 change the result.
 """
@@ -43,10 +45,9 @@ def partition_counts(graph: Graph, facts: Facts, groups: Sequence[JoinGroup]) ->
         counts.setdefault(spec.id, setting or largest)
     _verify_existing(graph, facts, counts)
 
-    default = min(max(inputs.values()), INTERMEDIATE_PARTITIONS_MAX)
     for spec in graph.streams.values():
         if spec.role is Role.SINK:
-            counts[spec.id] = outputs.get(spec.id, default)
+            counts[spec.id] = outputs.get(spec.id, max(inputs.values()))
     return counts
 
 
@@ -132,7 +133,7 @@ def _disagreement(graph: Graph, given: Mapping[str, int], groups: Sequence[JoinG
         for left, join, right in zip(streams, joins, streams[1:], strict=False)
     ]
     first, last = (f"  {_stream(graph, stream, given)}" for stream in (streams[0], streams[-1]))
-    names = " and ".join(repr(join) for join in joins)
+    names = " and ".join(repr(at) if at in graph.nodes else f"table {at!r}" for at in joins)
     return PlanError(
         f"streams that meet in {names} need equal partition counts, and can't have them:\n"
         + "\n".join([first, *steps, last]),
@@ -156,7 +157,7 @@ def _shortest_conflict(
                     if streams[-1] not in group.streams:
                         continue
                     for stream in group.streams:
-                        way = ((*streams, stream), (*joins, group.node))
+                        way = ((*streams, stream), (*joins, group.at))
                         if stream in given and given[stream] != given[start]:
                             found.append((len(way[1]), *way))
                         elif stream not in seen and stream not in given:
@@ -167,10 +168,13 @@ def _shortest_conflict(
     return streams, joins
 
 
-def _meeting(graph: Graph, node_id: str) -> str:
-    node = graph.nodes[node_id]
+def _meeting(graph: Graph, at: str) -> str:
+    if at not in graph.nodes:
+        spec = graph.tables[at]
+        return f"table {at!r} ({spec.location}: {spec.location.text})"
+    node = graph.nodes[at]
     table = node.operator.table_joined
-    name = f"{node.operator.kind} {node_id!r}" + ("" if table is None else f" with table {table!r}")
+    name = f"{node.operator.kind} {at!r}" + ("" if table is None else f" with table {table!r}")
     return f"{name} ({node.location}: {node.location.text})"
 
 
@@ -187,7 +191,10 @@ def _remedy(graph: Graph, left: str, right: str) -> str:
             return f"leave out partitions= of {id_!r}: the planner gives it the count that it needs"
         if spec.role is Role.INTERMEDIATE:
             return f"give {id_!r} another id: a stream of that name exists with another partition count"
+    movable = [id_ for id_ in (left, right) if graph.streams[id_].role is Role.SOURCE]
+    if not movable:
+        return "fill the table by send_to instead of side_inputs=, with a partition_by before it"
     return (
-        f"put a partition_by before the join, for {left!r} or for {right!r}: "
-        "an intermediate stream takes the partition count of the stream it is joined with"
+        f"put a partition_by after {' or after '.join(map(repr, movable))}: "
+        "an intermediate stream takes the partition count of the streams it meets"
     )

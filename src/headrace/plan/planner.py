@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from headrace.api.specs import Graph
 from headrace.core.errors import UsageError
 from headrace.plan.combining import combined_windows
+from headrace.plan.event_time import check_event_time
 from headrace.plan.heritage import NO_HERITAGE, Heritage
 from headrace.plan.joins import join_groups
 from headrace.plan.keys import check_keys
@@ -38,6 +39,7 @@ def plan(
         raise UsageError(f"an app needs at least one container, not {containers}")
     check_graph(graph)
     check_facts(graph, facts)
+    check_event_time(graph)
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
     check_keys(graph)

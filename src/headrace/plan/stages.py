@@ -16,6 +16,7 @@ stores depend on the name. So a stage that an earlier version of the app had kee
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from headrace.api.specs import Graph, Node, Role
 from headrace.core.errors import PlanError
@@ -27,14 +28,7 @@ from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 def cut_stages(graph: Graph, heritage: Heritage = NO_HERITAGE) -> tuple[StagePlan, ...]:
     """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
-    flows = _flows(graph)
-    stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
-    in_a_loop = _in_a_loop(stages)
-    if in_a_loop:
-        parts = (part for stage in in_a_loop for part in _parts(graph, stage, flows))
-        stages = [stage for stage in stages if stage not in in_a_loop]
-        stages += [_stage(graph, part) for part in parts]
-    stages = heritage.inherit(graph, stages)
+    stages = heritage.inherit(graph, _cut(graph))
     downstream = _downstream(stages)
     by_name = {stage.name: stage for stage in stages}
     loop = a_cycle(downstream)
@@ -42,6 +36,15 @@ def cut_stages(graph: Graph, heritage: Heritage = NO_HERITAGE) -> tuple[StagePla
         raise _feeds_itself(graph, [by_name[name] for name in loop])
     order, _ = topological_order(downstream)
     return tuple(by_name[name] for name in order)
+
+
+def _cut(graph: Graph) -> list[StagePlan]:
+    """The stages in any order; some still feed themselves if the app can't be planned."""
+    flows = _flows(graph)
+    stages = [_stage(graph, nodes) for nodes in _joined_by_a_node(flows)]
+    in_a_loop = _in_a_loop(stages)
+    parts = (part for stage in in_a_loop for part in _parts(graph, stage, flows))
+    return [stage for stage in stages if stage not in in_a_loop] + [_stage(graph, part) for part in parts]
 
 
 def _flows(graph: Graph) -> list[frozenset[str]]:
@@ -182,8 +185,23 @@ def _feeds_itself(graph: Graph, loop: list[StagePlan]) -> PlanError:
                 f"  stage {stage.name!r} writes {stream!r} ({spec.location}: {spec.location.text}), "
                 f"which stage {after.name!r} reads"
             )
+    table = _table_in_the_way(graph, loop)
     return PlanError(
         "stages can't feed themselves through an intermediate stream:\n" + "\n".join(lines),
-        hint="something ties both sides of that stream together: a join, a merge or a table. Write a second "
-        "intermediate stream for one of the sides, or use another table",
+        hint="a join, a merge or a task ties both sides of that stream together: write a second intermediate stream "
+        "for one of the sides"
+        if table is None
+        else f"table {table!r} ties what joins it to what writes it. If messages keep the table's key after the join, "
+        "leave out the partition_by that follows. If not, you need two apps: fill the table from an input here, and "
+        "send the changes to an output; the other app partitions them by the table's key, into the stream of that "
+        "input",
     )
+
+
+def _table_in_the_way(graph: Graph, loop: Iterable[StagePlan]) -> str | None:
+    """The table without which no stage would feed itself, if there is one."""
+    for id_ in sorted({table for stage in loop for table in stage.tables if _ties(graph, table)}):
+        untied = replace(graph.tables[id_], kind="remote")
+        if not a_cycle(_downstream(_cut(replace(graph, tables={**graph.tables, id_: untied})))):
+            return id_
+    return None

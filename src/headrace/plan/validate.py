@@ -6,7 +6,7 @@ better than a wrong plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -153,6 +153,8 @@ def _check_table(graph: Graph, table: TableSpec) -> None:
     if table.kind == "global":
         for writer in writers:
             _check_global_writer(graph, table, writer)
+    else:
+        _check_local_writers(graph, table, writers)
     if table.versions_ms is not None:
         _check_versions(graph, table)
 
@@ -198,15 +200,40 @@ def _check_global_writer(graph: Graph, table: TableSpec, writer: Node) -> None:
             raise PlanError(
                 f"global table {table.id!r} ({table.location}) would hold only some rows in each task: "
                 f"{_at(writer)} fills it from {_the(spec)}, of which each task reads its own partition",
-                hint='put .broadcast(id="...") before the send_to, or make it a local table',
+                hint=f'put .broadcast(id="...") before the {writer.operator.kind}, or make it a local table',
             )
+    for id_ in _upstream(graph, writer):
+        other = graph.nodes[id_].operator.table_joined
+        if other is not None and graph.tables[other].kind == "local":
+            raise PlanError(
+                f"global table {table.id!r} ({table.location}) would hold other rows in each task: {_at(writer)} "
+                f"fills it with what {_at(graph.nodes[id_])} finds in the local table {other!r}, "
+                "of which each task has a part",
+                hint="put the broadcast after that join, or make that table global, too",
+            )
+
+
+def _check_local_writers(graph: Graph, table: TableSpec, writers: Sequence[Node]) -> None:
+    """A broadcast flow writes a row in every task, and any other flow only in one: its writes would miss copies."""
+    whole = [node for node in writers if all(graph.streams[id_].broadcast for id_ in _streams_upstream(graph, node))]
+    parts = [node for node in writers if node not in whole]
+    if whole and parts:
+        raise PlanError(
+            f"local table {table.id!r} ({table.location}): {_at(whole[0])} writes its rows in every task, "
+            f"but {_at(parts[0])} only in the task of its partition, so the tasks would disagree",
+            hint='partition all that writes it by its key; or make it kind="global" and broadcast all that writes it',
+        )
 
 
 def _streams_upstream(graph: Graph, node: Node) -> list[str]:
     """The streams whose messages reach ``node``."""
-    upstream = reachable(node.id, lambda vertex: graph.nodes[vertex].inputs)
-    read = (graph.nodes[id_].operator.stream_read for id_ in upstream)
+    read = (graph.nodes[id_].operator.stream_read for id_ in _upstream(graph, node))
     return sorted({stream for stream in read if stream is not None})
+
+
+def _upstream(graph: Graph, node: Node) -> list[str]:
+    """The nodes of its stage that a node's messages have passed, itself first."""
+    return reachable(node.id, lambda vertex: graph.nodes[vertex].inputs)
 
 
 # -- the world ----------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 An exception from a signal handler is lost where Python can't raise it (in a finalizer or a callback of the import
 system), and while Spark starts it would leave a half-started Spark behind. So the handler only sets a flag, which the
-code that starts things looks at. The second signal raises ``KeyboardInterrupt``, as usual.
+code that starts things looks at. The second signal raises ``KeyboardInterrupt``, as usual. Only a second SIGTERM right
+after the first is the same one, sent to a group or a service and to a process of it, or passed on by ``spark-submit``.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
 from typing_extensions import override
+
+SAME_S = 1.0
+"""A SIGTERM that comes this soon after the first signal is no second request."""
 
 
 class Interrupts:
@@ -29,6 +34,7 @@ class Interrupts:
         self._said_at_start = said_at_start
         self._drain: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._requested_s = 0.0
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -47,9 +53,12 @@ class Interrupts:
             drain()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        now_s = time.monotonic()
+        if self.requested and (number != signal.SIGTERM or now_s - self._requested_s > SAME_S):
             raise KeyboardInterrupt
-        self.requested = True
+        if self.requested:
+            return
+        self.requested, self._requested_s = True, now_s
         if self._drain is not None:
             self._drain()
         elif self._said_at_start:

@@ -29,7 +29,7 @@ def task_status(host: TaskHost, now_ms: float) -> TaskStatus:
         name=str(host.name),
         state=_state(host),
         generation=host.generation,
-        watermark=_time(host.task.watermark),
+        watermark=_time(host.task.progress.watermark),
         idle=host.attempt.idle and not host.finished,
         rows_in=host.metrics.rows_in,
         rows_out=host.metrics.rows_out,
@@ -90,9 +90,9 @@ def _input(host: TaskHost, ssp: SSP) -> InputStatus:
     return InputStatus(
         position=host.positions.get(ssp),
         lag=0 if host.finished else host.lag(ssp),
-        watermark=_time(partition.watermark),
-        ended=partition.closed,
-        idle=partition.idle,
+        watermark=None if partition.progress.ended else _time(partition.progress.watermark),
+        ended=partition.progress.ended,
+        idle=partition.progress.idle,
         missing=partition.missing(),
     )
 

@@ -1,16 +1,19 @@
 """The operators of one stage, connected for one task: rows enter at an input, results leave through the port.
 
-Watermarks and the end of the stream visit the operators in topological order. So what a window emits at a watermark
-reaches the operators downstream before that watermark does. An operator receives the watermark that the operators
-before it have let through: a lower one after a step that emits old results, a later one after a step that waits for
-answers.
+Watermarks and ends visit the operators in topological order. So what a window emits at a watermark reaches the
+operators downstream before that watermark does. Only the inputs that feed an operator count for it: it receives the
+watermark that the operators before it have let through (a lower one after a step that emits old results, a later one
+after a step that waits for answers), and ends when all of them have ended. A stream that the stage writes has the
+progress of the operators that write it. What fills a table has no say in what joins it, unless it is a table of
+versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
+import msgspec
 import polars as pl
 
 from headrace.api.operators.streams import SideOutput
@@ -19,15 +22,19 @@ from headrace.core.errors import PlanError
 from headrace.core.ids import TaskName
 from headrace.plan.chain_plan import ChainPlan
 from headrace.runtime.calls.lanes import Calls
-from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress, TimesCheckpoint, combined
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.base import Operator, Port
 from headrace.runtime.operators.build_context import BuildContext
 from headrace.runtime.operators.provenance import Arrival, Provenance
 from headrace.runtime.operators.registry import build_operator
 from headrace.runtime.tables.task_tables import TaskTables
+from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
+
+_WRITERS = "writers"
+"""What stands for the joins with a table of versions that no step of the stage joins."""
 
 
 class Chain:
@@ -47,7 +54,7 @@ class Chain:
                 needed=plan.needed[id_],
                 takes_partials=id_ in plan.takes_partials,
                 partials_of=plan.partials_of.get(id_),
-                remote_key=plan.remote_keys.get(id_, ()),
+                target_key=plan.target_keys.get(id_, ()),
             )
             self._operators[id_] = build_operator(node, context)
             if node.operator.stream_read is not None:
@@ -60,11 +67,28 @@ class Chain:
         self.provenance = Provenance()
         for operator in self._reached():
             operator.provenance = self.provenance
-        self._times = _Times({id_: (*node.inputs, *plan.fillers.get(id_, ())) for id_, node in plan.nodes.items()})
         operators = self._operators.values()
         self._waiting = [operator for operator in operators if type(operator).collect is not Operator.collect]
         self._asking = [operator for operator in operators if type(operator).committed is not Operator.committed]
-        self._unended = list(self._operators)
+        self._steps: dict[str, _Step] = {}
+        for id_, node in plan.nodes.items():
+            steps = tuple(self._steps[other] for other in (*node.inputs, *plan.fillers.get(id_, ())))
+            self._steps[id_] = _Step(self._operators[id_], steps, waits=self._operators[id_] in self._waiting)
+        self._sources = {id_: [self._steps[o.node.id] for o in read] for id_, read in self._inputs.items()}
+        self._told = [self._steps[id_] for id_ in plan.time_of_task]
+        self._writers: dict[str, list[_Step]] = {}
+        for id_, node in plan.nodes.items():
+            if node.operator.stream_written is not None:
+                self._writers.setdefault(node.operator.stream_written, []).append(self._steps[id_])
+        self._versions = {
+            table: [self._steps[id_] for id_ in writers] for table, writers in plan.unjoined_versions.items()
+        }
+        for table in self._versions:
+            self.tables.used(table, _WRITERS)
+        self.progress = UNHEARD
+        """The task's own: that of the inputs whose time counts for its results."""
+        self.outputs: dict[str, Progress] = dict.fromkeys(self._writers, UNHEARD)
+        """The progress of each stream that the operators write, by id."""
 
     def _reached(self) -> list[Operator]:
         """All operators, including those that take the input of another one."""
@@ -73,11 +97,6 @@ class Chain:
             after = (*operator.after, *(taker for takers in operator.aside.values() for taker in takers))
             operators += [taker for taker in after if taker not in operators]
         return operators
-
-    @property
-    def output_watermark(self) -> int:
-        """The watermark of what leaves the stage."""
-        return min((self._times.after[id_] for id_, operator in self._operators.items() if not operator.after))
 
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._operators.values())
@@ -95,17 +114,29 @@ class Chain:
         """Put rows of a side input into its tables."""
         self.tables.update(stream, rows)
 
-    def watermark(self, watermark: int) -> None:
-        """Event time has reached ``watermark``."""
-        self._times.task = watermark
+    def advance(self, inputs: Mapping[str, Progress]) -> None:
+        """The inputs have come this far: operators emit what was open until then."""
+        self._hear(inputs)
         self._let_time_through()
 
+    def _hear(self, inputs: Mapping[str, Progress]) -> None:
+        for stream, steps in self._sources.items():
+            # This task may have no partition of a stream: then nothing of it will come.
+            progress = inputs.get(stream, NOTHING)
+            for step in steps:
+                step.input = progress
+
     def _let_time_through(self) -> None:
-        for id_, operator in self._operators.items():
-            risen = self._times.rise(id_)
-            if risen is not None:
-                operator.on_watermark(risen)
-            self._times.after[id_] = operator.watermark_after(self._times.reached[id_])
+        for step in self._steps.values():
+            step.hear()
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        self.progress = combined([step.reached for step in self._told], self.progress.watermark)
+        for stream, writers in self._writers.items():
+            self.outputs[stream] = writers[0].after if len(writers) == 1 else combined([w.after for w in writers])
+        for table, writers in self._versions.items():
+            self.tables.pass_by(table, _WRITERS, combined([writer.reached for writer in writers]).watermark)
 
     def tell_time(self, now_ms: int) -> None:
         """Set the wall clock; nothing happens yet."""
@@ -175,25 +206,50 @@ class Chain:
 
     # -- the end, and the beginning
 
-    def end(self) -> bool:
-        """All inputs have ended. Return False if some operator waits: call again after ``collect``."""
-        while self._unended and not self.holding:
-            self._operators[self._unended.pop(0)].on_end()
-        return not self._unended and not self.holding
+    @property
+    def ended(self) -> bool:
+        """All operators have emitted what was open at their end, and nothing waits."""
+        return all(step.after.ended for step in self._steps.values())
 
     def begin(self, task: TaskName) -> None:
         """The state has been restored: let tables and operators prepare, before anything else."""
         self.tables.begin()
         for id_, operator in self._operators.items():
-            operator.begin(task, self._times.reached[id_])
+            operator.begin(task, self._steps[id_].reached.watermark)
 
-    def resume(self, watermark: int) -> None:
-        """Give the operators the watermark that their restored state belongs to."""
-        self._times.task = watermark
-        for id_, operator in self._operators.items():
-            self._times.rise(id_)
-            operator.resume(self._times.reached[id_])
-            self._times.after[id_] = max(NEVER, self._times.reached[id_] - operator.delay_ms)
+    def save(self, times: TimesCheckpoint, scope: TaskScope) -> TimesCheckpoint:
+        """The bookkeeping, with how far each operator has come. No operator holds rows at a commit."""
+        streams, operators = self._kept(scope)
+        return msgspec.structs.replace(
+            times,
+            watermark=self.progress.watermark,
+            streams={name: step.reached.watermark for name, step in streams.items()},
+            operators={name: step.reached.watermark for name, step in operators.items()},
+            ended_operators=[name for name, step in operators.items() if step.done],
+        )
+
+    def load(self, times: TimesCheckpoint, inputs: Mapping[str, Progress], scope: TaskScope) -> None:
+        """Give the operators the watermarks that their restored state belongs to; those that had ended stay so."""
+        streams, operators = self._kept(scope)
+        ended = set(times.ended_operators)
+        watermarks = {id(step): times.streams[name] for name, step in streams.items() if name in times.streams}
+        watermarks |= {id(step): times.operators[name] for name, step in operators.items() if name in times.operators}
+        unended = {id(step) for name, step in operators.items() if name not in ended}
+        self._hear(inputs)
+        for step in self._steps.values():
+            step.resume(watermarks.get(id(step)), done=id(step) not in unended)
+        self.progress = Progress(times.watermark)
+        self._sum_up()
+
+    def _kept(self, scope: TaskScope) -> tuple[dict[str, _Step], dict[str, _Step]]:
+        """The inputs, and the operators with state, by the names under which they are kept.
+
+        Other operators have no names that last: they are as far as what comes before them.
+        """
+        names = {spec.id: scope.position_name(ssp) for ssp, spec in scope.inputs.items()}
+        streams = {names[id_]: steps[0] for id_, steps in self._sources.items() if id_ in names}
+        stores = ((step, step.operator.stores()) for step in self._steps.values())
+        return streams, {scope.store_name(kept[0].id): step for step, kept in stores if kept}
 
     def sizes(self) -> dict[str, int]:
         """The approximate number of rows of each table, and of each store of a low-level task; for status."""
@@ -220,20 +276,62 @@ def _input_schemas(plan: ChainPlan, node: Node) -> tuple[Schema, ...]:
     return known
 
 
-class _Times:
-    """The watermarks of the task, of each operator, and after each operator."""
+class _Step:
+    """An operator with its times: what it has heard, and what those after it may hear.
 
-    def __init__(self, before: Mapping[str, Sequence[str]]) -> None:
-        """``before``: the operators that feed each one, in topological order."""
-        self.task = NEVER
-        self.reached = dict.fromkeys(before, NEVER)
-        self.after = dict.fromkeys(before, NEVER)
-        self._before = before
+    ``done``: it has emitted what was open at its end.
+    """
 
-    def rise(self, id_: str) -> int | None:
-        """The new watermark of an operator; None if it hasn't risen."""
-        risen = min((self.after[before] for before in self._before[id_]), default=self.task)
-        if risen <= self.reached[id_]:
-            return None
-        self.reached[id_] = risen
-        return risen
+    __slots__ = ("after", "before", "done", "input", "operator", "reached", "waits")
+
+    def __init__(self, operator: Operator, before: tuple[_Step, ...], *, waits: bool) -> None:
+        self.operator = operator
+        self.before = before
+        self.input = UNHEARD
+        """The progress of the stream that it reads, if it reads one."""
+        self.reached = UNHEARD
+        self.after = UNHEARD
+        self.done = False
+        self.waits = waits
+
+    def hear(self) -> None:
+        """Tell the operator what is new."""
+        now = self._now()
+        if now == self.reached and self.done is now.ended and not self.waits:
+            return
+        risen = now.watermark > self.reached.watermark
+        self.reached = now
+        if now.ended:
+            # A step that waits holds rows from before the end: it ends when they have left.
+            if not self.done and not self.operator.holding:
+                self.operator.on_end()
+                self.done = True
+        else:
+            self.done = False
+            if risen:
+                self.operator.on_watermark(now.watermark)
+        self.after = self._let_through()
+
+    def resume(self, watermark: int | None, *, done: bool) -> None:
+        """Continue from a checkpoint; without a watermark the operator is new since then."""
+        now = self._now()
+        self.reached = now if watermark is None else now._replace(watermark=watermark)
+        self.done = done and now.ended
+        self.operator.resume(self.reached.watermark)
+        self.after = self._let_through()
+
+    def _now(self) -> Progress:
+        before = self.before
+        if len(before) > 1:
+            return combined([step.after for step in before], self.reached.watermark)
+        now = before[0].after if before else self.input
+        return now if now.watermark >= self.reached.watermark else now._replace(watermark=self.reached.watermark)
+
+    def _let_through(self) -> Progress:
+        reached, operator = self.reached, self.operator
+        watermark = operator.watermark_after(reached.watermark)
+        if self.waits and operator.holding:
+            return Progress(watermark)
+        if watermark == reached.watermark and self.done is reached.ended:
+            return reached
+        return Progress(watermark, reached.idle, self.done)

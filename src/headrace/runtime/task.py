@@ -7,7 +7,7 @@ batch job can all host it. What it writes leaves through its port before a call 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import polars as pl
 
@@ -20,7 +20,7 @@ from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.event_time.columns import time_ms
-from headrace.runtime.event_time.watermark import NEVER, InputTimes, PartitionTime, TimesCheckpoint
+from headrace.runtime.event_time.watermark import NEVER, InputTimes, PartitionTime, Progress, TimesCheckpoint
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.base import Port
 from headrace.runtime.operators.provenance import Arrival
@@ -40,19 +40,19 @@ class Task:
         sources = scope.inputs
         self.timeouts = {ssp: spec.idle_timeout_ms for ssp, spec in sources.items() if spec.idle_timeout_ms is not None}
         """How long (ms) a partition may send nothing before it is idle, for those that can be."""
-        self.times = InputTimes(PartitionTime(ssp, scope.writers.get(ssp, ())) for ssp in sources)
+        self.times = InputTimes((spec.id, PartitionTime(ssp, scope.writers.get(ssp))) for ssp, spec in sources.items())
         self._clocks = {ssp: _SourceClock(spec) for ssp, spec in sources.items() if spec.event_time}
         self.finished = False
 
     @property
-    def watermark(self) -> int:
-        """How far event time has come in this task."""
-        return self.times.watermark
+    def progress(self) -> Progress:
+        """How far event time has come in this task: at its inputs, without those that have no say in its results."""
+        return self.chain.progress
 
     @property
-    def output_watermark(self) -> int:
-        """The watermark of what leaves the task. Some steps make it lower than the task's own."""
-        return self.chain.output_watermark
+    def outputs(self) -> Mapping[str, Progress]:
+        """The progress of each stream that the task writes, by id."""
+        return self.chain.outputs
 
     def rows(self, arrival: Arrival, rows: pl.DataFrame) -> None:
         """Process messages of a partition."""
@@ -67,8 +67,7 @@ class Task:
                 self.chain.update(spec.id, rows)
                 return
             partition = self.times[ssp]
-            if partition.idle:
-                partition.advance(NEVER)
+            partition.wake()
             self.chain.process(spec.id, rows, arrival)
         except DataError as error:
             place = f"{ssp}, offsets {arrival.first} to {arrival.after - 1}"
@@ -95,14 +94,13 @@ class Task:
 
     def idle(self, ssp: SSP) -> None:
         """A source partition has sent nothing for its timeout: until it sends something, nobody waits for it."""
-        self.times[ssp].idle = True
+        self.times[ssp].fall_idle()
 
-    def advance(self) -> bool:
-        """Let event time rise as far as the inputs allow; True when it did."""
-        risen = None if self.finished else self.times.rise()
-        if risen is not None:
-            self.chain.watermark(risen)
-        return risen is not None
+    def advance(self) -> None:
+        """Let event time and ends pass through the operators, as far as the inputs allow."""
+        news = None if self.finished else self.times.news()
+        if news is not None:
+            self.chain.advance(news)
 
     @property
     def ended(self) -> bool:
@@ -111,12 +109,14 @@ class Task:
 
     def finish(self) -> bool:
         """All inputs have ended: emit what is open. False when that takes time: call again after ``collect``."""
-        self.finished = self.chain.end()
+        self.advance()
+        self.finished = self.chain.ended
         return self.finished
 
     def save(self) -> TimesCheckpoint:
         """The bookkeeping, for the checkpoint; stores are saved by the host."""
-        return self.times.save()
+        partitions = self.times.save(self.scope.position_name)
+        return self.chain.save(TimesCheckpoint(watermark=NEVER, partitions=partitions), self.scope)
 
     def begin(self) -> None:
         """Prepare for the first message; stores and bookkeeping are as the last commit left them."""
@@ -132,8 +132,8 @@ class Task:
 
     def load(self, times: TimesCheckpoint) -> None:
         """Continue from what ``save`` returned; the stores have been filled already."""
-        self.times.load(times)
-        self.chain.resume(times.watermark)
+        self.times.load(times.partitions, self.scope.position_name)
+        self.chain.load(times, self.times.streams(), self.scope)
 
 
 class _SourceClock:

@@ -33,8 +33,8 @@ class TaskScope:
     """Sources and intermediate streams, by the partitions that the task reads."""
     side_inputs: Mapping[SSP, StreamSpec] = field(default_factory=dict)
     """They keep tables: event time and the end of the app don't depend on them."""
-    writers: Mapping[SSP, tuple[str, ...]] = field(default_factory=dict)
-    """The stages that write each intermediate input partition."""
+    writers: Mapping[SSP, Mapping[str, int]] = field(default_factory=dict)
+    """The stages that write each intermediate input partition, each with its number of tasks."""
     producers: Mapping[SSP, Mapping[int, TaskName]] = field(default_factory=dict)
     outputs: Mapping[str, StreamPlan] = field(default_factory=dict)
     """The streams and targets that the stage writes."""
@@ -61,7 +61,12 @@ class TaskScope:
         mine = set(task.inputs)
         inputs = _partitions(plan, mine, _streams_read(plan, stage))
         shuffled = {s.spec.id: s for s in plan.streams.values() if s.spec.role is Role.INTERMEDIATE}
-        writers = {ssp: shuffled[spec.id].writers for ssp, spec in inputs.items() if spec.id in shuffled}
+        counts = {s.name: len(s.tasks) for s in plan.stages}
+        writers = {
+            ssp: {name: counts[name] for name in shuffled[spec.id].writers}
+            for ssp, spec in inputs.items()
+            if spec.id in shuffled
+        }
         tables = {id_: plan.graph.tables[id_] for id_ in stage.outputs if id_ in plan.graph.tables}
         return cls(
             app=plan.graph.app,

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, DeclarationError, UsageError
+from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.casting import cast_column
 from headrace.serdes.declared import columns_of_dataclass, dtype_of, record_builder
 
@@ -280,16 +280,6 @@ def filled_up(rows: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.Data
         for name, dtype in columns.items()
     ]
     return pl.DataFrame(there + [rows.get_column(name) for name in names if name not in columns])
-
-
-def as_records(rows: object) -> list[Any]:
-    """Return the rows that a user passes for writing as a list. Raises ``UsageError`` if they aren't a collection."""
-    if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
-        return list(rows)
-    raise UsageError(
-        f"rows must be a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
-        hint='put a single row into a list, too: [{"member": "ann"}]',
-    )
 
 
 def _values_getter(getter: Callable[..., Callable[[Any], Any]], names: list[str]) -> Callable[[Any], Sequence[Any]]:

@@ -18,6 +18,7 @@ import msgspec
 import polars as pl
 
 from headrace.checkpoint.record import ReaderPosition
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DataError, FrameError, UsageError
 from headrace.core.frame import Kind
 from headrace.core.home import home_of
@@ -124,13 +125,13 @@ class StreamReader:
         """Yield the rows from the position to the present end, many at a time; partitions are interleaved."""
         return self._read(list(self._positions))
 
-    def follow(self, timeout: float | None = None) -> Iterator[pl.DataFrame]:
+    def follow(self, timeout: Duration | None = None) -> Iterator[pl.DataFrame]:
         """Yield rows as they come, until the stream is sealed.
 
         Parameters
         ----------
         timeout
-            End also when no row has come for this many seconds.
+            End also when no row has come for this long.
 
         Returns
         -------
@@ -138,12 +139,11 @@ class StreamReader:
 
         Examples
         --------
-        >>> hr.streams.StreamReader("orders", start="upcoming").follow(timeout=0.01)  # doctest: +ELLIPSIS
+        >>> hr.streams.StreamReader("orders", start="upcoming").follow(timeout="10ms")  # doctest: +ELLIPSIS
         <generator object ...>
         """
-        if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-            raise UsageError(f"timeout={timeout!r} is not a number of seconds", hint="write timeout=1.5")
-        return self._read(list(self._positions), follow=True, timeout=timeout)
+        timeout_s = None if timeout is None else to_ms(timeout, "timeout", error=UsageError) / 1000
+        return self._read(list(self._positions), follow=True, timeout_s=timeout_s)
 
     def batches_of(self, partition: int) -> Iterator[pl.DataFrame]:
         """Yield the rows of one partition in their order, to the present end.
@@ -200,11 +200,11 @@ class StreamReader:
         return {SSP(self.stream, number): each for number, each in enumerate(position.partitions)}
 
     def _read(
-        self, ssps: Sequence[SSP], *, follow: bool = False, timeout: float | None = None
+        self, ssps: Sequence[SSP], *, follow: bool = False, timeout_s: float | None = None
     ) -> Iterator[pl.DataFrame]:
         starts = {ssp: self._positions[ssp] for ssp in ssps}
         gate: Gate = CommittedGate(starts) if self._committed else OpenGate()
-        idleness = _Idleness(timeout)
+        idleness = _Idleness(timeout_s)
         reader = FrameReader(self._system, self.stream, gate, idleness.wait, follow=follow, enough=idleness.too_long)
         offsets = {ssp: position.offset or 0 for ssp, position in starts.items()}
         with closing(reader.read(offsets)) as looks:
@@ -225,8 +225,8 @@ class _Idleness:
     Counting begins with the first look for rows: however long opening the stream takes, what is there is read.
     """
 
-    def __init__(self, timeout: float | None) -> None:
-        self._timeout = timeout
+    def __init__(self, timeout_s: float | None) -> None:
+        self._timeout = timeout_s
         self._since: float | None = None
 
     def broken(self) -> None:

@@ -16,10 +16,12 @@ from headrace.core.frame import Header, Kind, encode
 from headrace.core.ids import Offset, StreamId
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.ipc import encode_rows_into
+from headrace.streams.marks import WriteMark
 from headrace.systems.base import StreamInfo, System
 
 FRAME_ROWS = 1 << 16
 _HEADER = encode(Header(Kind.USER))
+_NUMBER = "__number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class RowWriter:
         self._partitions = info.partitions
         self._keys = list(keys)
         self._fixed = partition
+        self._rows_choose = bool(self._keys) or partition is not None
+        """Whether a row always goes to the same partition."""
         self._producer = system.producer()
         # Begin with the emptiest, so that many short-lived writers don't all write to the same partition.
         extents = system.admin().extents(self._stream)
@@ -57,13 +61,41 @@ class RowWriter:
     def write(self, rows: pl.DataFrame) -> list[WrittenFrame]:
         """Append the rows."""
         frames = [
-            WrittenFrame(partition, part.height, self._send(partition, part))
+            WrittenFrame(partition, part.height, self._send(partition, part, _HEADER))
             for batch in rows.iter_slices(FRAME_ROWS)
             for partition, part in self._routed(batch)
             if part.height
         ]
         self.flush()
         return frames
+
+    def write_numbered(self, rows: pl.DataFrame, numbers: pl.Series, mark: WriteMark) -> list[WrittenFrame]:
+        """Append the rows of a write that can be continued, without those that are in the stream already.
+
+        ``numbers``, ascending, are those of the input rows. Where rows don't choose their partition, each frame is in
+        the stream before the next one is sent, so what is there is always the first part of the input.
+        """
+        frames: list[WrittenFrame] = []
+        for start in range(0, rows.height, FRAME_ROWS):
+            batch, of_batch = rows.slice(start, FRAME_ROWS), numbers.slice(start, FRAME_ROWS)
+            header = mark.header(int(of_batch[-1]) + 1)
+            routed = self._routed(batch) if of_batch[0] >= mark.furthest else self._missing(batch, of_batch, mark)
+            frames += [
+                WrittenFrame(partition, part.height, self._send(partition, part, header))
+                for partition, part in routed
+                if part.height
+            ]
+            if not self._rows_choose:
+                self.flush()
+        self.flush()
+        return frames
+
+    def _missing(self, batch: pl.DataFrame, numbers: pl.Series, mark: WriteMark) -> list[tuple[int, pl.DataFrame]]:
+        """The rows that aren't in the stream yet, by partition."""
+        if not self._rows_choose:
+            return self._routed(batch.filter(numbers >= mark.furthest))
+        routed = self._routed(batch.with_columns(numbers.alias(_NUMBER)))
+        return [(p, part.filter(pl.col(_NUMBER) >= mark.reached(p)).drop(_NUMBER)) for p, part in routed]
 
     def flush(self) -> None:
         """Wait until everything is acknowledged: what a ``write`` that failed has left, too."""
@@ -81,9 +113,9 @@ class RowWriter:
         partition, self._turn = self._turn, (self._turn + 1) % self._partitions
         return [(partition, batch)]
 
-    def _send(self, partition: int, rows: pl.DataFrame) -> int:
+    def _send(self, partition: int, rows: pl.DataFrame, header: bytes) -> int:
         buffer = io.BytesIO()
-        buffer.write(_HEADER)
+        buffer.write(header)
         payload = encode_rows_into(buffer, rows)
         self._producer.send(self._stream, partition, payload)
         return len(payload)

@@ -5,16 +5,15 @@ Rows become plain user frames, which no checkpoint governs: they are final as so
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
-
-import polars as pl
+from typing import Self
 
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.home import home_of
 from headrace.core.ids import Offset, StreamId, check_id
-from headrace.serdes.schema import Schema, as_records
+from headrace.serdes.given_rows import Rows, given_rows
+from headrace.serdes.schema import Schema
 from headrace.streams.place import LOG, open_log, require_stream
 from headrace.streams.row_writer import RowWriter
 
@@ -117,7 +116,7 @@ class StreamWriter:
         self._closed = False
         self._writer = RowWriter(system, stream, info, keys)
 
-    def write(self, rows: pl.DataFrame | Iterable[Any]) -> dict[int, Offset]:
+    def write(self, rows: Rows) -> dict[int, Offset]:
         """Append rows.
 
         If the disk is full, the rows are kept in memory, and the next ``write``, or ``close``, writes them first.
@@ -125,7 +124,8 @@ class StreamWriter:
         Parameters
         ----------
         rows
-            A DataFrame, dicts, or instances of a dataclass. Columns that were added to the stream may be missing.
+            A DataFrame (of Polars, pandas, Spark or Arrow), dicts, or instances of a dataclass. Columns that were added
+            to the stream may be missing.
 
         Returns
         -------
@@ -135,11 +135,12 @@ class StreamWriter:
         Raises
         ------
         DataError
-            If a row doesn't fit the stream's schema. None of the rows is written then.
+            If a row doesn't fit the stream's schema, or has a column that the stream doesn't have. None of the rows is
+            written then.
         """
         if self._closed:
             raise UsageError(f"this writer of {self._name!r} is closed", hint="open another one")
-        table = rows if isinstance(rows, pl.DataFrame) else self._table(as_records(rows))
+        table = given_rows(rows, self._schema, self._name, self._added)
         if self._schema is not None:
             table, mismatch = self._schema.conform(table, self._added)
             if mismatch is not None:
@@ -168,11 +169,3 @@ class StreamWriter:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _table(self, records: list[Any]) -> pl.DataFrame:
-        if self._schema is None:
-            return pl.DataFrame(records)
-        if self._added:
-            absent = dict.fromkeys(self._added)
-            records = [{**absent, **record} if isinstance(record, Mapping) else record for record in records]
-        return self._schema.from_records(records)

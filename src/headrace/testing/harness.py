@@ -13,18 +13,20 @@ and measuring speed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from difflib import get_close_matches
+from typing import Self
 
 import polars as pl
 
 from headrace.api.app import Declarations
+from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.clock import ManualClock
 from headrace.core.duration import Duration, to_ms
-from headrace.core.errors import UsageError
+from headrace.core.errors import StreamSealedError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_control, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.metadata.memory import MemoryMetadata
@@ -34,8 +36,10 @@ from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
 from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.metrics import COUNTERS
+from headrace.serdes.given_rows import Rows, given_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
-from headrace.serdes.schema import Schema, as_records
+from headrace.serdes.schema import Schema
 from headrace.systems.base import Edge, Records
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
@@ -67,6 +71,7 @@ class TestApp:
         self._connections = Connections()
         self._generations: dict[TaskName, int] = {}
         self.clock = ManualClock()
+        self._closed = False
         try:
             self._partitions = partitions
             self._metadata = MemoryMetadata()
@@ -85,7 +90,7 @@ class TestApp:
 
     # -- what a test does
 
-    def feed(self, input_: str, rows: pl.DataFrame | Iterable[Any], *, partition: int = 0, settle: bool = True) -> None:
+    def feed(self, input_: str, rows: Rows, *, partition: int = 0, settle: bool = True) -> None:
         """Append messages to an input and process them.
 
         Parameters
@@ -93,17 +98,17 @@ class TestApp:
         input_
             The input.
         rows
-            A DataFrame, dicts, or instances of the input's dataclass.
+            A DataFrame (of Polars, pandas, Spark or Arrow), dicts, or instances of a dataclass. A column that the input
+            doesn't declare is refused: in a test it is a mistake.
         partition
             The partition to append to.
         settle
             Whether to process until nothing is left to do.
         """
+        self._check_open("feed")
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
-        if not isinstance(rows, pl.DataFrame):
-            schema = spec.schema if spec.schema is not None else Schema.of(None)
-            rows = schema.from_records(as_records(rows))
-        self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(rows)), partition=partition, settle=settle)
+        table = given_rows(rows, Schema.of(spec.schema), input_)
+        self.feed_bytes(input_, encode(Header(Kind.USER), encode_rows(table)), partition=partition, settle=settle)
 
     def feed_bytes(self, input_: str, record: bytes, *, partition: int = 0, settle: bool = True) -> None:
         """Append one record unchanged, to test how malformed ones are handled.
@@ -119,12 +124,19 @@ class TestApp:
         settle
             Whether to process until nothing is left to do.
         """
+        self._check_open("feed_bytes")
         spec = self._spec(input_, Role.SOURCE, Role.SIDE_INPUT)
         if not isinstance(partition, int):
             raise UsageError(f"partition={partition!r} is not the number of a partition", hint="they count from 0")
         producer = self._connections.record_producer(self._memory)
-        producer.send(spec.stream.name, partition, record)
-        producer.flush()
+        try:
+            producer.send(spec.stream.name, partition, record)
+            producer.flush()
+        except StreamSealedError as error:
+            raise UsageError(
+                f"feed: the input {input_!r} has ended",
+                hint=f"feed it before t.end(); t.end({input_!r}) ends this input alone",
+            ) from error
         if settle:
             self.settle()
 
@@ -136,25 +148,28 @@ class TestApp:
         *inputs
             The inputs; by default all that haven't ended.
         """
+        self._check_open("end")
         admin = self._connections.admin(self._memory)
         names = inputs or [s.id for s in self.plan.graph.streams.values() if s.role is Role.SOURCE]
         for name in names:
             admin.seal(self._spec(name, Role.SOURCE, Role.SIDE_INPUT).stream.name)
         self.settle()
 
-    def advance(self, ms: Duration) -> None:
+    def advance(self, duration: Duration) -> None:
         """Let processing time pass, for idle timeouts, checkpoints and timers of the clock.
 
         Parameters
         ----------
-        ms
-            How long: ``"10s"``, or a number of milliseconds.
+        duration
+            How long: ``"10s"``, or a ``timedelta``.
         """
-        self.clock.advance(to_ms(ms, "advance"))
+        self._check_open("advance")
+        self.clock.advance(to_ms(duration, "advance"))
         self.settle()
 
     def settle(self) -> None:
         """Process until nothing is left to do. Calls that the app makes are waited for."""
+        self._check_open("settle")
         quiet = 0
         for _ in range(_TURNS_MAX):
             sleep = self._container.turn()
@@ -184,6 +199,7 @@ class TestApp:
         checkpoint
             Whether to commit a checkpoint just before.
         """
+        self._check_open("restart")
         if checkpoint:
             self._commit()
         self._stop()
@@ -209,6 +225,7 @@ class TestApp:
         PlanError
             If it doesn't fit what the version before keeps. That version goes on.
         """
+        self._check_open("change")
         changed = self._deployed(app.graph(), consent_of(drop_state, rename or {}))
         self._commit()
         self._stop()
@@ -234,6 +251,7 @@ class TestApp:
         -------
         polars.DataFrame
         """
+        self._check_open("read")
         spec = self._spec(output, *Role)
         frames = [decode_rows(body_of(payload)) for payload in self._user_frames(spec, committed=committed)]
         if not frames and spec.schema is not None:
@@ -243,7 +261,7 @@ class TestApp:
     @property
     def watermark(self) -> int | None:
         """The lowest watermark of all tasks (ms); None before there is one."""
-        lowest = min(host.task.watermark for host in self._container.hosts)
+        lowest = min(host.task.progress.watermark for host in self._container.hosts)
         return None if lowest == NEVER else lowest
 
     @property
@@ -262,18 +280,26 @@ class TestApp:
         Parameters
         ----------
         name
-            ``late``, ``skipped``, ``dead_lettered``, or a counter of a low-level task.
+            ``late``, ``skipped``, ``dead_lettered``, or a counter of a low-level task: its id, a dot and the name.
 
         Returns
         -------
         int
+
+        Raises
+        ------
+        UsageError
+            If nothing can count under this name.
         """
+        self._check_counter(name)
         return sum(host.metrics.counters[name] for host in self._container.hosts)
 
     def close(self) -> None:
-        """Stop the app and release what it holds."""
-        self._stop()
-        self._release()
+        """Stop the app and release what it holds. It can be called again."""
+        if not self._closed:
+            self._closed = True
+            self._stop()
+            self._release()
 
     # -- inside
 
@@ -305,6 +331,24 @@ class TestApp:
         for host in self._container.hosts:
             host.commit_now()
         self.settle()
+
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise UsageError(
+                f"{what}: this test of {self.plan.graph.app!r} is closed",
+                hint="use it inside its `with` block, or call close() later",
+            )
+
+    def _check_counter(self, name: str) -> None:
+        counted = {known for host in self._container.hosts for known in host.metrics.counters}
+        tasks = {id_ for id_, node in self.plan.graph.nodes.items() if isinstance(node.operator, TaskStep)}
+        if name not in COUNTERS | counted and name.rpartition(".")[0] not in tasks:
+            close = get_close_matches(name, sorted(COUNTERS | counted), n=1)
+            there = ", ".join([*sorted(COUNTERS | counted), *(f"{id_}.<name>" for id_ in sorted(tasks))])
+            raise UsageError(
+                f"there is no counter {name!r}; there are {there}",
+                hint=f"did you mean {close[0]!r}?" if close else None,
+            )
 
     def _waiting_for(self) -> str | None:
         """The calls that the app waits for, if any."""

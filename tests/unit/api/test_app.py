@@ -79,7 +79,7 @@ TIMED = {"t": pl.Int64}
 WRONG: list[tuple[Step, str]] = [
     (lambda a, v: hr.App("page views"), "App: app name 'page views' is not a usable id"),
     (lambda a, v: hr.App("a", intermediate_partitions=0), "partitions=0 is not a number of partitions"),
-    (lambda a, v: hr.App("a", checkpoint_interval=0), "checkpoint_interval: 0 is below 1 ms"),
+    (lambda a, v: hr.App("a", checkpoint_interval="0s"), "checkpoint_interval: 0 is below 1 ms"),
     (lambda a, v: hr.App("a", ahead_bytes_max=0), "ahead_bytes_max=0 is not a number of bytes"),
     (lambda a, v: hr.App("a", guarantee="never"), "guarantee='never' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("views"), "the id 'views' is already that of an input at "),
@@ -89,7 +89,7 @@ WRONG: list[tuple[Step, str]] = [
     (lambda a, v: a.input("i", TIMED, event_time="ts"), "there is no column 'ts'"),
     (lambda a, v: a.input("i", {"t": pl.Int32}, event_time="t"), "the event time column 't' is Int32"),
     (lambda a, v: a.input("i", TIMED, event_time="t", lateness="-5s"), "lateness: '-5s' is below 0 ms"),
-    (lambda a, v: a.input("i", TIMED, event_time="t", idle_timeout=0), "idle_timeout: 0 is below 1 ms"),
+    (lambda a, v: a.input("i", TIMED, event_time="t", idle_timeout="0s"), "idle_timeout: 0 is below 1 ms"),
     (lambda a, v: a.input("i", TIMED, lateness="5s"), "lateness= has no meaning without an event time"),
     (lambda a, v: a.input("i", on_error="ignore"), "on_error='ignore' is not one of the choices"),  # type: ignore[arg-type]
     (lambda a, v: a.input("i", on_error="dead_letter"), "needs the output that unreadable messages go to"),

@@ -87,7 +87,7 @@ WRONG: list[tuple[Callable[[hr.Stream], object], str]] = [
     (lambda s: window(s, n=hr.sum("nope")), "agg: 'n': there is no column 'nope'"),
     (lambda s: window(s, n=hr.sum(pl.col("ms").sum())), "reads more than one row"),
     (lambda s: hr.sum(3), "sum: its argument must be a column name"),  # type: ignore[arg-type]
-    (lambda s: hr.tumbling(0), "size: 0 is below 1 ms"),
+    (lambda s: hr.tumbling("0s"), "size: 0 is below 1 ms"),
     (lambda s: hr.tumbling("-1s"), "size: '-1s' is below 1 ms"),
     (lambda s: hr.tumbling("ten"), "size: 'ten' is not a duration"),
 ]

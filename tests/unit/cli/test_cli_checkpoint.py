@@ -27,7 +27,7 @@ Cli = Callable[..., Any]
 
 
 def views_app(home: Path, name: str) -> hr.App:
-    app = hr.App(name, home=str(home), checkpoint_interval=100)
+    app = hr.App(name, home=str(home), checkpoint_interval="100ms")
     views = app.input("views", {"member": pl.Int64, "ts": pl.Int64}, event_time="ts")
     counted = (
         views.partition_by("member", id="by-member", partitions=2)

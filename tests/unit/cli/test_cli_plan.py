@@ -69,6 +69,20 @@ def test_a_missing_input_is_an_error_with_the_line(cli: Cli, pipeline: Path) -> 
     assert "headrace stream create views" in failed.err
 
 
+@pytest.mark.usefixtures("views")
+def test_the_plan_of_an_app_that_a_function_makes(cli: Cli, tmp_path: Path, home: Path) -> None:
+    (tmp_path / "made.py").write_text(
+        "import polars as pl\nimport headrace as hr\n\n"
+        "def make(name):\n"
+        f"    app = hr.App(name, home={str(home)!r})\n"
+        "    app.input('views', {'member': pl.String}).send_to(app.output('copies'))\n"
+        "    return app\n"
+    )
+    refused = cli("plan", f"{tmp_path}/made.py:make")
+    assert (refused.code, "made.py:make(name) needs name" in refused.err) == (2, True)
+    assert cli("plan", f"{tmp_path}/made.py:make", "--arg", "name=copier").out.startswith("copier: 1 stage, 3 tasks")
+
+
 @pytest.mark.parametrize(
     ("text", "code", "message"),
     [

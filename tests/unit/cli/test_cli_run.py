@@ -99,6 +99,24 @@ def test_a_bounded_app_runs_to_its_end(cli: Cli, spawn: Spawn, pipeline: Path) -
 
 
 @pytest.mark.usefixtures("numbers")
+def test_an_app_that_a_function_makes_runs_with_its_arguments(
+    cli: Cli, spawn: Spawn, tmp_path: Path, home: Path
+) -> None:
+    (tmp_path / "made.py").write_text(
+        "import polars as pl\nimport headrace as hr\n\n"
+        "def make(factor: int):\n"
+        f"    app = hr.App('made', home={str(home)!r})\n"
+        "    numbers = app.input('numbers', schema={'n': pl.Int64})\n"
+        "    numbers.map(lambda row: {'n': row['n'] * factor}, schema={'n': pl.Int64}).send_to(app.output('doubles'))\n"
+        "    return app\n"
+    )
+    cli("stream", "seal", "numbers")
+    run = spawn("run", tmp_path / "made.py:make", "--arg", "factor=10", "--local", "--quiet")
+    assert (run.communicate(timeout=120), run.returncode) == ((b"", b""), 0)
+    assert [line["n"] for line in cli("stream", "read", "doubles").lines()] == [10, 20, 30]
+
+
+@pytest.mark.usefixtures("numbers")
 def test_ctrl_c_drains_and_ends_well(cli: Cli, spawn: Spawn, pipeline: Path) -> None:
     cli("stream", "create", "doubles", "--partitions", 1, "--schema", "n:i64")
     follower = spawn("stream", "read", "doubles", "--follow")

@@ -194,7 +194,7 @@ def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
         (["scan", "stock", "--limit", "10001"], 2, ["1 to 10000 rows"]),
         (["scan", "stock", "--partition", "7"], 2, ["no partition 7, only 0 to 1"]),
         (["scan", "stock", "--after", "here"], 2, ["'here' is not where a page"]),
-        (["scan", "stock", "--timeout", "31"], 2, ["a timeout of 31.0 s", "at most 30 s"]),
+        (["scan", "stock", "--timeout", "31s"], 2, ["a timeout of '31s'", "at most 30 s"]),
         (["get", "prices"], 2, ["Missing argument 'KEY'"]),
     ],
 )

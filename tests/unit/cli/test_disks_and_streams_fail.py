@@ -128,7 +128,7 @@ def test_a_full_disk_under_writers_says_what_became_of_the_rows(
         refused = cli("stream", "write", "numbers", "rows.jsonl")
         assert refused.code == 1
         assert "written before it: at least 0 rows" in refused.err
-        assert "hint: make room on the disk; then write the rest" in refused.err
+        assert "hint: make room on the disk; then repeat the command with --id " in refused.err
         files_no_larger_than(None)
         writer.write([{"n": 3}])
     assert hr.streams.read_stream("numbers")["n"].to_list() == [1, 2, 3]

@@ -66,7 +66,7 @@ class AppBuilder:
     # -- streams and tables ----------------------------------------------------------------------
 
     def input(self, id_: str, existing: int | None, **fields: object) -> str:
-        self.stream(id_, Role.SOURCE, f'app.input("{id_}")', **fields)
+        self.stream(id_, Role.SOURCE, f'app.input("{id_}")', **({"event_time": EventTime("ts")} | fields))
         self.facts[id_] = None if existing is None else StreamInfo(id_, existing)
         return self.node(f"in-{id_}", Input(id_))
 

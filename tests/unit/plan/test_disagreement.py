@@ -25,8 +25,8 @@ def test_two_inputs():
         "  source 's1' has 8 partitions (/app/pipeline.py:1: app.input(\"s1\"))\n"
         "  join 'j' (/app/pipeline.py:5: in-s1.join(in-s2)) brings together 's1' and 's2'\n"
         "  source 's2' has 16 partitions (/app/pipeline.py:3: app.input(\"s2\"))\n"
-        "  hint: put a partition_by before the join, for 's1' or for 's2': "
-        "an intermediate stream takes the partition count of the stream it is joined with"
+        "  hint: put a partition_by after 's1' or after 's2': "
+        "an intermediate stream takes the partition count of the streams it meets"
     )
 
 
@@ -101,3 +101,20 @@ def test_of_several_conflicts_the_shortest_is_reported():
     app.output("out", app.join("j3", b, app.input("s2", 6)))
     app.output("out", app.join("direct", app.input("s3", 4), app.input("s4", 6)))
     assert error_of(app).startswith("streams that meet in 'direct' need")
+
+
+def test_what_writes_a_table_is_named_with_the_table():
+    app = AppBuilder()
+    t = app.table("t")
+    app.fill(t, app.input("s1", 4))
+    app.fill(t, app.input("s2", 6))
+    lines = error_of(app).splitlines()
+    assert lines[0] == "streams that meet in table 't' need equal partition counts, and can't have them:"
+    assert lines[2] == "  table 't' (/app/pipeline.py:1: app.table(\"t\")) brings together 's1' and 's2'"
+
+
+def test_a_side_input_is_not_told_to_be_partitioned():
+    app = AppBuilder()
+    t = app.table("t", app.side_input("side1", 8), app.side_input("side2", 4))
+    app.output("out", app.table_join("j", app.partition_by("x", app.input("s", 4)), t))
+    assert "hint: fill the table by send_to instead of side_inputs=, with a partition_by before it" in error_of(app)

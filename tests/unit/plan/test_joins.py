@@ -6,11 +6,11 @@ from graph_builder import AppBuilder
 
 from headrace.api.operators.deduplicate import Deduplicate
 from headrace.api.operators.spec import EventTime
-from headrace.plan.joins import inputs_of_joins, join_groups, joins_of_table_writes
+from headrace.plan.joins import inputs_of_meetings, join_groups, joins_of_table_writes
 
 
 def groups_of(app: AppBuilder) -> dict[str, tuple[str, ...]]:
-    return {group.node: group.streams for group in join_groups(app.graph())}
+    return {group.at: group.streams for group in join_groups(app.graph())}
 
 
 def test_a_join_groups_the_streams_of_both_its_sides():
@@ -30,7 +30,12 @@ def test_sending_to_a_table_is_associated_with_all_joins_of_that_table():
     app.output("out", app.table_join("a", app.input("s3", 8), t))
     writes = joins_of_table_writes(app.graph())
     assert writes == {fill: ("a", "b"), "in-s4-fills-other": ()}
-    assert inputs_of_joins(app.graph(), writes) == {"a": {"in-s1", "in-s3"}, "b": {"in-s1", "in-s2"}}
+    assert inputs_of_meetings(app.graph(), writes) == {
+        "a": {"in-s1", "in-s3"},
+        "b": {"in-s1", "in-s2"},
+        fill: {"in-s1"},
+        "in-s4-fills-other": {"in-s4"},
+    }
     assert groups_of(app) == {"a": ("s1", "s3"), "b": ("s1", "s2")}
 
 
@@ -55,6 +60,23 @@ def test_side_inputs_join_the_group_of_each_join_with_their_table():
     t = app.table("t", app.side_input("side1", 8), app.side_input("side2", 8))
     app.output("out", app.table_join("j", app.input("s1", 8), t))
     assert groups_of(app) == {"j": ("s1", "side1", "side2")}
+
+
+def test_what_writes_a_table_meets_in_it_if_nothing_joins_it():
+    app = AppBuilder()
+    t, looked_up = app.table("t"), app.table("looked-up")
+    app.fill(t, app.partition_by("a", app.input("s1", 2)))
+    app.fill(t, app.table_join("j", app.input("s2", 4), looked_up))
+    app.fill(looked_up, app.input("s3", 4))
+    assert groups_of(app) == {"j": ("s2", "s3"), "t": ("a", "s2", "s3")}
+
+
+def test_what_writes_a_global_table_meets_nothing():
+    app = AppBuilder()
+    t = app.table("t", kind="global")
+    app.fill(t, app.broadcast("all", app.input("s1", 2)))
+    app.fill(t, app.input("s2", 4, broadcast=True))
+    assert groups_of(app) == {}
 
 
 def test_a_table_that_is_joined_and_then_written_ends_the_traversal():

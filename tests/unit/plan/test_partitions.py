@@ -87,14 +87,14 @@ def test_a_broadcast_stream_follows_the_rules_for_unjoined_streams():
 # -- outputs ------------------------------------------------------------------------------------------
 
 
-def test_an_output_takes_its_own_count_or_what_exists_or_the_largest_input_up_to_256():
+def test_an_output_takes_its_own_count_or_what_exists_or_that_of_the_largest_input_above_256_too():
     app = AppBuilder()
     s1 = app.input("s1", 300)
     app.output("fixed", s1, partitions=3)
     app.output("existing", s1)
     app.output("new", s1)
     app.facts["existing"] = StreamInfo("existing", 5)
-    assert app.counts() == {"s1": 300, "fixed": 3, "existing": 5, "new": 256}
+    assert app.counts() == {"s1": 300, "fixed": 3, "existing": 5, "new": 300}
 
 
 # -- the seed's table cases: s1 fills the table, s2 is joined with it ------------------------------------

@@ -153,8 +153,8 @@ def test_a_table_and_what_joins_it_partitioned_alike(left: Flow, filling: Flow, 
     ("left", "filling", "says"),
     [
         (by("ts"), BY_SHOP, "the flow has messages of one 'member' and 'shop' in several tasks"),
-        (by("member"), BY_SHOP, "messages and the rows they look up are in different tasks"),
-        (by("shop"), by("ts", id="right"), "what fills it at "),
+        (by("member"), BY_SHOP, "they would look for rows of one key in different tasks"),
+        (by("shop"), by("ts", id="right"), "writes table 'members', whose key is "),
         (as_it_is, by("ts", id="right"), "'right' is partitioned by 'ts'"),
     ],
 )
@@ -168,3 +168,52 @@ def test_of_a_global_table_each_task_has_everything() -> None:
     table = app.table("members", key="member", kind="global", side_inputs=app.input("changes", COLUMNS))
     by("shop")(app.input("views", COLUMNS)).join(table).send_to(app.output("out"))
     planned(app)
+
+
+def written(*flows: Flow, delete: Flow | None = None) -> hr.App:
+    app = hr.App("keys")
+    table = app.table("members", key=["member", "shop"], schema=COLUMNS)
+    for number, flow in enumerate(flows):
+        flow(app.input(f"changes-{number}", COLUMNS)).send_to(table)
+    if delete is not None:
+        delete(app.input("gone", COLUMNS)).delete_from(table)
+    return app
+
+
+@pytest.mark.parametrize(
+    "app",
+    [
+        lambda: written(by("shop")),
+        lambda: written(by("member", "shop"), delete=by("member", "shop", id="right")),
+        lambda: written(as_it_is, delete=BY_SHOP),
+        lambda: written(by("member"), as_it_is, delete=BY_MEMBER),
+        # Whether a computed key follows from the table's isn't known.
+        lambda: written(BY_MEMBER, delete=by(pl.col("member").str.to_lowercase().alias("m"))),
+    ],
+)
+def test_writers_of_a_table_that_agree_or_may_agree(app: Callable[[], hr.App]) -> None:
+    planned(app())
+
+
+@pytest.mark.parametrize(
+    ("app", "says"),
+    [
+        (lambda: written(by("ts")), "writes table 'members', whose key is 'member' and 'shop', but 'left' is"),
+        (lambda: written(by("member"), delete=by("ts", id="right")), "rows of one 'member' and 'shop' would be in"),
+        (lambda: written(by("member"), delete=BY_SHOP), "they would look for rows of one key in different tasks"),
+        (lambda: written(by("member", "shop"), by("shop", "member", id="right")), "in different tasks"),
+        (lambda: written(by("member"), BY_SHOP), "send_to 'send_to-1' ("),
+    ],
+)
+def test_writers_of_a_table_that_certainly_disagree(app: Callable[[], hr.App], says: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(says)):
+        planned(app())
+
+
+def test_two_flows_that_join_a_table_agree_though_nothing_is_known_of_what_fills_it() -> None:
+    app = hr.App("keys")
+    table = app.table("members", key=["member", "shop"], side_inputs=app.input("changes", COLUMNS))
+    by("member")(app.input("views", COLUMNS)).join(table).send_to(app.output("one"))
+    BY_SHOP(app.input("orders", COLUMNS)).join(table).send_to(app.output("two"))
+    with pytest.raises(PlanError, match=r"join 'join-1' .* and join 'join-2' .* use table 'members'"):
+        planned(app)

@@ -243,6 +243,38 @@ def test_a_global_table_filled_by_a_stream_that_each_task_reads_in_part():
     assert ".broadcast(" in text
 
 
+def test_a_global_table_filled_by_what_differs_between_tasks():
+    app = AppBuilder()
+    t, parts = app.table("t", kind="global"), app.table("parts")
+    app.fill(parts, app.input("s", 4))
+    app.fill(t, app.table_join("j", app.broadcast("all", app.input("r", 4)), parts))
+    text = error_of(app)
+    assert "global table 't' (/app/pipeline.py:1) would hold other rows in each task" in text
+    assert "join 'j'" in text and "the local table 'parts'" in text
+
+
+def test_a_global_table_filled_by_a_join_with_another_one():
+    app = AppBuilder()
+    t, all_ = app.table("t", kind="global"), app.table("all", kind="global")
+    app.fill(all_, app.input("s", 4, broadcast=True))
+    app.fill(t, app.table_join("j", app.broadcast("rules", app.input("r", 4)), all_))
+    assert len(app.plan().stages) == 2
+
+
+def test_a_local_table_written_in_every_task_and_in_one():
+    def app(*, broadcast: bool) -> AppBuilder:
+        app = AppBuilder()
+        t, changes, gone = app.table("t"), app.input("changes", 4), app.input("gone", 4)
+        app.fill(t, app.broadcast("all", changes))
+        app.fill(t, app.broadcast("all-gone", gone) if broadcast else app.partition_by("gone-by-k", gone))
+        return app
+
+    app(broadcast=True).plan()
+    text = error_of(app(broadcast=False))
+    assert "local table 't' (/app/pipeline.py:1): send_to 'in-all-fills-t'" in text
+    assert 'kind="global"' in text
+
+
 def test_a_table_of_versions_needs_times_on_all_sides():
     def versioned(*, fill: bool, ask: bool, side: bool = False) -> AppBuilder:
         app = AppBuilder()

@@ -11,16 +11,26 @@ from headrace.runners.interrupts import Interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_drains_and_the_second_raises(number: signal.Signals) -> None:
+def test_the_first_signal_drains_and_the_second_raises(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     drained: list[int] = []
     with Interrupts() as interrupts:
         interrupts.drain_by(lambda: drained.append(1))
         assert (interrupts.requested, drained) == (False, [])
         signal.raise_signal(number)
         assert (interrupts.requested, drained) == (True, [1])
+        monkeypatch.setattr("headrace.runners.interrupts.SAME_S", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert drained == [1]
+
+
+def test_a_termination_that_arrives_twice_at_once_is_one() -> None:
+    with Interrupts() as interrupts:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
 
 
 def test_a_signal_during_the_start_is_said_and_kept(capfd: pytest.CaptureFixture[str]) -> None:

@@ -51,9 +51,9 @@ class JumpingClock(ManualClock):
 
 
 def orders_app(home: Path, **settings: Any) -> hr.App:
-    settings = {"intermediate_partitions": PARTITIONS, "checkpoint_interval": INTERVAL_MS} | settings
+    settings = {"intermediate_partitions": PARTITIONS, "checkpoint_interval": f"{INTERVAL_MS}ms"} | settings
     app = hr.App("orders", home=str(home), **settings)
-    orders = app.input("orders", COLUMNS, event_time="ts", lateness=500)
+    orders = app.input("orders", COLUMNS, event_time="ts", lateness="500ms")
     by_member = orders.filter(pl.col("amount") > 0).partition_by("member", id="by-member")
     by_member.select("order", "member", "amount").send_to(app.output("seen", partitions=PARTITIONS))
     per_second = by_member.window(hr.tumbling("1s"), key="member", id="per-second").agg(

@@ -18,7 +18,7 @@ Declared = Callable[..., hr.App]
 
 
 def table_app(home: Path, key: Any, **kind: Any) -> hr.App:
-    app = hr.App("kept", home=str(home), checkpoint_interval=INTERVAL_MS)
+    app = hr.App("kept", home=str(home), checkpoint_interval=f"{INTERVAL_MS}ms")
     table = app.table("rows", key, CHANGES, **kind)
     app.input("changes", CHANGES, event_time="ts").send_to(table)
     return app
@@ -33,7 +33,7 @@ def task_app(home: Path, key: Any) -> hr.App:
         def process(self, message: Any, out: hr.tasks.Out) -> None:
             self.kept.put(message["a"] if len(names) == 1 else ("x",) * len(names), {"n": 1})
 
-    app = hr.App("kept", home=str(home), checkpoint_interval=INTERVAL_MS)
+    app = hr.App("kept", home=str(home), checkpoint_interval=f"{INTERVAL_MS}ms")
     app.input("changes", CHANGES, event_time="ts").process(OfKey(), id="task")
     return app
 

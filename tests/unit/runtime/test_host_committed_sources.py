@@ -23,7 +23,7 @@ def orders(tmp_path: Path) -> Iterator[Orders]:
 
 def reader_app(home: Path) -> hr.App:
     """Copies what it reads, and counts it per member in a stage of its own."""
-    app = hr.App("reader", home=str(home), intermediate_partitions=2, checkpoint_interval=INTERVAL_MS)
+    app = hr.App("reader", home=str(home), intermediate_partitions=2, checkpoint_interval=f"{INTERVAL_MS}ms")
     columns = {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64}
     seen = app.input("seen", columns)
     seen.send_to(app.output("copied", partitions=2))
@@ -99,7 +99,7 @@ def test_both_fail_at_any_moment(tmp_path: Path, orders: Orders, seed: int) -> N
 
 def test_a_reader_that_starts_upcoming_begins_in_mid_stream(tmp_path: Path, orders: Orders) -> None:
     writer, _ = started(tmp_path)
-    app = hr.App("late", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+    app = hr.App("late", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
     app.input("seen", {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64}, start="upcoming").send_to(
         app.output("tail", partitions=2)
     )
@@ -150,7 +150,7 @@ def test_what_plain_writers_add_to_a_committed_stream_counts_once(tmp_path: Path
 
 
 def copying_app(home: Path, name: str) -> hr.App:
-    app = hr.App(name, home=str(home), checkpoint_interval=INTERVAL_MS)
+    app = hr.App(name, home=str(home), checkpoint_interval=f"{INTERVAL_MS}ms")
     app.input("orders", {"order": pl.Int64, "member": pl.Int64, "amount": pl.Int64, "ts": pl.Int64}).with_columns(
         member=pl.lit(1 if name == "one" else 2)
     ).select("order", "member").send_to(app.output("all", partitions=2))

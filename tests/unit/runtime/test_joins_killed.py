@@ -17,7 +17,7 @@ def test_last_messages_survive(tmp_path: Path) -> None:
     columns = {"member": pl.Int64, "n": pl.Int64}
     for name in ("views", "carts"):
         hr.streams.create_stream(name, 1, columns, home=tmp_path)
-    declared = hr.App("carts-shown", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+    declared = hr.App("carts-shown", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
     left, right = declared.input("views", columns), declared.input("carts", columns)
     left.join_latest(right, "member", ttl="1h", id="shown").send_to(declared.output("out"))
     members = range(20)
@@ -46,11 +46,11 @@ def test_last_messages_survive(tmp_path: Path) -> None:
 
 def temporal(home: Path) -> hr.App:
     """Orders, beside the rate of their time."""
-    app = hr.App("temporal", home=str(home), intermediate_partitions=2, checkpoint_interval=INTERVAL_MS)
+    app = hr.App("temporal", home=str(home), intermediate_partitions=2, checkpoint_interval=f"{INTERVAL_MS}ms")
     rates = app.table("rates", key="currency", schema=RATES, versions="0s")
-    changes = app.input("changes", RATES, event_time="ts", lateness=LATENESS_MS)
+    changes = app.input("changes", RATES, event_time="ts", lateness=f"{LATENESS_MS}ms")
     changes.partition_by("currency", id="by-currency").send_to(rates)
-    orders = app.input("orders", ORDERS, event_time="ts", lateness=LATENESS_MS)
+    orders = app.input("orders", ORDERS, event_time="ts", lateness=f"{LATENESS_MS}ms")
     of_currency = orders.partition_by("currency", id="orders-by-currency")
     of_currency.join(rates, how="left", id="then").send_to(app.output("out", partitions=2))
     return app

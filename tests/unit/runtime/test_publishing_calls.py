@@ -16,7 +16,7 @@ from headrace.plan.render import render
 from headrace.testing.harness import TestApp
 
 ROW = {"member": pl.String, "n": pl.Int64}
-SOON = hr.calls.retry(None, first=1, longest=1)
+SOON = hr.calls.retry(None, first="1ms", longest="1ms")
 
 
 class Place:
@@ -66,7 +66,7 @@ def test_rows_are_written_when_they_are_committed_and_the_last_one_of_a_key_coun
     with writing(hr.tables.remote(write=place.write, batch=2)).test() as t:
         t.feed("rows", rows("a", "b", "a", "c", "d"))
         assert place.pieces == []
-        t.advance(1000)
+        t.advance("1s")
         assert place.pieces == [[("b", 1), ("a", 2)], [("c", 3), ("d", 4)]]
         t.feed("rows", rows("a", start=9))
         t.end()
@@ -80,7 +80,7 @@ def test_what_was_not_committed_is_never_written() -> None:
         t.feed("rows", rows("a"))
         t.restart()
         assert place.pieces == []
-        t.advance(1000)
+        t.advance("1s")
         assert place.pieces == [[("a", 0)]]
         t.restart()
         t.end()
@@ -148,7 +148,7 @@ def test_rows_that_are_null_but_for_their_key_are_deleted_where_there_is_a_funct
     place = Place()
     with writing(hr.tables.remote(write=place.write, delete=place.delete)).test() as t:
         t.feed("rows", rows("a", "b"))
-        t.advance(1000)
+        t.advance("1s")
         t.feed("rows", [{"member": "a", "n": None}, {"member": "c", "n": 1}])
         t.end()
         assert place.rows == {"b": 1, "c": 1}
@@ -200,9 +200,9 @@ def test_what_the_task_writes_goes_through_its_cache_or_around_it(write: Any, as
     source.filter(pl.col("n") != 100).with_columns(n=pl.when(pl.col("n") >= 0).then(pl.col("n"))).send_to(table)
     with app.test() as t:
         t.feed("rows", rows("a", start=1))
-        t.advance(1000)
+        t.advance("1s")
         t.feed("rows", rows("a", start=-1))
-        t.advance(1000)
+        t.advance("1s")
         t.feed("rows", rows("a", start=100))
         assert t.read("out")["n_right"].to_list() == [0, 1, None]
         assert len(reads) == asked
@@ -211,10 +211,10 @@ def test_what_the_task_writes_goes_through_its_cache_or_around_it(write: Any, as
 def test_a_write_that_is_given_up_stops_the_app_and_names_table_and_line() -> None:
     place = Place()
     place.failures = [OSError("no route")] * 5
-    once = hr.tables.remote(write=place.write, retry=hr.calls.retry(2, first=1, longest=1))
+    once = hr.tables.remote(write=place.write, retry=hr.calls.retry(2, first="1ms", longest="1ms"))
     with writing(once).test() as t, pytest.raises(hr.errors.UserFunctionError) as info:
         t.feed("rows", rows("a"))
-        t.advance(1000)
+        t.advance("1s")
     message = str(info.value)
     assert "the write function of table 'places'" in message
     assert "raised OSError" in message
@@ -225,7 +225,7 @@ def test_a_write_that_is_given_up_stops_the_app_and_names_table_and_line() -> No
 def test_a_row_without_a_key_is_an_error() -> None:
     with (
         writing(hr.tables.remote(write=Place().write)).test() as t,
-        pytest.raises(hr.errors.DataError, match="sends rows without a key to table 'places'"),
+        pytest.raises(hr.errors.DataError, match="sends rows without a key to 'places'"),
     ):
         t.feed("rows", [{"member": None, "n": 1}])
 
@@ -265,7 +265,7 @@ def test_a_table_that_one_flow_writes_and_another_joins_ties_no_stages_and_is_at
         with pytest.raises(hr.errors.UsageError, match="'places' is a remote table"):
             t.read("places")
         t.feed("rows", rows("a", start=5), partition=1)
-        t.advance(1000)
+        t.advance("1s")
         t.feed("asked", rows("a", "b"), partition=2)
         assert t.read("out").rows() == [("a", 0, 5)]
 
@@ -282,7 +282,7 @@ def test_rows_that_are_written_and_rows_that_are_deleted_may_be_of_one_version()
     place = Place()
     with writing(hr.tables.remote(write=place.write, delete=place.delete)).test() as t:
         t.feed("rows", [*rows("a", "b"), {"member": "c", "n": None}])
-        t.advance(1000)
+        t.advance("1s")
         assert place.rows == {"a": 0, "b": 1}
         t.feed("rows", [{"member": "a", "n": None}, {"member": "c", "n": 5}])
         t.end()

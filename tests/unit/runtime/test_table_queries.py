@@ -25,7 +25,7 @@ KEYS = KeyEncoding({"article": pl.String(), "size": pl.Int64()})
 
 
 def prices_app(home: Path, ttl: str | None = None, storage: TableStorage = "disk") -> hr.App:
-    app = hr.App("prices", home=str(home), checkpoint_interval=INTERVAL_MS)
+    app = hr.App("prices", home=str(home), checkpoint_interval=f"{INTERVAL_MS}ms")
     table = app.table("prices", key=("article", "size"), schema=COLUMNS, ttl=ttl, storage=storage)
     app.input("changes", COLUMNS).send_to(table)
     return app
@@ -226,7 +226,7 @@ def test_a_reader_beside_the_run_loop_sees_whole_commits(
 def test_of_a_table_with_versions_the_newest_shows_unless_it_is_gone(tmp_path: Path) -> None:
     columns = {"article": pl.String, "euros": pl.Float64, "ts": pl.Int64, "gone": pl.Boolean}
     hr.streams.create_stream("changes", 1, columns, home=tmp_path)
-    declared = hr.App("prices", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+    declared = hr.App("prices", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
     changes = declared.input("changes", columns, event_time="ts")
     table = declared.table("prices", key="article", versions="1d", deleted="gone")
     changes.send_to(table)

@@ -91,7 +91,7 @@ def test_a_silent_side_input_is_never_idle() -> None:
     app.input("views", VIEWS, event_time="ts").join(table, how="left", id="locate").send_to(app.output("out"))
     with app.test() as t:
         t.feed("members", [member("ann", "AT") | {"ts": 1}])
-        t.advance(5_000)
+        t.advance("5s")
         t.feed("views", [view("ann", 7)])
         assert t.watermark == 7
 
@@ -150,11 +150,11 @@ def test_expired_rows_are_removed_in_small_steps() -> None:
         t.feed("members", pl.DataFrame({"member": [f"m-{n}" for n in range(10_000)], "country": "AT"}))
         (host,) = t._container.hosts
         assert host.task.chain.tables.sizes() == {"countries": 10_000}
-        t.advance(9_000)
+        t.advance("9s")
         assert host.task.chain.tables.sizes() == {"countries": 10_000}
         sizes = []
         for _ in range(20):
-            t.advance(500)
+            t.advance("500ms")
             sizes.append(host.task.chain.tables.sizes()["countries"])
         assert sizes[-1] == 0
         assert {size for size in sizes if 0 < size < 10_000}, "not all at once"

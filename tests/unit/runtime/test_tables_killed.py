@@ -20,7 +20,7 @@ ORDERS = {"order": pl.Int64, "member": pl.Int64, "price_then": pl.Int64}
 
 def priced_app(home: Path) -> hr.App:
     """Orders beside the price of their member (a side input) and the level that a flow keeps of it."""
-    app = hr.App("priced", home=str(home), intermediate_partitions=2, checkpoint_interval=INTERVAL_MS)
+    app = hr.App("priced", home=str(home), intermediate_partitions=2, checkpoint_interval=f"{INTERVAL_MS}ms")
     prices = app.table("prices", key="member", side_inputs=app.input("prices-in", PRICES), kind="global")
     levels = app.table("levels", key="member", schema=CHANGES)
     app.input("changes", CHANGES).partition_by("member", id="changes-by-member").send_to(levels)
@@ -106,7 +106,7 @@ def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict
     def app(**changed: Any) -> hr.App:
         declared: dict[str, Any] = {"key": "member", "schema": CHANGES} | changed
         columns = declared["schema"]
-        app = hr.App("levels", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+        app = hr.App("levels", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
         level = pl.col("level").cast(columns["level"])
         app.input("changes", CHANGES).with_columns(level).send_to(app.table("levels", **declared))
         return app
@@ -125,7 +125,7 @@ def test_a_table_that_was_kept_otherwise_is_refused(tmp_path: Path, change: dict
 
 def test_tables_in_memory_and_of_versions_that_were_kept_otherwise_are_refused(tmp_path: Path) -> None:
     def app(**changed: Any) -> hr.App:
-        app = hr.App("levels", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+        app = hr.App("levels", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
         changes = app.input("changes", CHANGES, event_time="level")
         changes.send_to(app.table("levels", "member", CHANGES, **({"storage": "memory", "versions": "1h"} | changed)))
         return app

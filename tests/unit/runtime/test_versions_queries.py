@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 
 def rates_app(home: Path, storage: TableStorage) -> hr.App:
-    app = hr.App("sold", home=str(home), checkpoint_interval=INTERVAL_MS)
+    app = hr.App("sold", home=str(home), checkpoint_interval=f"{INTERVAL_MS}ms")
     table = app.table("rates", "currency", versions="1h", deleted="gone", storage=storage)
     app.input("rates-in", RATES, event_time="ts").send_to(table)
     return app
@@ -76,7 +76,7 @@ def test_rows_as_they_were(tmp_path: Path, storage: TableStorage) -> None:
             container = app.start()
         write(("CHF", 1.2, HOUR + 2_500, False))
         # What isn't committed doesn't show, whatever the task knows by now.
-        app.until(lambda: app.hosts[0].task.watermark > HOUR)
+        app.until(lambda: app.hosts[0].task.progress.watermark > HOUR)
         assert at(5_000) == [("CHF", 1.1)]
         app.run(3 * INTERVAL_MS)
         assert at(HOUR + 2_500) == [("CHF", 1.2)]
@@ -104,7 +104,7 @@ class Seen(hr.tasks.Task):
 
 def test_stores_of_tasks_and_what_else_there_is(tmp_path: Path) -> None:
     hr.streams.create_stream("rates-in", 1, RATES, home=tmp_path)
-    declared = hr.App("seen", home=str(tmp_path), checkpoint_interval=INTERVAL_MS)
+    declared = hr.App("seen", home=str(tmp_path), checkpoint_interval=f"{INTERVAL_MS}ms")
     rates = declared.input("rates-in", RATES, event_time="ts")
     rates.process(Seen(), id="seen")
     once = rates.deduplicate("currency", "1s", id="once")

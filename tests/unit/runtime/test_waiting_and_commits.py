@@ -20,7 +20,7 @@ ROW = {"n": pl.Int64}
 
 def test_results_that_come_when_a_task_has_to_roll_back_are_forgotten(tmp_path: Path) -> None:
     gate = Gate()
-    app = hr.App("two", home=str(tmp_path), intermediate_partitions=1, checkpoint_interval=INTERVAL_MS)
+    app = hr.App("two", home=str(tmp_path), intermediate_partitions=1, checkpoint_interval=f"{INTERVAL_MS}ms")
     asked = app.input("numbers", ROW).partition_by("n", id="by-n").map_async(gate, ROW)
     asked.send_to(app.output("out"))
     hr.streams.create_stream("numbers", 1, ROW, home=tmp_path)
@@ -136,7 +136,7 @@ def test_the_time_that_restoring_takes_is_not_silence(tmp_path: Path) -> None:
         (host,) = container.hosts
         host.start()
         container.turn()
-        assert not host.task.times.idle
+        assert not host.task.progress.idle
         driven.clock.advance(1000)
         container.turn()
-        assert host.task.times.idle
+        assert host.task.progress.idle

@@ -1,11 +1,15 @@
 """app.test(): the base of users' own tests."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import headrace as hr
+from headrace.runtime import metrics
+from headrace.runtime.operators.user_code import waiting
 from headrace.systems.memory import MemorySystem
 
 VIEW = {"member": pl.String, "ts": pl.Int64}
@@ -127,12 +131,12 @@ def test_committed_results_are_those_that_a_crash_can_no_longer_take_back() -> N
     with app.test() as t:
         t.feed("views", [{"member": "a", "ts": 1}])
         assert (t.read("out").height, t.read("out", committed=True).height) == (1, 0)
-        t.advance(1000)
+        t.advance("1s")
         assert t.read("out", committed=True)["member"].to_list() == ["a"]
         t.feed("views", [{"member": "b", "ts": 2}])
         t.restart()
         assert t.read("out")["member"].to_list() == ["a", "b", "b"]
-        t.advance(1000)
+        t.advance("1s")
         assert t.read("out", committed=True)["member"].to_list() == ["a", "b"]
 
 
@@ -149,7 +153,7 @@ def test_time_passes_by_durations_and_never_back() -> None:
     with counting().test() as t:
         before = t.clock.now_ms()
         t.advance("1s")
-        t.advance(500)
+        t.advance("500ms")
         assert t.clock.now_ms() - before >= 1500
         for wrong in (-5, "soon"):
             with pytest.raises(hr.errors.DeclarationError, match="advance: "):
@@ -164,3 +168,57 @@ def test_partitions_are_numbers() -> None:
         pytest.raises(hr.errors.UsageError, match="partition='x' is not the number of a partition"),
     ):
         t.feed("views", [], partition="x")  # type: ignore[arg-type]
+
+
+def test_an_input_that_has_ended_takes_nothing_more() -> None:
+    with counting().test() as t:
+        t.end()
+        with pytest.raises(hr.errors.UsageError, match="feed: the input 'views' has ended"):
+            t.feed("views", [{"member": "a", "ts": 1}])
+
+
+def test_after_its_block_a_test_says_that_it_is_closed() -> None:
+    with counting().test() as t:
+        t.feed("views", [{"member": "a", "ts": 1}])
+        t.end()
+    for use in (
+        lambda: t.feed("views", []),
+        lambda: t.feed_bytes("views", b""),
+        lambda: t.advance("1s"),
+        t.settle,
+        t.restart,
+        t.end,
+        lambda: t.read("views"),
+    ):
+        with pytest.raises(hr.errors.UsageError, match=r"this test of '.*' is closed"):
+            use()
+    t.close()
+    assert t.ended
+    assert t.counter("late") == 0
+
+
+def test_a_counter_that_nothing_counts_is_refused() -> None:
+    class Refusing(hr.tasks.Task):
+        def process(self, message: Any, out: Any) -> None:
+            out.count("refused")
+
+    app = hr.App("refusing")
+    app.input("views", VIEW).process(Refusing(), id="door")
+    with app.test() as t:
+        assert t.counter("door.refused") == t.counter("late") == 0
+        t.feed("views", [{"member": "a", "ts": 1}])
+        assert t.counter("door.refused") == 1
+        with pytest.raises(hr.errors.UsageError, match=r"there is no counter 'skiped'; .*late.*door") as caught:
+            t.counter("skiped")
+        assert caught.value.hint == "did you mean 'skipped'?"
+        with pytest.raises(hr.errors.UsageError, match=r"door\.<name>"):
+            t.counter("refused")
+
+
+def test_every_counter_of_the_runtime_is_known() -> None:
+    runtime = Path(metrics.__file__).parent
+    counted = {
+        name for file in runtime.rglob("*.py") for name in re.findall(r'\.count\(\s*"(\w+)"', file.read_text("utf-8"))
+    }
+    assert {"late", "cache_hits", "skipped"} <= counted <= metrics.COUNTERS
+    assert metrics.COUNTERS - counted == set(waiting._COUNTED.values())

@@ -32,6 +32,11 @@ class Deduplicate(OperatorSpec):
 
     @property
     @override
+    def needs_event_time(self) -> bool:
+        return True
+
+    @property
+    @override
     def detail(self) -> str:
         return f"by {names(self.keys)} within {format_ms(self.within_ms)}"
 
@@ -58,6 +63,11 @@ class DropLate(OperatorSpec):
     event_time: EventTime
     kind = "drop_late"
     passes_rows = True
+
+    @property
+    @override
+    def needs_event_time(self) -> bool:
+        return True
 
     @property
     @override

@@ -65,6 +65,11 @@ class IntervalJoin(StreamJoin):
 
     @property
     @override
+    def needs_event_time(self) -> bool:
+        return True
+
+    @property
+    @override
     def detail(self) -> str:
         return f"{self.how} on {names(self.keys)}, {signed(-self.before_ms)} to {signed(self.after_ms)}"
 

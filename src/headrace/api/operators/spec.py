@@ -115,6 +115,13 @@ class OperatorSpec:
         """Its function may act on the outside world, where a rollback undoes nothing: at-least-once in any app."""
         return False
 
+    # -- time
+
+    @property
+    def needs_event_time(self) -> bool:
+        """It waits for watermarks: without them it would emit nothing, or keep its state, until its input ends."""
+        return False
+
     # -- state
 
     @property
@@ -170,7 +177,7 @@ class OperatorSpec:
     def gathers_keys(self) -> bool:
         """All messages of a key must reach the same task: its input streams need equal partition counts.
 
-        For a join with a table this holds only if the table is local.
+        For a step on a table this holds only if the table is local.
         """
         return False
 

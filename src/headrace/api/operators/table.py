@@ -39,6 +39,11 @@ class TableJoin(OperatorSpec):
 
     @property
     @override
+    def needs_event_time(self) -> bool:
+        return self.time is not None
+
+    @property
+    @override
     def detail(self) -> str:
         as_of = "" if self.time is None else f" as of {self.time.column}{offset(self.time.offset_ms)}"
         return f"{self.how} on {names(self.keys)}{as_of}"
@@ -77,6 +82,12 @@ class SendToTable(OperatorSpec):
     deletes: bool = False
     time: EventTime | None = None
     code = "SEND_TO"
+    gathers_keys = True
+
+    @property
+    @override
+    def needs_event_time(self) -> bool:
+        return self.time is not None
 
     @property
     @override

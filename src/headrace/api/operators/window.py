@@ -106,6 +106,18 @@ class Window(OperatorSpec):
 
     @property
     @override
+    def needs_event_time(self) -> bool:
+        if self.axis == "processing" or isinstance(self.shape, CountWindow):
+            return False
+        return not isinstance(self.shape, GlobalWindow) or self._has_event_time_deadlines
+
+    @property
+    def _has_event_time_deadlines(self) -> bool:
+        triggers = (trigger for trigger in (self.early, self.late) if trigger is not None)
+        return any(a.deadlines and not a.processing for trigger in triggers for a in trigger.alternatives)
+
+    @property
+    @override
     def detail(self) -> str:
         by = f" by {names(self.keys)}" if self.keys else ""
         words = [f"{self.shape}{by}"]

@@ -48,13 +48,22 @@ def write(
     drop_unknown: Annotated[
         bool, typer.Option("--drop-unknown", help="Leave out fields that the stream has no column for.")
     ] = False,
+    id_: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="A name for this write. Repeated with the same name, options and input, the command leaves out "
+            "rows that the stream has already. A write that fails says which name continues it.",
+        ),
+    ] = None,
     home: Home = HOME,
     as_json: AsJson = False,
 ) -> None:
     """Write rows from files or a pipe.
 
     A pipe is written as it fills: tail -f app.log | headrace stream write events. In JSON a missing field
-    is null; binary values are base64, times ISO 8601.
+    is null; binary values are base64, times ISO 8601. A write that was cut short can be continued (--id).
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.writing import Order, Writing
@@ -73,6 +82,7 @@ def write(
         schema=schema,
         skip_bad=on_error is OnError.SKIP,
         drop_unknown=drop_unknown,
+        id=id_,
     )
     if sys.stdin.isatty() and (not files or "-" in files):
         print_note("reading JSON lines from the terminal; Ctrl-D ends")
@@ -98,7 +108,10 @@ def _report(written: Written, as_json: bool) -> None:
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
     if written.stopped_in is not None:
-        print_note(f"interrupted in the middle of {written.stopped_in}: the rest of it was not written")
+        print_note(
+            f"interrupted in the middle of {written.stopped_in}: "
+            f"the same command with --id {written.id} writes the rest"
+        )
     if written.skipped:
         print_note(
             f"left out, because they don't fit: {counted(written.skipped, 'row')}; the first is {written.first_skipped}"
@@ -110,3 +123,5 @@ def _report(written: Written, as_json: bool) -> None:
         count = len(written.rows_by_partition)
         where = f" in {count} partitions" if count > 1 else ""
         print_note(f"wrote {counted(written.rows, 'row')} to {written.stream}{where}")
+        if written.already:
+            print_note(f"{counted(written.already, 'row')} of write {written.id!r} were there already")

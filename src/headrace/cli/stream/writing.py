@@ -1,12 +1,13 @@
 """Rows into a stream: which stream, which columns, and what to do with rows that don't fit.
 
 A row that doesn't fit ends the writing: the rows before it are written, those after it aren't. Or it is left out and
-counted.
+counted. Whatever ends a write before its time, the same command with its id writes the rest.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import sys
 import time
@@ -33,6 +34,7 @@ from headrace.serdes.dtypes import Columns, parse_columns
 from headrace.serdes.ipc import concat_rows
 from headrace.serdes.row_pieces import Piece
 from headrace.serdes.schema import Schema
+from headrace.streams.marks import WriteMark
 from headrace.streams.row_writer import RowWriter, WrittenFrame
 from headrace.systems.base import StreamInfo
 
@@ -52,14 +54,19 @@ class Order:
     schema: str | None = None
     skip_bad: bool = False
     drop_unknown: bool = False
+    id: str | None = None
+    """The write's id; the stream may hold rows of earlier attempts at it. Without one it gets a random id."""
 
 
 class Written(msgspec.Struct, rename="camel"):
     """What has been written so far; as JSON it is what the command prints."""
 
     stream: str
+    id: str
     created: bool = False
     rows: int = 0
+    already: int = 0
+    """How many rows earlier attempts had written."""
     skipped: int = 0
     first_skipped: str | None = None
     frames: int = 0
@@ -86,7 +93,9 @@ class Writing:
         self._progress = progress
         self._reported_at = time.monotonic()
         self._inferred = False
-        self.written = Written(str(order.place.stream))
+        self._mark = WriteMark(order.id if order.id is not None else secrets.token_hex(4))
+        self._rows_before = 0
+        self.written = Written(str(order.place.stream), self._mark.id)
 
     def run(self) -> Written:
         """Write everything that the order names. An error says how much was written before it."""
@@ -100,20 +109,26 @@ class Writing:
         self._check_keys(columns)
         if info is None:
             info = self._create(columns)
+        elif order.id is not None:
+            self._mark.find(order.place.system, order.place.stream, info)
         try:
             with closing(
                 RowWriter(order.place.system, order.place.stream, info, order.keys, order.partition)
             ) as writer:
                 self._copy(sources, columns, info.added, writer)
         except HeadraceError as error:
-            unsure = isinstance(error, StorageError | IndeterminateWriteError)
-            if self.written.rows or unsure:
-                at_least = "at least " if unsure else ""
-                error.message += f"\n  written before it: {at_least}{counted(self.written.rows, 'row')}"
-            if isinstance(error, StorageError):
-                error.then("then write the rest: headrace stream read shows which rows are there")
+            self._say_how_to_continue(error)
             raise
         return self.written
+
+    def _say_how_to_continue(self, error: HeadraceError) -> None:
+        unsure = isinstance(error, StorageError | IndeterminateWriteError)
+        there = self.written.rows + self.written.already
+        if there or unsure:
+            error.message += f"\n  written before it: {'at least ' if unsure else ''}{counted(there, 'row')}"
+        if unsure or (there and isinstance(error, DataError)):
+            rest = f"then repeat the command with --id {self._mark.id}: it writes the rest of the same input"
+            error.hint = f"{error.hint or 'check the disk'}; {rest}"
 
     # -- the stream and its columns ----------------------------------------------------------------------
 
@@ -174,31 +189,44 @@ class Writing:
                 if now - self._reported_at >= _PROGRESS_S:
                     self._reported_at = now
                     self._progress(self.written)
+            self._rows_before += number
             if self._interrupt.requested:
                 self.written.stopped_in = None if is_endless(source.name) else source.name
                 return
 
     def _take(self, source: Source, number: int, block: Sequence[Piece], writer: RowWriter) -> int:
         """Write the pieces of a block, which begins at this row; returns the number of the row after it."""
-        good: list[pl.DataFrame] = []
+        good: list[tuple[pl.DataFrame, pl.Series]] = []
         for piece in block:
             number += piece.skipped
+            numbers = self._numbers(piece, number)
             if piece.bad and not self._order.skip_bad:
                 first = piece.bad[0]
-                self._write([*good, piece.frame.head(first.index)], writer)
+                self._write([*good, (piece.frame.head(first.index), numbers.head(first.index))], writer)
                 raise self._explain(source.bad_row(number + first.index, first))
             if piece.bad and self.written.first_skipped is None:
                 self.written.first_skipped = source.bad_row(number + piece.bad[0].index, piece.bad[0]).message
             self.written.skipped += len(piece.bad)
-            good.append(piece.frame)
+            good.append((piece.frame, numbers))
             number += piece.span
         self._write(good, writer)
         return number
 
-    def _write(self, frames: Sequence[pl.DataFrame], writer: RowWriter) -> None:
-        filled = [frame for frame in frames if frame.height]
+    def _numbers(self, piece: Piece, number: int) -> pl.Series:
+        """The number of each good row of a piece in the whole input; the piece begins at this row of its source."""
+        begin = self._rows_before + number
+        numbers = pl.int_range(begin, begin + piece.span, eager=True)
+        if not piece.bad:
+            return numbers
+        return numbers.filter(~numbers.is_in([begin + bad.index for bad in piece.bad]))
+
+    def _write(self, pieces: Sequence[tuple[pl.DataFrame, pl.Series]], writer: RowWriter) -> None:
+        filled = [(frame, numbers) for frame, numbers in pieces if frame.height]
         if filled:
-            self.written.add(writer.write(concat_rows(filled)))
+            rows = concat_rows([frame for frame, _ in filled])
+            frames = writer.write_numbered(rows, pl.concat([numbers for _, numbers in filled]), self._mark)
+            self.written.add(frames)
+            self.written.already += rows.height - sum(frame.rows for frame in frames)
 
     def _explain(self, error: DataError) -> DataError:
         if self._inferred:

@@ -18,10 +18,10 @@ AppOfHome = Annotated[str, typer.Argument(metavar="APP", help="Which running app
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="Which of its tables.")]
 
 Timeout = Annotated[
-    float,
-    typer.Option("--timeout", metavar="SECONDS", help="How long the answer may take; at most 30.", show_default=True),
+    str,
+    typer.Option("--timeout", metavar="TIME", help="How long the answer may take; at most 30s.", show_default=True),
 ]
-TIMEOUT = 5.0
+TIMEOUT = "5s"
 
 At = Annotated[
     str | None,

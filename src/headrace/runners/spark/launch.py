@@ -4,10 +4,6 @@ Three things can only be set before a JVM runs: which address Spark's servers li
 standard error goes. A daemon thread reads standard error through a pipe. Until the JVM is up, the thread keeps what it
 reads, so that a failed start can be explained and a good one prints nothing. After that it passes bytes on as they
 arrive. It always reads, so the JVM never waits for the driver.
-
-A terminal sends Ctrl-C to every process of its group. PySpark starts its JVM so that it ignores SIGINT, executors
-inherit that, and Python workers have their own process groups: only the driver receives it. A JVM that
-``spark-submit`` started would stop everything at once, so it is made to ignore SIGINT here, before it starts executors.
 """
 
 from __future__ import annotations
@@ -30,10 +26,10 @@ from headrace.core.errors import InfrastructureError
 from headrace.core.log import CLEAR_LINE
 from headrace.runners.spark.java import ensure_java
 from headrace.runners.spark.settings import LOOPBACK, is_on_this_machine
+from headrace.runners.spark.signals import STARTED_BY_SPARK, leave_signals_to_driver
 
 # What a healthy JVM prints about the flags that Spark gives it.
 _JVM_NOISE = re.compile(rb"^WARNING: (Using incubator modules: .*|package \S+ not in \S+)\n", re.MULTILINE)
-_STARTED_BY_SPARK = "PYSPARK_GATEWAY_PORT"
 
 # Warnings and worse, without Java's stack frames, which bury the Python traceback that matters. TaskSetManager reports
 # a lost container; Executor and PythonRunner would repeat it. Ports that are taken need a filter instead of a logger's
@@ -64,21 +60,14 @@ logger.python.level = error
 def ensure_jvm(launch_conf: Mapping[str, str]) -> Any:
     """The JVM of this process: the running one, that of ``spark-submit``, or a new one with these settings."""
     if SparkContext._gateway is None:
-        if _STARTED_BY_SPARK in os.environ:
+        if STARTED_BY_SPARK in os.environ:
             SparkContext._ensure_initialized()
-            ignore_interrupts(SparkContext._jvm)
             _quieten(SparkContext._jvm)
         else:
             ensure_java()
             _launch(launch_conf)
+    leave_signals_to_driver()
     return SparkContext._jvm
-
-
-def ignore_interrupts(jvm: Any) -> None:
-    """Make the JVM ignore SIGINT, so that the driver alone handles Ctrl-C under ``spark-submit``."""
-    if _STARTED_BY_SPARK in os.environ:
-        signals = jvm.sun.misc
-        signals.Signal.handle(signals.Signal("INT"), signals.SignalHandler.SIG_IGN)
 
 
 def _launch(launch_conf: Mapping[str, str]) -> None:
@@ -91,7 +80,7 @@ def _launch(launch_conf: Mapping[str, str]) -> None:
     others = _children()
     try:
         with _logging_file() as log_conf, _environment(_launch_environment(launch_conf, log_conf)):
-            gateway = launch_gateway(conf, {"stderr": relay.writing_end})  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(conf, {"stderr": relay.writing_end, "process_group": 0})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         said = relay.stop()
         raise InfrastructureError(

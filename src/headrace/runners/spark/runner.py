@@ -15,7 +15,8 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from headrace.api.specs import Graph
-from headrace.core.log import current_settings
+from headrace.core.errors import InfrastructureError
+from headrace.core.log import current_settings, logger
 from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT, Consent
 from headrace.plan.model import Plan
@@ -34,6 +35,8 @@ from headrace.runners.spark.supervision import watch
 
 END_GRACE_S = 10.0
 SAID_AT_START = "interrupted: ends once Spark has started; Ctrl-C again ends it at once"
+
+_log = logger(__name__)
 
 Progress = Callable[[AppStatus], None]
 
@@ -60,7 +63,13 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
     first.changes.check()  # fail before Spark starts if this can't be run
     theirs = SparkContext._active_spark_context
     with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
-        context = open_context(f"headrace {graph.app}", options.master, options.conf)
+        try:
+            context = open_context(f"headrace {graph.app}", options.master, options.conf)
+        except InfrastructureError as error:
+            if not interrupts.requested:
+                raise
+            _log.info("the signal that asked the app to end has ended Spark as it started", error=error.message)
+            return _never_started(first.plan, metadata, options)
         try:
             containers = _container_count(context, first.plan, options)
             changed = deployment.planned(containers, options.stages)
@@ -74,6 +83,13 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
         finally:
             if theirs is None:
                 close_context(context)
+
+
+def _never_started(planned: Plan, metadata: MetadataStore, options: SparkOptions) -> AppStatus:
+    """The status of an app that was drained before it ran."""
+    with coordinated(planned, metadata, options.stages, 1) as coordinator:
+        coordinator.drain()
+        return coordinator.status()
 
 
 def _container_count(context: SparkContext, planned: Plan, options: SparkOptions) -> int:

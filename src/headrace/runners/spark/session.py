@@ -23,8 +23,9 @@ from pyspark.sql import SparkSession
 
 from headrace.core.errors import InfrastructureError, UsageError
 from headrace.runners.spark import settings
-from headrace.runners.spark.launch import ensure_jvm, ignore_interrupts
+from headrace.runners.spark.launch import ensure_jvm
 from headrace.runners.spark.reachable import check_reachable
+from headrace.runners.spark.signals import leave_signals_to_driver
 
 
 def open_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
@@ -126,7 +127,7 @@ def _check_running(context: SparkContext, master: str | None) -> None:
             "containers can't run in the Spark session that is already running:\n    " + "\n    ".join(wrong),
             hint="put these into SparkSession.builder, or let Headrace create the session",
         )
-    ignore_interrupts(context._jvm)
+    leave_signals_to_driver()
 
 
 def _prepare_workers(context: SparkContext) -> None:

@@ -68,6 +68,7 @@ LOOPBACK = "127.0.0.1"
 _LOCAL_PREFERENCES: Mapping[str, str] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
+    "spark.python.daemon.module": "headrace_daemon",  # SIGTERM for every process mustn't end the containers
 }
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import polars as pl
 
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DataError, HeadraceError, UsageError
 from headrace.core.home import home_of
 from headrace.runners.coordination.query_messages import KEYS_MAX, LIMIT_MAX, LIMIT_MS_MAX
@@ -25,7 +26,7 @@ _SPARE_S = 5.0
 """How many seconds longer than the timeout a reader waits for the coordinator."""
 
 
-def open_table(app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> TableReader:
+def open_table(app: str, table: str, *, home: str | Path | None = None, timeout: Duration = "5s") -> TableReader:
     """Open a table of a running app for reading. Only committed rows are seen.
 
     Parameters
@@ -37,7 +38,7 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
     home
         The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     timeout
-        How many seconds a read may take.
+        How long a read may take; at most 30 s.
 
     Returns
     -------
@@ -74,7 +75,7 @@ class TableReader:
     home
         The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
     timeout
-        How many seconds a read may take.
+        How long a read may take; at most 30 s.
 
     Examples
     --------
@@ -83,14 +84,14 @@ class TableReader:
     [('desk', 90.0)]
     """
 
-    def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: float = 5.0) -> None:
-        most = LIMIT_MS_MAX // 1000
-        if not isinstance(timeout, int | float) or not 0 < timeout <= most:
-            raise UsageError(f"a timeout of {timeout!r} s", hint=f"give more than 0 and at most {most} s")
+    def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: Duration = "5s") -> None:
+        limit_ms = to_ms(timeout, "timeout", minimum=1, error=UsageError)
+        if limit_ms > LIMIT_MS_MAX:
+            raise UsageError(f"a timeout of {timeout!r} is too long", hint=f"give at most {LIMIT_MS_MAX // 1000} s")
         self.app = app
         self.table = table
         self._home = home_of(home)
-        self._limit_ms = round(timeout * 1000)
+        self._limit_ms = limit_ms
         self._client: CoordinatorClient | None = None
         self._hang_up: weakref.finalize[[], TableReader] | None = None
         self._versions: dict[str, int | None] = {}

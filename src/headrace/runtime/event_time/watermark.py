@@ -1,17 +1,19 @@
-"""Watermarks and ends of streams: pure bookkeeping, saved and restored with checkpoints.
+"""Watermarks, idleness and ends: pure bookkeeping, saved and restored with checkpoints.
 
-There are two levels. A ``PartitionTime`` tracks one input partition. A source partition is set directly (``advance``,
-``end``). A partition of an intermediate stream reconciles the control messages of all upstream tasks: it has ended when
-the *set* of tasks that ended has the stated size, and its watermark is the minimum over all tasks once every task has
-reported. ``InputTimes`` takes the minimum over a task's partitions.
+How far something has come is a ``Progress``. One rule, ``combined``, makes one of several, and holds at every level:
+the tasks that write a partition, the partitions of an input stream, the inputs of an operator, the operators that write
+a stream. ``PartitionTime`` is the first level: a source partition is set directly (``advance``, ``end``), and a
+partition of an intermediate stream hears the control messages of all upstream tasks. ``InputTimes`` is the second
+level. The others belong to the chain of operators.
 
-At both levels a watermark never decreases, is reported only when it rises, and isn't held back by what has ended or is
-idle. A watermark W means that no message older than W will arrive.
+At every level a watermark never decreases, and isn't held back by what has ended or is idle. A watermark W means that
+no message older than W will arrive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,203 +24,235 @@ NEVER = -(2**63)
 """No watermark yet."""
 
 FOREVER = 2**63 - 1
-"""The watermark of what has ended."""
+"""Later than any event time."""
+
+TIMES_FORMAT = 2
 
 
-class WatermarkCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of one partition's watermark bookkeeping."""
+class Progress(NamedTuple):
+    """How far event time has come in a partition, in a stream, or at an operator.
+
+    What is idle sends nothing at present, and promises nothing. What has ended keeps the watermark that it had.
+    """
+
+    watermark: int = NEVER
+    idle: bool = False
+    ended: bool = False
+
+
+UNHEARD = Progress()
+"""Nothing is known yet: it is waited for."""
+
+
+def combined(parts: Iterable[Progress], before: int = NEVER) -> Progress:
+    """The progress of what consists of these parts; ``before`` is the watermark that it has had.
+
+    The watermark is the lowest of the parts that send. If none of them sends at present, there is none to wait for, and
+    it is the highest of all, including those that have ended. Without parts there is nothing to come.
+    """
+    lowest, highest, idle, ended = FOREVER, before, True, True
+    for part in parts:
+        highest = max(highest, part.watermark)
+        if not part.ended:
+            ended = False
+            if not part.idle:
+                idle = False
+                lowest = min(lowest, part.watermark)
+    if ended:
+        return Progress(highest, False, True)
+    return Progress(highest if idle else max(before, lowest), idle, False)
+
+
+NOTHING = combined(())
+"""The progress of what has no parts: it has ended."""
+
+
+class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The durable form of one partition's bookkeeping.
+
+    ``total_tasks`` and ``tasks`` are of the stages that write it: how many tasks each has, and what each task has said.
+    """
 
     stream_id: str
     partition: int
+    progress: Progress
     total_tasks: dict[str, int]
-    tasks_to_event_time: dict[str, int]
-    idle_tasks: list[str]
-    timestamp_of_last_emission: int
-    idle: bool
-
-
-class EndOfStreamCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of one partition's end-of-stream bookkeeping; ``ended`` is set for a source's end."""
-
-    stream_id: str
-    partition: int
-    total_tasks: dict[str, int]
-    tasks: list[str]
-    ended: bool
+    tasks: dict[str, Progress]
 
 
 class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The durable form of a task's whole bookkeeping."""
+    """The durable form of a task's whole bookkeeping.
 
+    ``watermark`` is the task's own. ``streams`` has those of its input streams, and ``operators`` those that operators
+    with state have received. ``ended_operators`` have emitted what was open at their end. ``ended_streams`` are the
+    intermediate streams whose end this task has written. Everything goes by the names under which it is kept.
+    """
+
+    format: int = TIMES_FORMAT
     watermark: int
-    watermarks: list[WatermarkCheckpoint]
-    ends: list[EndOfStreamCheckpoint]
+    partitions: list[PartitionCheckpoint]
+    streams: dict[str, int] = {}
+    operators: dict[str, int] = {}
+    ended_operators: list[str] = []
+    ended_streams: list[str] = []
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int = 1
+
+
+def decode_times(data: bytes | msgspec.Raw) -> TimesCheckpoint:
+    """The bookkeeping of a commit record; raises ``ProtocolError`` if this version of Headrace can't read it."""
+    found = msgspec.json.decode(data, type=_Format).format
+    if found != TIMES_FORMAT:
+        raise ProtocolError(
+            f"the watermarks in a commit record have format {found}; this version of Headrace reads {TIMES_FORMAT}",
+            hint="run the version of Headrace that wrote the record",
+        )
+    return _DECODER.decode(data)
+
+
+_DECODER = msgspec.json.Decoder(TimesCheckpoint)
 
 
 class PartitionTime:
-    """Event time and end of one input partition. ``stages`` are those that write it; a source has none."""
+    """Event time and end of one input partition. ``writers``: the stages that write it, each with its number of tasks.
 
-    __slots__ = (
-        "_counts",
-        "_ended",
-        "_idle_tasks",
-        "_names",
-        "_stages",
-        "_times",
-        "closed",
-        "idle",
-        "seen",
-        "ssp",
-        "watermark",
-    )
+    A source has no writers. A stage may get more tasks while its readers run: the number that its messages state counts
+    if it is higher than the known one. Messages from before that state the lower one.
+    """
 
-    def __init__(self, ssp: SSP, stages: Iterable[str] = ()) -> None:
+    __slots__ = ("_counts", "_tasks", "progress", "ssp")
+
+    def __init__(self, ssp: SSP, writers: Mapping[str, int] | None = None) -> None:
         self.ssp = ssp
-        self.watermark = NEVER
-        self.closed = False
-        self.seen = NEVER
-        """The watermark when it ended."""
-        self.idle = False
-        self._stages = frozenset(stages)
-        self._counts: dict[str, int] = {}
-        self._times: dict[str, int] = {}
-        self._idle_tasks: set[str] = set()
-        self._ended: set[str] = set()
-        self._names: dict[str, set[str]] = {}
-        """The tasks that have reported, by stage."""
+        self.progress = UNHEARD
+        self._counts = dict(writers or {})
+        self._tasks: dict[str, dict[str, Progress]] = {stage: {} for stage in self._counts}
+        """What each task has said, by stage."""
 
     # -- a source sets it directly
 
     def advance(self, timestamp: int) -> None:
         """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
-        self.idle = False
-        self.watermark = max(self.watermark, timestamp)
+        watermark, idle, ended = self.progress
+        if not ended and (idle or timestamp > watermark):
+            self.progress = Progress(max(watermark, timestamp))
+
+    def wake(self) -> None:
+        """Messages have arrived: it isn't idle."""
+        self.advance(NEVER)
+
+    def fall_idle(self) -> None:
+        """It sends nothing at present."""
+        if not self.progress.ended:
+            self.progress = self.progress._replace(idle=True)
 
     def end(self) -> None:
         """The partition has ended."""
-        if not self.closed:
-            self.seen = self.watermark
-        self.closed = True
-        self.watermark = FOREVER
+        self.progress = Progress(self.progress.watermark, ended=True)
 
     # -- upstream tasks report it in the stream
 
     def on_watermark(self, task: str, task_count: int, timestamp: int, *, idle: bool = False) -> None:
         """Process an upstream task's watermark."""
-        new = self._name(task, task_count)
-        before = self._times.get(task, NEVER)
-        self._times[task] = max(before, timestamp)
-        woken = idle is not (task in self._idle_tasks)
-        (self._idle_tasks.add if idle else self._idle_tasks.discard)(task)
-        # Most watermarks come from tasks that don't hold back the minimum: then it stays as it is.
-        if new or woken or self.idle or before <= self.watermark:
-            self._reconcile()
+        said = self._said(task, task_count)
+        before = said.get(task)
+        if before is None:
+            said[task] = Progress(timestamp, idle)
+        elif before.ended:
+            return
+        else:
+            said[task] = Progress(max(before.watermark, timestamp), idle)
+            # Most watermarks come from tasks that don't hold back the minimum: then it stays as it is.
+            if idle is before.idle and not self.progress.idle and before.watermark > self.progress.watermark:
+                return
+        self._reconcile()
 
     def on_end_of_stream(self, task: str, task_count: int) -> None:
         """Process an upstream task's end-of-stream; a repeated one changes nothing."""
-        self._name(task, task_count)
-        self._ended.add(task)
+        said = self._said(task, task_count)
+        said[task] = Progress(said.get(task, UNHEARD).watermark, ended=True)
         self._reconcile()
 
     def missing(self) -> str:
         """Which tasks have not reported, as text for status pages: the usual reason why a watermark doesn't rise."""
-        missing = sorted(self._stages - self._counts.keys())
-        parts = [f"any task of stage {stage}" for stage in missing]
-        for stage, count in sorted(self._counts.items()):
-            reported = len(self._names.get(stage, ()))
-            if reported < count:
-                parts.append(f"{count - reported} of {count} tasks of stage {stage}")
+        parts = [f"any task of stage {stage}" for stage, said in sorted(self._tasks.items()) if not said]
+        for stage, said in sorted(self._tasks.items()):
+            count = self._counts[stage]
+            if 0 < len(said) < count:
+                parts.append(f"{count - len(said)} of {count} tasks of stage {stage}")
         return ", ".join(parts)
 
-    def _name(self, task: str, task_count: int) -> bool:
-        """Note that a task has reported. Return whether it is the first time."""
+    def _said(self, task: str, task_count: int) -> dict[str, Progress]:
+        """What the tasks of this task's stage have said."""
         stage = TaskName.parse(task).stage
-        if self._stages and stage not in self._stages:
+        said = self._tasks.get(stage)
+        if said is None:
             raise ProtocolError(
-                f"{self.ssp}: control message of task {task!r}, but this stream is written by "
-                f"{', '.join(sorted(self._stages))}",
-                hint="two apps write the same intermediate stream; give one of them another id",
+                f"{self.ssp}: control message of task {task!r}, but by this app's plan the stream is written by "
+                f"{', '.join(sorted(self._counts)) or 'no stage'}",
+                hint="another version of the app writes it: deploy the stage that reads it again, with the present "
+                "version of the app. If another app writes it, give the intermediate stream of one of them another id",
             )
-        known = self._counts.setdefault(stage, task_count)
-        if known != task_count:
+        if task_count > self._counts[stage]:
+            self._counts[stage] = task_count  # the stage has grown; the new tasks are unheard
+            self._reconcile()
+        count = self._counts[stage]
+        if task not in said and len(said) == count:
             raise ProtocolError(
-                f"{self.ssp}: task {task!r} says that its stage has {task_count} tasks; others said {known}",
-                hint="a stage's task count can't change under a running app; drain it first",
-            )
-        names = self._names.setdefault(stage, set())
-        if task in names:
-            return False
-        if len(names) == task_count:
-            raise ProtocolError(
-                f"{self.ssp}: {len(names) + 1} tasks of stage {stage!r} have reported "
-                f"({', '.join(sorted(names | {task}))}), but it says to have {task_count}",
+                f"{self.ssp}: {len(said) + 1} tasks of stage {stage!r} have reported "
+                f"({', '.join(sorted([*said, task]))}), but it says to have {count}",
                 hint="two versions of the stage are running; stop one of them",
             )
-        names.add(task)
-        return True
+        return said
 
     def _reconcile(self) -> None:
-        if not self._counts.keys() >= self._stages:
-            return
-        total = sum(self._counts.values())
-        if len(self._ended) == total:
-            self.end()
-            return
-        if sum(map(len, self._names.values())) < total:
-            return
-        running = [t for t in self._times if t not in self._ended]
-        awake = [self._times[t] for t in running if t not in self._idle_tasks]
-        self.idle = bool(running) and not awake
-        # If all tasks that haven't ended are idle, there is none to wait for: take the highest watermark of all tasks,
-        # including those that have ended.
-        self.watermark = max(self.watermark, min(awake) if awake else max(self._times.values(), default=NEVER))
+        parts = [progress for said in self._tasks.values() for progress in said.values()]
+        if any(len(said) < self._counts[stage] for stage, said in self._tasks.items()):
+            parts.append(UNHEARD)
+        self.progress = combined(parts, self.progress.watermark)
 
     # -- durable form
 
-    def save(self) -> tuple[WatermarkCheckpoint, EndOfStreamCheckpoint]:
-        """The bookkeeping as data."""
-        stream, partition = str(self.ssp.stream), self.ssp.partition
-        return (
-            WatermarkCheckpoint(
-                stream_id=stream,
-                partition=partition,
-                total_tasks=dict(self._counts),
-                tasks_to_event_time=dict(self._times),
-                idle_tasks=sorted(self._idle_tasks),
-                timestamp_of_last_emission=self.seen if self.closed else self.watermark,
-                idle=self.idle,
-            ),
-            EndOfStreamCheckpoint(
-                stream_id=stream,
-                partition=partition,
-                total_tasks=dict(self._counts),
-                tasks=sorted(self._ended),
-                ended=self.closed,
-            ),
+    def save(self, stream_id: str) -> PartitionCheckpoint:
+        """The bookkeeping as data, under this name of the stream."""
+        return PartitionCheckpoint(
+            stream_id=stream_id,
+            partition=self.ssp.partition,
+            progress=self.progress,
+            total_tasks=dict(self._counts),
+            tasks={task: progress for said in self._tasks.values() for task, progress in said.items()},
         )
 
-    def load(self, times: WatermarkCheckpoint, ends: EndOfStreamCheckpoint) -> None:
-        """Restore what ``save`` returned."""
-        self._counts = dict(times.total_tasks)
-        self._times = dict(times.tasks_to_event_time)
-        self._idle_tasks = set(times.idle_tasks)
-        self._ended = set(ends.tasks)
-        self._names = {}
-        for task in self._times.keys() | self._ended:
-            self._names.setdefault(TaskName.parse(task).stage, set()).add(task)
-        self.closed = ends.ended
-        self.seen = times.timestamp_of_last_emission
-        self.watermark = FOREVER if self.closed else times.timestamp_of_last_emission
-        # An idle upstream task reports it only once: if it were lost here, the task would hold back time forever.
-        self.idle = times.idle
+    def load(self, saved: PartitionCheckpoint) -> None:
+        """Restore what ``save`` returned.
+
+        The plan may have changed since: it says which stages write the partition now, and how many tasks each has.
+        Tasks that are new since then are waited for, and those that are gone are forgotten.
+        """
+        self.progress = saved.progress
+        if not self._counts:
+            return
+        for task, progress in saved.tasks.items():
+            name = TaskName.parse(task)
+            if name.number < self._counts.get(name.stage, 0):
+                self._tasks[name.stage][task] = progress
+        if saved.total_tasks != self._counts:
+            self._reconcile()
 
 
 class InputTimes:
-    """The event time of a task: the minimum over the input partitions that it is given."""
+    """The event time of a task's inputs: a stream's is that of the partitions that the task reads."""
 
-    def __init__(self, partitions: Iterable[PartitionTime]) -> None:
-        self.partitions = {partition.ssp: partition for partition in partitions}
-        self.watermark = NEVER
+    def __init__(self, partitions: Iterable[tuple[str, PartitionTime]]) -> None:
+        """Each partition comes with the id of its stream."""
+        self.partitions: dict[SSP, PartitionTime] = {}
+        self._streams: dict[str, list[PartitionTime]] = {}
+        for stream, partition in partitions:
+            self.partitions[partition.ssp] = partition
+            self._streams.setdefault(stream, []).append(partition)
+        self._told: list[Progress] | None = None
 
     def __getitem__(self, ssp: SSP) -> PartitionTime:
         return self.partitions[ssp]
@@ -226,42 +260,31 @@ class InputTimes:
     @property
     def ended(self) -> bool:
         """All inputs have ended."""
-        return all(p.closed for p in self.partitions.values())
+        return all(partition.progress.ended for partition in self.partitions.values())
 
-    @property
-    def idle(self) -> bool:
-        """All inputs that have not ended are idle."""
-        running = [p for p in self.partitions.values() if not p.closed]
-        return bool(running) and all(p.idle for p in running)
-
-    def rise(self) -> int | None:
-        """The task's watermark if it has risen since the last call, else None."""
-        running = [p for p in self.partitions.values() if not p.closed]
-        awake = [p.watermark for p in running if not p.idle]
-        # All partitions that haven't ended are idle, so there is none to wait for: take the highest watermark.
-        reached = (
-            min(awake) if awake else max((self._seen(p) for p in self.partitions.values() if running), default=NEVER)
-        )
-        if reached <= self.watermark:
+    def news(self) -> dict[str, Progress] | None:
+        """The progress of each stream, by id; None if nothing has changed since the last call."""
+        now = [partition.progress for partition in self.partitions.values()]
+        if now == self._told:
             return None
-        self.watermark = reached
-        return reached
+        self._told = now
+        return self.streams()
 
-    def _seen(self, partition: PartitionTime) -> int:
-        # FOREVER marks an end, and is no event time.
-        seen = partition.seen if partition.closed else partition.watermark
-        return NEVER if seen == FOREVER else seen
+    def streams(self) -> dict[str, Progress]:
+        """The progress of each stream, by id."""
+        return {
+            stream: partitions[0].progress if len(partitions) == 1 else combined([p.progress for p in partitions])
+            for stream, partitions in self._streams.items()
+        }
 
-    def save(self) -> TimesCheckpoint:
-        """The bookkeeping as data, in the order of the partitions' names."""
-        saved = [self.partitions[ssp].save() for ssp in sorted(self.partitions)]
-        return TimesCheckpoint(watermark=self.watermark, watermarks=[w for w, _ in saved], ends=[e for _, e in saved])
+    def save(self, name: Callable[[SSP], str]) -> list[PartitionCheckpoint]:
+        """The bookkeeping as data, in order; ``name`` gives the names under which the streams are kept."""
+        return [self.partitions[ssp].save(name(ssp)) for ssp in sorted(self.partitions)]
 
-    def load(self, saved: TimesCheckpoint) -> None:
-        """Restore what ``save`` returned; partitions that are new since then start empty."""
-        self.watermark = saved.watermark
-        by_name = {(str(ssp.stream), ssp.partition): p for ssp, p in self.partitions.items()}
-        for times, ends in zip(saved.watermarks, saved.ends, strict=True):
-            partition = by_name.get((times.stream_id, times.partition))
+    def load(self, saved: Iterable[PartitionCheckpoint], name: Callable[[SSP], str]) -> None:
+        """Restore what ``save`` returned; partitions that are new since then start empty, old ones are forgotten."""
+        by_name = {(name(ssp), ssp.partition): partition for ssp, partition in self.partitions.items()}
+        for one in saved:
+            partition = by_name.get((one.stream_id, one.partition))
             if partition is not None:
-                partition.load(times, ends)
+                partition.load(one)

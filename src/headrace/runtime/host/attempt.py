@@ -126,6 +126,7 @@ class Attempt:
             positions[ssp] = _first_position(spec) if offset is None else offset
         if times is not None:
             task.load(times)
+            self.announcer.resume(times.ended_streams, task.outputs)
         if record is not None:
             task.finished = record.end_of_stream_sent
             saved = {(entry.stream, entry.partition): entry for entry in record.sources}
@@ -142,6 +143,10 @@ class Attempt:
             self.task.chain.tell_time(now_ms)
             self.task.begin()
         self.bootstrap.begin(positions, ends)
+
+    def save(self) -> TimesCheckpoint:
+        """The bookkeeping of event times and ends, for the commit record."""
+        return msgspec.structs.replace(self.task.save(), ended_streams=self.announcer.ended)
 
     # -- at work
 
@@ -192,7 +197,7 @@ class Attempt:
     @property
     def idle(self) -> bool:
         """No input sends anything, and no result is outstanding: downstream tasks need not wait for this task."""
-        return self.task.times.idle and not self.task.chain.holding
+        return self.task.progress.idle and not self.task.chain.holding
 
 
 def _first_position(spec: StreamSpec) -> Edge:

@@ -30,7 +30,7 @@ from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.watermark import TimesCheckpoint
+from headrace.runtime.event_time.watermark import decode_times
 from headrace.runtime.host.attempt import Attempt, Factories
 from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.inputs.consumers import InputConsumers
@@ -53,8 +53,6 @@ SETTLING_MS = 1000.0
 
 NextGeneration = Callable[[], int]
 """Issues the task's next generation, or raises ``FencedError`` when another incarnation has taken over."""
-
-_TIMES = msgspec.json.Decoder(TimesCheckpoint)
 _log = logger(__name__)
 
 
@@ -225,7 +223,9 @@ class TaskHost:
     @property
     def owes(self) -> bool:
         """Something done has not been announced downstream yet: a watermark waits for its interval."""
-        return not self._over and (self._has_news() or self.task.ended)
+        # A task whose inputs have ended is over once its upstream tasks are; these may have other readers to serve.
+        ending = self.task.ended and (not self.machine.end_of_stream_sent or self.machine.final_due())
+        return not self._over and (self._has_news() or ending)
 
     @property
     def due(self) -> bool:
@@ -291,7 +291,7 @@ class TaskHost:
     def _report(self, now_ms: float) -> float:
         """Announce how far the task has come; returns for how long (ms) nothing will be due."""
         if not self.task.finished:
-            self.attempt.announcer.announce(self.task.output_watermark, idle=self.attempt.idle, now_ms=now_ms)
+            self.attempt.announcer.announce(self.task.outputs, now_ms)
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
@@ -410,7 +410,7 @@ class TaskHost:
         self.machine.rebase(self.state.misfit(self.attempt.stores()))
 
     def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
-        times = None if record is None else _TIMES.decode(record.bookkeeping)
+        times = None if record is None else decode_times(record.bookkeeping)
         positions = self.attempt.restore(record, times, intermediate)
         with self._named():
             begun = self.inputs.begin(positions)
@@ -442,7 +442,7 @@ class TaskHost:
 
     def _append_commit(self) -> Steps[None]:
         header, record = self.machine.seal(
-            sources=self.attempt.source_entries(), bookkeeping=msgspec.json.encode(self.task.save())
+            sources=self.attempt.source_entries(), bookkeeping=msgspec.json.encode(self.attempt.save())
         )
         data = encode_record(record)
         self.state.grown(len(data))
@@ -475,7 +475,7 @@ class TaskHost:
     def _has_news(self) -> bool:
         if self.task.finished:
             return False
-        return self.attempt.announcer.news(self.task.output_watermark, idle=self.attempt.idle)
+        return self.attempt.announcer.news(self.task.outputs)
 
     def _until_due(self, now_ms: float) -> float:
         interval, clock_ms = self._interval_ms, self._clock.now_ms()

@@ -1,4 +1,4 @@
-"""Finds source partitions that have been idle for their timeout: they no longer hold back the task's watermark.
+"""Finds source partitions that have been idle for their timeout: they no longer hold back what they feed.
 
 The host reports what is processed, and asks from time to time; times are monotonic. Pure, except that it marks the
 task's partitions as idle.
@@ -25,7 +25,7 @@ class Idleness:
     def notice(self, chooser: Chooser, now_ms: float) -> None:
         """Mark idle partitions. One with messages that wait to be processed (full steps, slow readers) isn't idle."""
         for ssp, timeout in self._task.timeouts.items():
-            if self._task.times[ssp].idle or self._task.times[ssp].closed:
+            if self._silent(ssp):
                 continue
             if chooser.waits(ssp):
                 self._heard_ms[ssp] = now_ms
@@ -34,6 +34,10 @@ class Idleness:
 
     def due_ms(self) -> float | None:
         """When the next partition will be idle, if no message of it arrives; None: none can be."""
-        times, heard = self._task.times, self._heard_ms
-        awake = (ssp for ssp in self._task.timeouts if not times[ssp].idle and not times[ssp].closed)
-        return min((heard[ssp] + self._task.timeouts[ssp] for ssp in awake), default=None)
+        timeouts, heard = self._task.timeouts, self._heard_ms
+        return min((heard[ssp] + ms for ssp, ms in timeouts.items() if not self._silent(ssp)), default=None)
+
+    def _silent(self, ssp: SSP) -> bool:
+        """It is known to send nothing: it is idle already, or has ended."""
+        progress = self._task.times[ssp].progress
+        return progress.idle or progress.ended

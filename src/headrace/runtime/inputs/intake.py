@@ -16,6 +16,7 @@ from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
+from headrace.runtime.event_time.limits import looks_like_seconds, not_times, why_no_times
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import decode_rows, encode_rows
 from headrace.serdes.schema import Schema
@@ -58,6 +59,8 @@ class Intake:
         self._throttle = Throttle(_log)
         self._place = ""
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
+        self._unit_is_assumed = not isinstance(self._schema.columns.get(self._time or ""), pl.Datetime)
+        """The first messages show whether their integers are milliseconds."""
 
     def decode(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes]) -> list[pl.DataFrame]:
         """The rows of user frames, one table per frame; each payload is a whole frame."""
@@ -97,20 +100,19 @@ class Intake:
         return rows.filter(~missing)
 
     def _timed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
-        """The rows with an event time that fits 64 bits. The policy decides about the others."""
+        """The rows with an event time that can be one. The policy decides about the others."""
         times = rows.get_column(column)
-        if times.dtype == pl.UInt64:
-            times = times.cast(pl.Int64, strict=False)
-        if not times.null_count():
-            return rows
-        missing = times.is_null()
-        timeless = rows.filter(missing)
-        reason = (
-            f"{timeless.height} rows have no event time; the first is row {missing.arg_max()}: "
-            f"{column!r} is {timeless[0, column]}"
-        )
-        self._refuse_rows(ssp, offset, reason, timeless, None)
-        return rows.filter(~missing)
+        missing = not_times(times)
+        if missing is not None:
+            why = why_no_times(times, missing)
+            reason = f"{missing.sum()} rows have no event time; the first is row {missing.arg_max()}: {why}"
+            self._refuse_rows(ssp, offset, reason, rows.filter(missing), None)
+            rows = rows.filter(~missing)
+        if self._unit_is_assumed and rows.height:
+            self._unit_is_assumed = False
+            if warning := looks_like_seconds(rows.get_column(column)):
+                self._metrics.warnings.add(_log, f"input {self._spec.id!r}: {warning}")
+        return rows
 
     def _own(self, ssp: SSP, offset: Offset, payload: bytes) -> pl.DataFrame:
         try:

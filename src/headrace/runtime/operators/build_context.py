@@ -26,7 +26,7 @@ class BuildContext:
     """The columns of its results that others need; None: all."""
     takes_partials: bool = False
     """A window: its input is partial results, made before the shuffle."""
-    remote_key: tuple[str, ...] = ()
-    """A ``send_to``: the key of the remote table that it writes; empty for a stream."""
+    target_key: tuple[str, ...] = ()
+    """A ``send_to``: the key by which rows are replaced in the table or output that it writes; empty if they aren't."""
     partials_of: Node | None = None
     """A ``partition_by``: the window whose partial results it writes instead of messages."""

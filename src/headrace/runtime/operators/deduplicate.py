@@ -18,11 +18,9 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.operators.deduplicate import Deduplicate, DropLate
-from headrace.api.operators.spec import EventTime
 from headrace.api.operators.streams import LATE
 from headrace.api.specs import Node
-from headrace.core.errors import DataError
-from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
@@ -45,8 +43,7 @@ class DropLateOperator(Operator):
             raise ValueError("a step that passes messages on has an output schema")
         self.watermark = NEVER
         self._counters = context.counters
-        self._event_time: EventTime = spec.event_time
-        self._time = time_ms(spec.event_time, node.schema.columns[spec.event_time.column]).alias(_TIME)
+        self._time = StepTime(f"operator {node.id!r}", spec.event_time, node.schema.columns[spec.event_time.column])
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
@@ -63,12 +60,7 @@ class DropLateOperator(Operator):
 
     def timely(self, rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
         """The messages that aren't late, and their times in ms. Late ones are counted, and emitted as a side output."""
-        times = rows.select(self._time).to_series()
-        if times.null_count():
-            raise DataError(
-                f"operator {self.node.id!r} got messages whose event time ({self._event_time.column!r}) is null",
-                hint="filter them out before it, or give them a time",
-            )
+        times = self._time.of(rows).alias(_TIME)
         earliest = times.min()
         if not isinstance(earliest, int) or earliest >= self.watermark:
             return rows, times

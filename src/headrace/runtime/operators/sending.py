@@ -35,7 +35,7 @@ class SendOperator(Operator):
         self._stream = spec.stream
         self._keys = () if isinstance(spec, Broadcast) else spec.keys
         self._port = context.port
-        self._remote_key = context.remote_key
+        self._target_key = context.target_key
         self._entry: Operator = self
         if context.partials_of is not None:
             self._entry = CombineOperator(context.partials_of, context.counters)
@@ -47,7 +47,7 @@ class SendOperator(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        require_keys(self.node, self._stream, self._remote_key, rows)
+        require_keys(self.node, self._stream, self._target_key, rows)
         self._port.write(self._stream, rows, self._keys)
 
 
@@ -69,12 +69,12 @@ class CombineOperator(Operator):
         self.emit(self._window.combine(rows))
 
 
-def require_keys(node: Node, table: str, key: Sequence[str], rows: pl.DataFrame) -> None:
-    """Raise if a row for a table has no key."""
+def require_keys(node: Node, target: str, key: Sequence[str], rows: pl.DataFrame) -> None:
+    """Raise if a row for a target that replaces rows by key has a null in it. To a database no null equals another."""
     for name in key:
         if missing := rows.get_column(name).null_count():
             raise DataError(
-                f"step {node.id!r} ({node.location}) sends rows without a key to table {table!r}: "
+                f"step {node.id!r} ({node.location}) sends rows without a key to {target!r}: "
                 f"{name!r} is null in {missing} of {rows.height}",
                 hint=f"leave them out before it: .filter(pl.col({name!r}).is_not_null())",
             )

@@ -1,13 +1,16 @@
-"""What a task reports to the tasks downstream, in-band: its watermark, whether it is idle, and its end.
+"""What a task reports to the tasks downstream, in-band: its watermarks, where it is idle, and its ends.
 
-Each goes to every partition of every intermediate stream that the stage writes. Watermarks are held back for a few
-milliseconds, so that a trickle of messages doesn't become a flood of control messages.
+Each intermediate stream that the stage writes receives the progress of what feeds it, in all its partitions. Watermarks
+and ends are held back for a few milliseconds, so that a trickle of messages doesn't become a flood of control messages.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from headrace.core.errors import ProtocolError
 from headrace.core.frame import EndOfStream, Watermark
-from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress
 from headrace.runtime.outputs.outlet import Outlet
 from headrace.runtime.task_scope import TaskScope
 from headrace.runtime.timing import Every
@@ -16,37 +19,75 @@ WATERMARK_INTERVAL_MS = 10
 
 
 class Announcer:
-    """Announces the progress of one task, for one attempt: an attempt begins with nothing announced."""
+    """Announces the progress of one task's streams, for one attempt.
+
+    An attempt begins with nothing announced but the ends that are committed: nothing follows an end.
+    """
 
     def __init__(self, scope: TaskScope, outlet: Outlet, now_ms: float) -> None:
         self._outlet = outlet
         self._task = str(scope.name)
         self._task_count = scope.task_count
-        self._streams = [stream.spec.id for stream in scope.downstream]
-        self._announced: tuple[int, bool] = (NEVER, False)
+        self._announced = {stream.spec.id: UNHEARD for stream in scope.downstream}
+        """What the streams that haven't ended have been told."""
+        self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
+        self._ended: list[str] = []
         self._every = Every(WATERMARK_INTERVAL_MS, now_ms)
 
-    def news(self, watermark: int, *, idle: bool) -> bool:
+    @property
+    def ended(self) -> list[str]:
+        """The streams whose end has been written, sorted, by the names under which they are kept."""
+        return sorted(self._names[stream] for stream in self._ended)
+
+    def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
+        """The last commit covers the ends of these streams."""
+        known = set(ended)
+        for stream in [id_ for id_, name in self._names.items() if name in known]:
+            if not progress.get(stream, NOTHING).ended:
+                raise ProtocolError(
+                    f"task {self._task} has written the end of stream {stream!r}, and by this plan more can come",
+                    hint="the app has changed since: give the step that writes the stream another id",
+                )
+            del self._announced[stream]
+            self._ended.append(stream)
+
+    def news(self, progress: Mapping[str, Progress]) -> bool:
         """Whether there is something that has not been announced."""
-        return bool(self._streams) and (watermark, idle) != self._announced
+        return any(self._is_news(stream, progress.get(stream, NOTHING)) for stream in self._announced)
+
+    def _is_news(self, stream: str, now: Progress) -> bool:
+        # Readers take a stream for awake when rows arrive, so that it is idle has to be said again after rows.
+        return now != self._announced[stream] or (now.idle and stream in self._outlet.written)
 
     @property
     def next_ms(self) -> float:
         """When news may be announced."""
         return self._every.next_ms
 
-    def announce(self, watermark: int, *, idle: bool, now_ms: float) -> None:
-        """Write the watermark downstream, if it is news and it is time."""
-        if not self.news(watermark, idle=idle) or not self._every.due(now_ms):
+    def announce(self, progress: Mapping[str, Progress], now_ms: float) -> None:
+        """Write what is news downstream, if it is time."""
+        if not self.news(progress) or not self._every.due(now_ms):
             return
-        self._announced = (watermark, idle)
-        message = Watermark(task_name=self._task, task_count=self._task_count, timestamp=watermark, idle=idle)
-        for stream in self._streams:
-            self._outlet.control(stream, message)
+        for stream in list(self._announced):
+            now = progress.get(stream, NOTHING)
+            if now.ended:
+                self._end(stream)
+            elif self._is_news(stream, now):
+                self._tell(stream, now)
+
+    def _tell(self, stream: str, now: Progress) -> None:
+        self._announced[stream] = now
+        self._outlet.written.discard(stream)
+        message = Watermark(task_name=self._task, task_count=self._task_count, timestamp=now.watermark, idle=now.idle)
+        self._outlet.control(stream, message)
 
     def end(self) -> None:
-        """Write that nothing will follow."""
-        for stream in self._streams:
-            self._outlet.control(
-                stream, EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)
-            )
+        """The task has ended: write to all streams that nothing will follow, unless they know."""
+        for stream in list(self._announced):
+            self._end(stream)
+
+    def _end(self, stream: str) -> None:
+        del self._announced[stream]
+        self._ended.append(stream)
+        message = EndOfStream(task_name=self._task, task_count=self._task_count, stream_id=stream)
+        self._outlet.control(stream, message)

@@ -47,10 +47,13 @@ class Outlet:
         self._publisher = publisher
         self._stamp = stamp
         self._metrics = metrics
+        self.written: set[str] = set()
+        """The streams to which rows have been written; whoever announces that one is idle takes it out."""
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
         """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
         target = self._outputs[stream]
+        self.written.add(stream)
         self._metrics.rows_out += rows.height
         if self._publisher.takes(stream):
             self._publisher.write(stream, rows)

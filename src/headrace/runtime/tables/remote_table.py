@@ -19,6 +19,7 @@ from headrace.core.rate import TokenBucket
 from headrace.runtime.calls.lanes import Calls, Lane
 from headrace.runtime.metrics import Counters
 from headrace.runtime.tables.row_cache import Key, RowCache
+from headrace.serdes.given_rows import as_polars
 from headrace.serdes.schema import Schema
 from headrace.systems.base import KeyedSystem, Lookup
 from headrace.systems.registry import SystemSpec, open_row_system
@@ -115,6 +116,7 @@ class RemoteTable:
 
     def fitted(self, answer: object, keys: pl.DataFrame) -> pl.DataFrame:
         """What a read returned, as at most one row for each key; ``DataError`` if it isn't rows."""
+        answer = as_polars(answer)
         if isinstance(answer, pl.DataFrame):
             fitting, mismatch = self.schema.conform(answer)
             if mismatch is not None:

@@ -104,6 +104,18 @@ class TaskTables:
         """Whether flows of this stage fill a table, and not side inputs."""
         return not self._specs[id_].side_inputs
 
+    def used(self, id_: str, user: str) -> None:
+        """Keep the versions of a table's rows until this user has passed them."""
+        table = self._tables[id_]
+        if isinstance(table, VersionedTable):
+            table.used_by(user)
+
+    def pass_by(self, id_: str, user: str, watermark: int) -> None:
+        """This user of a table of versions has reached a watermark."""
+        table = self._tables[id_]
+        if isinstance(table, VersionedTable):
+            table.pass_by(user, watermark)
+
     def _side_feed(self, spec: TableSpec, side: StreamSpec) -> TableFeed:
         columns = spec.feed if side.schema is None else side.schema
         time = None if spec.versions_ms is None else side.event_time

@@ -16,8 +16,7 @@ from typing_extensions import override
 
 from headrace.api.operators.table import TableJoin
 from headrace.api.specs import Node
-from headrace.core.errors import DataError
-from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
@@ -41,8 +40,7 @@ class TableAsOf(Operator):
         self._table = table
         self._counters = context.counters
         self._waits = context.tables.filled_by_flows(spec.table)
-        self._column = spec.time.column
-        self._time = time_ms(spec.time, left.columns[spec.time.column]).alias(_TIME)
+        self._time = StepTime(f"join {node.id!r}", spec.time, left.columns[spec.time.column])
         self._left = list(left.columns)
         self._columns = LookupColumns(spec, left, table.key, table.values)
         self._held = Runs(f"{node.id}.held", _TIME, lambda run: run.sort(_TIME, maintain_order=True), list(spec.keys))
@@ -55,14 +53,8 @@ class TableAsOf(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        timed = rows.with_columns(self._time)
-        times = timed.get_column(_TIME)
-        if times.null_count():
-            raise DataError(
-                f"join {self.node.id!r} got messages whose event time ({self._column!r}) is null",
-                hint="filter them out before the join, or give them a time",
-            )
-        lowest = times.min()
+        timed = self._time.added(rows, _TIME)
+        lowest = timed.get_column(_TIME).min()
         if isinstance(lowest, int) and lowest < self._table.bound:
             timely = timed.filter(pl.col(_TIME) >= self._table.bound)
             self._counters.count("late", timed.height - timely.height)

@@ -21,8 +21,7 @@ from typing_extensions import override
 from headrace.api.operators.join import IntervalJoin
 from headrace.api.operators.spec import EventTime
 from headrace.api.specs import Node
-from headrace.core.errors import DataError
-from headrace.runtime.event_time.columns import time_ms
+from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
@@ -118,8 +117,8 @@ class JoinSide(Operator):
         super().__init__(join.node)
         self._join = join
         self._name = name
-        self._time = time_ms(time, schema.columns[time.column]).alias(TIME)
-        self._column = time.column
+        who = f"the {name} side of join {join.node.id!r}"
+        self._time = StepTime(who, time, schema.columns[time.column])
         self._reach_ms = reach_ms
         self._alone = alone
         self._slack_ms = max(_SLACK_MIN_MS, (join.spec.before_ms + join.spec.after_ms) // 8)
@@ -135,13 +134,7 @@ class JoinSide(Operator):
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
-        batch = rows.with_columns(self._time)
-        if batch.get_column(TIME).null_count():
-            raise DataError(
-                f"the {self._name} side of join {self.node.id!r} got messages whose event time "
-                f"({self._column!r}) is null",
-                hint="filter them out before the join, or give them a time",
-            )
+        batch = self._time.added(rows, TIME)
         if self.lowest(batch) < self._watermark:
             timely = batch.filter(pl.col(TIME) >= self._watermark)
             self._join.counters.count("late", batch.height - timely.height)

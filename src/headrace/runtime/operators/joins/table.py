@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from headrace.api.operators.table import SendToTable, TableJoin
 from headrace.api.specs import Node
-from headrace.core.errors import DataError
+from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
@@ -51,31 +51,24 @@ class TableWriter(Operator):
         self._key = list(table.key)
         self._feed = context.tables.feed(spec, columns)
         self._counters = context.counters
-        self._versions = table if isinstance(table, VersionedTable) else None
-        self._time = spec.time
+        self._versioned = isinstance(table, VersionedTable)
+        who = f"step {node.id!r} ({node.location}), which sends them to table {spec.table!r},"
+        self._time = None if spec.time is None else StepTime(who, spec.time, columns.columns[spec.time.column])
         self._watermark = NEVER
-        if self._versions is not None:
-            self._versions.used_by(node.id)
 
     @override
     def on_batch(self, rows: pl.DataFrame) -> None:
         require_keys(self.node, self._id, self._key, rows)
-        if self._time is not None and (missing := rows.get_column(self._time.column).null_count()):
-            raise DataError(
-                f"step {self.node.id!r} ({self.node.location}) sends rows without an event time to table {self._id!r}: "
-                f"{self._time.column!r} is null in {missing} of {rows.height}",
-                hint="filter them out before it, or give them a time",
-            )
+        if self._time is not None:
+            self._time.check(rows)
         taken = self._feed.take(rows)
-        if self._versions is not None:
+        if self._versioned:
             since = taken.get_column(SINCE).to_numpy()
             self._counters.count("late", int(np.count_nonzero(since < self._watermark)))
 
     @override
     def on_watermark(self, watermark: int) -> None:
         self._watermark = watermark
-        if self._versions is not None:
-            self._versions.pass_by(self.node.id, watermark)
 
     @override
     def resume(self, watermark: int) -> None:

@@ -59,13 +59,10 @@ class AlignedWindow(WindowOperator):
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Partial results of messages, for another task of this step; each has the number of its messages."""
-        if self._event_time is None:
+        if self._time is None:
             raise ValueError("only windows over event time are combined")
-        timed = rows.with_columns(self._event_time).with_columns(self._slice)
-        partial = self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
-        if partial.get_column(START).null_count():
-            raise self.null_time()
-        return partial
+        timed = self._time.added(rows, TIME).with_columns(self._slice)
+        return self.partial(timed, self._kept, pl.len().cast(pl.Int64).alias(_ROWS))
 
     @cached_property
     def _combined_schema(self) -> pl.Schema:
@@ -91,10 +88,7 @@ class AlignedWindow(WindowOperator):
     def take_in(self, rows: pl.DataFrame) -> None:
         rows = rows.with_columns(self._slice)
         partial = self.partial(rows, self._kept)
-        starts = partial[START]
-        if starts.null_count():
-            raise self.null_time()
-        lowest = starts.min()
+        lowest = partial[START].min()
         if self._fired is not None and isinstance(lowest, int) and lowest < self._fired + self._every:
             late = pl.col(START) < self._fired + self._every
             self.too_late(rows.filter(late))

@@ -34,8 +34,6 @@ class AssignedWindow(KeyedWindow):
 
     @override
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        if rows[TIME].null_count():
-            raise self.null_time()
         over = NEVER if self.time == NEVER else self.time - self.spec.lateness_ms - self._size
         if over > NEVER:
             late = self._last <= over

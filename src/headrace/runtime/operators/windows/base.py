@@ -18,7 +18,8 @@ from headrace.api.operators.streams import LATE
 from headrace.api.operators.window import Window
 from headrace.api.specs import Node
 from headrace.core.errors import DataError, DeclarationError, UserFunctionError
-from headrace.runtime.event_time.columns import from_ms, time_ms
+from headrace.runtime.event_time.columns import from_ms
+from headrace.runtime.event_time.limits import StepTime
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.base import Operator
@@ -52,7 +53,8 @@ class WindowOperator(Operator):
         self.form = spec.state_forms(node.id, (spec.input,))[node.id]
         self._counters = counters
         time = spec.event_time
-        self._event_time = None if time is None else time_ms(time, spec.input.columns[time.column]).alias(TIME)
+        dtype = None if time is None else spec.input.columns[time.column]
+        self._time = None if time is None or dtype is None else StepTime(f"operator {node.id!r}", time, dtype)
 
     # -- what a shape does
 
@@ -77,8 +79,8 @@ class WindowOperator(Operator):
             if now > self.time:
                 self.on_time(now)
             rows = rows.with_columns(pl.lit(now, pl.Int64).alias(TIME))
-        elif self._event_time is not None:
-            rows = rows.with_columns(self._event_time)
+        elif self._time is not None:
+            rows = self._time.added(rows, TIME)
         self.take_in(rows)
 
     @override
@@ -156,15 +158,6 @@ class WindowOperator(Operator):
     def count_late(self, messages: int) -> None:
         """Count messages whose windows are over."""
         self._counters.count("late", messages)
-
-    def null_time(self) -> DataError:
-        """The error for messages without a time."""
-        time = self.spec.event_time
-        column = "" if time is None else f" ({time.column!r})"
-        return DataError(
-            f"operator {self.node.id!r} got messages whose event time{column} is null",
-            hint="filter them out before the window, or give them a time",
-        )
 
     def send(self, merged: pl.DataFrame, *more: str) -> None:
         """Finish merged partial results and emit them in the order of window and key.

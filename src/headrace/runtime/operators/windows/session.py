@@ -50,9 +50,9 @@ class SessionWindow(KeyedWindow):
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The spans of messages, for another task of this step; each has the number of its messages."""
-        if self._event_time is None:
+        if self._time is None:
             raise ValueError("only windows over event time are combined")
-        return self._spans(rows.with_columns(self._event_time))
+        return self._spans(self._time.added(rows, TIME))
 
     @cached_property
     def _combined_schema(self) -> pl.Schema:
@@ -74,8 +74,6 @@ class SessionWindow(KeyedWindow):
 
     @override
     def assign(self, rows: pl.DataFrame) -> Assigned:
-        if rows[TIME].null_count():
-            raise self.null_time()
         rows, before = self._joined(rows.with_columns(pl.col(TIME).alias(START), (pl.col(TIME) + self._gap).alias(END)))
         if self.time > NEVER:
             late = self._panes.over(self.time)
@@ -91,8 +89,6 @@ class SessionWindow(KeyedWindow):
         between two multiples of the gap: two spans may touch, but nothing has to be sorted.
         """
         times = rows[TIME]
-        if times.null_count():
-            raise self.null_time()
         low, high = times.min(), times.max()
         more = (pl.col(TIME).min().alias(START), (pl.col(TIME).max() + self._gap).alias(END), *self._panes.of)
         if not isinstance(low, int) or not isinstance(high, int) or high - low < self._gap:

@@ -45,8 +45,6 @@ class SlidingWindow(WindowOperator):
 
     @override
     def take_in(self, rows: pl.DataFrame) -> None:
-        if rows[TIME].null_count():
-            raise self.null_time()
         bound = self.time - self._size
         if self.time > NEVER:
             late = pl.col(TIME) <= bound

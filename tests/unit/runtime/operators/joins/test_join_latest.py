@@ -76,13 +76,13 @@ def test_null_keys_have_no_partners_and_are_not_kept() -> None:
 def test_a_message_is_forgotten_after_its_time_of_the_wall_clock() -> None:
     with paired(ttl="10s").test() as t:
         t.feed("views", [view("ann", 1)])
-        t.advance(9_000)
+        t.advance("9s")
         t.feed("carts", [cart("ann", 10)])
         t.restart(checkpoint=True)
-        t.advance(1_000)
+        t.advance("1s")
         t.feed("carts", [cart("ann", 11)])
         t.feed("views", [view("ann", 2)])
-        t.advance(20_000)
+        t.advance("20s")
         t.feed("views", [view("ann", 3)])
         assert pairs(t) == [("ann", 1, 10), ("ann", 2, 11)]
 
@@ -94,7 +94,7 @@ def test_expired_messages_are_removed_without_a_look_up() -> None:
         left = host.task.chain.stores()["shown.left"]
         assert left.entries() > 5_000
         for _ in range(30):
-            t.advance(1_000)
+            t.advance("1s")
         assert left.entries() == 1
 
 
@@ -173,14 +173,14 @@ class Oracle:
 def test_any_history_gives_what_two_dicts_give(history: list[tuple[str, Any]], how: How) -> None:
     oracle = Oracle(how)
     number = 0
-    with paired(how, TTL_MS).test() as t:
+    with paired(how, f"{TTL_MS}ms").test() as t:
         for kind, what in history:
             if kind in ("views", "carts"):
                 messages = [(key, number := number + 1) for key in what]
                 t.feed(kind, [(view if kind == "views" else cart)(key, n) for key, n in messages], settle=True)
                 oracle.feed(kind, messages, t.clock.now_ms())
             elif kind == "time":
-                t.advance(what)
+                t.advance(f"{what}ms")
             else:
                 t.restart(checkpoint=True)
         t.end()

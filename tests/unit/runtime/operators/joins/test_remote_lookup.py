@@ -125,7 +125,7 @@ def test_batches_leave_in_order_and_watermarks_after_them() -> None:
 def test_a_table_that_is_away_stops_the_reading_and_loses_nothing() -> None:
     members = Members(ann="AT", bob="CH")
     members.failures = [ConnectionError("refused")] * 3
-    with joining(hr.tables.remote(members, retry=hr.calls.retry(None, first=1, longest=1))).test() as t:
+    with joining(hr.tables.remote(members, retry=hr.calls.retry(None, first="1ms", longest="1ms"))).test() as t:
         t.feed("views", views("ann"), settle=False)
         turns(t, lambda: t.read("out").height == 1)
         assert t.counter("call_retries") == 3
@@ -170,7 +170,7 @@ def test_what_is_cached_is_not_asked_again_until_its_time_is_over() -> None:
         members.countries = {"ann": "DE", "eve": "CH"}
         t.feed("views", views("ann", "eve", "bob"))
         assert t.read("out")["country"].to_list() == ["AT", None, "AT", None, None]
-        t.advance(1000)
+        t.advance("1s")
         t.feed("views", views("eve", "ann"))
         assert t.read("out")["country"].to_list()[5:] == ["CH", "DE"]
         assert (t.counter("cache_hits"), t.counter("cache_misses")) == (2, 5)
@@ -217,7 +217,7 @@ def test_what_is_not_rows_of_the_table_is_an_error_that_is_not_tried_again(answe
 def test_a_read_that_is_given_up_names_table_line_and_attempts() -> None:
     members = Members()
     members.failures = [OSError("no route")] * 9
-    once = hr.tables.remote(members, retry=hr.calls.retry(2, first=1, longest=1))
+    once = hr.tables.remote(members, retry=hr.calls.retry(2, first="1ms", longest="1ms"))
     with joining(once).test() as t, pytest.raises(hr.errors.UserFunctionError) as info:
         t.feed("views", views("ann"))
     assert "the read function of table 'members' of operator 'join-1'" in str(info.value)
@@ -247,7 +247,7 @@ def fetch(keys: pl.DataFrame) -> list[dict[str, Any]]:
         (lambda: hr.tables.cached(fetch), "what is cached is a remote table, not function"),  # type: ignore[arg-type]
         (lambda: hr.tables.cached(hr.tables.remote(write=fetch)), "only written has nothing to cache"),
         (lambda: hr.tables.cached(hr.tables.remote(fetch), rows=0), "rows=0"),
-        (lambda: hr.tables.cached(hr.tables.remote(fetch), ttl=0), "ttl: 0 is below 1 ms"),
+        (lambda: hr.tables.cached(hr.tables.remote(fetch), ttl="0s"), "ttl: 0 is below 1 ms"),
         (lambda: hr.tables.cached(hr.tables.remote(fetch), write="behind"), "write='behind' is not one of the choices"),  # type: ignore[arg-type]
     ],
 )

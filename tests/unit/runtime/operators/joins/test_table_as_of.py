@@ -47,7 +47,7 @@ def found(t: Any, **options: Any) -> list[tuple[Any, ...]]:
 
 def test_a_message_waits_until_all_that_counts_for_it_has_come() -> None:
     with sold().test() as t:
-        t.advance(2_000)
+        t.advance("2s")
         t.feed("rates-in", [rate("CHF", 1, 100)])
         t.feed("sales", [sale(1, "CHF", 250), sale(2, "CHF", 300)])
         assert found(t) == []
@@ -90,7 +90,7 @@ def test_the_columns_are_those_of_the_message_then_the_version() -> None:
 
 def test_late_messages_are_looked_up_at_once_while_versions_are_there_and_then_dropped() -> None:
     with sold(versions="1s").test() as t:
-        t.advance(2_000)
+        t.advance("2s")
         t.feed("rates-in", [rate("CHF", 1, 100), rate("CHF", 2, 9_500), rate("CHF", 3, 10_000)])
         t.feed("sales", [sale(1, "CHF", 10_000)])
         t.feed("sales", [sale(2, "CHF", 9_600)])
@@ -102,7 +102,7 @@ def test_late_messages_are_looked_up_at_once_while_versions_are_there_and_then_d
 
 def test_late_versions_are_counted_and_count_from_then_on() -> None:
     with sold(versions="1s").test() as t:
-        t.advance(2_000)
+        t.advance("2s")
         t.feed("rates-in", [rate("CHF", 1, 100), rate("EUR", 1, 10_000)])
         t.feed("sales", [sale(1, "CHF", 10_000)])
         t.feed("rates-in", [rate("CHF", 2, 9_900)])

@@ -84,9 +84,7 @@ def test_a_flow_deletes_the_rows_of_its_keys() -> None:
         t.feed("leavers", [{"left": 1, "member": "bob"}, {"left": 2, "member": "bob"}, {"left": 3, "member": "eve"}])
         t.restart(checkpoint=True)
         assert now(t, "ann", "bob", "eve") == [("ann", "AT"), ("bob", None), ("eve", None)]
-        with pytest.raises(
-            hr.errors.DataError, match=r"'delete_from-1' .* table 'countries': 'member' is null in 1 of 1"
-        ):
+        with pytest.raises(hr.errors.DataError, match=r"'delete_from-1' .* to 'countries': 'member' is null in 1 of 1"):
             t.feed("leavers", [{"left": 4, "member": None}])
 
 

@@ -114,7 +114,7 @@ def test_all_steps_of_a_task_see_one_table() -> None:
 def test_a_row_without_a_key_is_an_error_that_names_the_step() -> None:
     with located().test() as t:
         with pytest.raises(
-            hr.errors.DataError, match=r"step 'send_to-1' .* to table 'profiles': 'id' is null in 1 of 2"
+            hr.errors.DataError, match=r"step 'send_to-1' .* to 'profiles': 'id' is null in 1 of 2"
         ) as raised:
             t.feed("changes", [profile("ann", "AT"), profile(None, "DE")])
         assert "(in " in raised.value.message, "and the place of the message"
@@ -134,9 +134,9 @@ def test_a_restart_brings_back_what_was_committed_and_reads_the_rest_again() -> 
 def test_rows_are_forgotten_when_their_time_is_over() -> None:
     with located(ttl="10s").test() as t:
         t.feed("changes", [profile("ann", "AT"), profile("bob", "DE")])
-        t.advance(6_000)
+        t.advance("6s")
         t.feed("changes", [profile("bob", "DE")])
-        t.advance(6_000)
+        t.advance("6s")
         t.restart(checkpoint=True)
         t.feed("views", [view("ann", 1), view("bob", 2)])
         assert t.read("located").select("member").rows() == [("bob",)]
@@ -165,7 +165,7 @@ def test_any_history_gives_what_a_dict_gives(
                     if how == "left" or key in table:
                         wanted.append((key, number, table.get(key)))
                 case _:
-                    t.advance(60_000)  # everything is committed: a restart undoes nothing
+                    t.advance("1m")  # everything is committed: a restart undoes nothing
                     t.restart(checkpoint=kind == "checkpoint")
-        t.advance(60_000)
+        t.advance("1m")
         assert t.read("located", committed=True).select("member", "ms", "ms_right").rows() == wanted

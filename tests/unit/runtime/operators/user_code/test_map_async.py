@@ -84,7 +84,7 @@ def test_no_result_passes_a_watermark(ordered: bool) -> None:
             t.feed("numbers", numbers(n), settle=False)
             turns(t)
         host = t._container.hosts[0]
-        assert (t.watermark, host.task.output_watermark) == (30, -(2**63))
+        assert (t.watermark, host.task.outputs["out"].watermark) == (30, -(2**63))
         gate.answer(2)
         gate.answer(3)
         gate.until(lambda: gate.asked == [1, 2, 3])
@@ -92,7 +92,7 @@ def test_no_result_passes_a_watermark(ordered: bool) -> None:
         assert out(t) == []
         gate.answer(1)
         turns(t, lambda: out(t) == [1, 2, 3])
-        assert host.task.output_watermark == 30
+        assert host.task.outputs["out"].watermark == 30
         assert t.read("late").height == 0
 
 
@@ -240,7 +240,7 @@ def test_no_more_calls_at_once_than_may_be_and_no_batch_is_taken_while_it_is_ful
 
 def test_a_full_step_stops_the_reading_and_says_why() -> None:
     gate = Gate()
-    with asking(gate, concurrency=1, retry=hr.calls.retry(attempts=None, first=1, longest=1)).test() as t:
+    with asking(gate, concurrency=1, retry=hr.calls.retry(attempts=None, first="1ms", longest="1ms")).test() as t:
         t.feed("numbers", numbers(1, 2), settle=False)
         turns(t)
         t.feed("numbers", numbers(3), settle=False)
@@ -265,7 +265,7 @@ def test_what_fails_for_good_says_step_line_row_and_attempts() -> None:
         raise ValueError("no such number")
 
     with (
-        asking(failing, retry=hr.calls.retry(attempts=2, first=1, longest=1)).test() as t,
+        asking(failing, retry=hr.calls.retry(attempts=2, first="1ms", longest="1ms")).test() as t,
         pytest.raises(hr.errors.UserFunctionError) as info,
     ):
         t.feed("numbers", numbers(7))

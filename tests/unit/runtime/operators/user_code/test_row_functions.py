@@ -141,5 +141,5 @@ def test_a_later_steps_error_is_not_the_filters(app: hr.App, views: hr.Stream) -
     """The steps that follow a function filter run after it, not within it."""
     timeless = views.filter(lambda row: True).with_columns(at=pl.lit(None, dtype=pl.Int64))
     timeless.window(hr.tumbling("1s"), key="member", id="w", time="at").agg(n=hr.count()).sink(print)
-    with app.test() as t, pytest.raises(hr.errors.DataError, match="operator 'w' got messages whose event time"):
+    with app.test() as t, pytest.raises(hr.errors.DataError, match="operator 'w' got messages without an event time"):
         t.feed("views", ROWS)

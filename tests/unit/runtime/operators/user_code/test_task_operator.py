@@ -88,13 +88,13 @@ def test_processing_time_timers_fire_by_the_clock_and_after_a_restart() -> None:
 
     with app_of(Reminder(), TOLD).test() as t:
         t.feed("views", views(("a", 1)))
-        t.advance(4_000)
+        t.advance("4s")
         t.feed("views", views(("b", 1)))
-        t.advance(1_100)
+        t.advance("1100ms")
         told = t.read("told")["text"].to_list()
         assert [text.split()[0] for text in told] == ["a"]
         t.restart(checkpoint=True)
-        t.advance(10_000)
+        t.advance("10s")
         assert [text.split()[0] for text in t.read("told")["text"].to_list()] == ["a", "b"]
 
 
@@ -326,7 +326,7 @@ def test_a_commit_that_is_asked_for_comes_at_once() -> None:
         assert t.read("told", committed=True)["text"].to_list() == ["a", "now"]
         t.feed("views", views(("now", 2)))
         assert t.read("told", committed=True).height == 2  # once an interval: downstream tasks wait for it
-        t.advance(3_600_000)
+        t.advance("1h")
         assert t.read("told", committed=True).height == 3
         assert t.counter("commits_asked_for") == 2
 

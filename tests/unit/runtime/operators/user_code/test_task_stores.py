@@ -152,9 +152,9 @@ class Remembering(hr.tasks.Task):
 def test_records_may_be_dataclasses_and_are_forgotten_after_their_time_to_live() -> None:
     with app_of(Remembering(), {"before": {"at": pl.Int64}}).test() as t:
         t.feed("views", views(("a", 1)))
-        t.advance(9_999)
+        t.advance("9999ms")
         t.feed("views", views(("a", 2)))
         t.restart(checkpoint=True)
-        t.advance(10_001)
+        t.advance("10001ms")
         t.feed("views", views(("a", 3)))
         assert t.read("before")["at"].to_list() == [None, 1, None]

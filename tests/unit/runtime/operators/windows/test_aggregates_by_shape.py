@@ -108,12 +108,12 @@ def counts(messages: Messages) -> Windows:
 
 
 SHAPES: dict[str, tuple[Any, dict[str, Any], Callable[[Messages], Windows]]] = {
-    "tumbling": (hr.tumbling(10), {}, tumbling),
-    "tumbling with panes": (hr.tumbling(10), {"early": hr.triggers.every(2), "allowed_lateness": 5}, tumbling),
-    "hopping": (hr.hopping(10, every=4), {}, hopping),
-    "hopping with panes": (hr.hopping(10, every=4), {"early": hr.triggers.every("3ms")}, hopping),
-    "sliding": (hr.windows.sliding(10), {}, sliding),
-    "sessions": (hr.session(10), {}, sessions),
+    "tumbling": (hr.tumbling("10ms"), {}, tumbling),
+    "tumbling with panes": (hr.tumbling("10ms"), {"early": hr.triggers.every(2), "allowed_lateness": "5ms"}, tumbling),
+    "hopping": (hr.hopping("10ms", every="4ms"), {}, hopping),
+    "hopping with panes": (hr.hopping("10ms", every="4ms"), {"early": hr.triggers.every("3ms")}, hopping),
+    "sliding": (hr.windows.sliding("10ms"), {}, sliding),
+    "sessions": (hr.session("10ms"), {}, sessions),
     "counts": (hr.windows.count(5, every=2), {}, counts),
 }
 
@@ -135,7 +135,7 @@ def test_every_aggregate(shape: str, built_in: bool, fed: list[list[Any]], resta
         oracle = in_pieces
     chosen = {name: agg for name, agg in AGGREGATES.items() if not built_in or agg[0].function is None}
     app = hr.App("windows")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=1000)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="1s")
     agg = {name: aggregate for name, (aggregate, _) in chosen.items()}
     rows.window(window, key="key", id="w", **options).agg(**agg).send_to(app.output("out"))
     messages: Messages = []

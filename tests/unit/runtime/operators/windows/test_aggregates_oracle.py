@@ -85,10 +85,10 @@ def counting(lateness: int = LATENESS, guarantee: Any = "exactly_once") -> hr.Ap
     """Two stages: a shuffle by key, then windows."""
     app = hr.App("counting", intermediate_partitions=2, guarantee=guarantee)
     schema = {"member": pl.String, "ts": pl.Int64, "value": pl.Int64}
-    views = app.input("views", schema, event_time="ts", lateness=lateness)
+    views = app.input("views", schema, event_time="ts", lateness=f"{lateness}ms")
     counts = (
         views.partition_by("member", id="by-member")
-        .window(hr.tumbling(SIZE), key="member", id="counts")
+        .window(hr.tumbling(f"{SIZE}ms"), key="member", id="counts")
         .agg(**({name: agg for name, (agg, _) in AGGREGATES.items()}))
     )
     counts.send_to(app.output("counts-out"))
@@ -158,9 +158,9 @@ def test_any_restarts(history: list[Feed | Restart], guarantee: Any) -> None:
 def test_windows_on_a_source_count_per_partition(history: list[Feed]) -> None:
     app = hr.App("counting")
     views = app.input(
-        "views", {"member": pl.String, "ts": pl.Int64, "value": pl.Int64}, event_time="ts", lateness=10**4
+        "views", {"member": pl.String, "ts": pl.Int64, "value": pl.Int64}, event_time="ts", lateness="10s"
     )
-    views.window(hr.tumbling(SIZE), key="member", id="counts").agg(n=hr.count()).send_to(app.output("out"))
+    views.window(hr.tumbling(f"{SIZE}ms"), key="member", id="counts").agg(n=hr.count()).send_to(app.output("out"))
     expected: dict[tuple[int, str | None, int], int] = {}
     with app.test(3) as t:
         for feed in history:

@@ -54,14 +54,14 @@ FUNCTION = {"always": hr.aggregates.fold(0, lambda so_far, _: so_far + 1, merge=
 """With a function from the start, functions may be added: a window without one keeps other state."""
 
 SHAPES: list[tuple[Any, dict[str, Any]]] = [
-    (hr.tumbling(20), {}),
-    (hr.hopping(20, every=8), {}),
-    (hr.tumbling(20), {"early": hr.triggers.every(2), "allowed_lateness": 10}),
-    (hr.tumbling(20), {"early": hr.triggers.every(3), "panes": "discarding"}),
-    (hr.session(7), {}),
-    (hr.session(7), {"early": hr.triggers.every("4ms"), "allowed_lateness": 5, "panes": "discarding"}),
+    (hr.tumbling("20ms"), {}),
+    (hr.hopping("20ms", every="8ms"), {}),
+    (hr.tumbling("20ms"), {"early": hr.triggers.every(2), "allowed_lateness": 10}),
+    (hr.tumbling("20ms"), {"early": hr.triggers.every(3), "panes": "discarding"}),
+    (hr.session("7ms"), {}),
+    (hr.session("7ms"), {"early": hr.triggers.every("4ms"), "allowed_lateness": 5, "panes": "discarding"}),
     (hr.windows.global_(), {"early": hr.triggers.every(3)}),
-    (hr.windows.sliding(15), {}),
+    (hr.windows.sliding("15ms"), {}),
     (hr.windows.count(4), {}),
     (hr.windows.count(5, every=2), {}),
 ]

@@ -21,7 +21,7 @@ def rows(*values: tuple[Key, int, int]) -> pl.DataFrame:
 
 def windowed(shape: Any, **options: Any) -> hr.App:
     app = hr.App("clocked")
-    timed: dict[str, Any] = {"event_time": "at", "lateness": 1000} if options.pop("event_time", False) else {}
+    timed: dict[str, Any] = {"event_time": "at", "lateness": "1s"} if options.pop("event_time", False) else {}
     source = app.input("rows", COLUMNS, **timed)
     source.window(shape, key="key", id="w", **options).agg(**AGG).send_to(app.output("out"))
     return app
@@ -31,9 +31,9 @@ def test_a_window_ends_when_the_clock_says_so() -> None:
     with windowed(hr.tumbling("10s"), time="processing").test() as t:
         t.clock.advance(100_000)
         t.feed("rows", rows(("a", -77, 1), ("a", 5, 2)))
-        t.advance(9_000)
+        t.advance("9s")
         assert t.read("out").height == 0
-        t.advance(1_000)
+        t.advance("1s")
         assert t.read("out").rows() == [("a", 100_000, 110_000, 2, [1, 2])]
 
 
@@ -51,9 +51,9 @@ def test_a_session_of_the_clock_ends_when_nothing_has_come_for_the_gap() -> None
         t.clock.advance(1_000)
         for value in range(3):
             t.feed("rows", rows(("a", 0, value)))
-            t.advance(3_000)
+            t.advance("3s")
         assert t.read("out").height == 0
-        t.advance(2_000)
+        t.advance("2s")
         assert t.read("out").rows() == [("a", 1_000, 12_000, 3, [0, 1, 2])]
 
 
@@ -61,7 +61,7 @@ def test_windows_that_ended_while_the_app_was_down_leave_when_it_is_back() -> No
     with windowed(hr.hopping("10s", every="5s"), time="processing").test() as t:
         t.clock.advance(100_000)
         t.feed("rows", rows(("a", 0, 1)))
-        t.advance(5_000)
+        t.advance("5s")
         assert t.read("out")["window_start"].to_list() == [95_000]
         t.restart(checkpoint=True)
         assert t.read("out", committed=True)["window_start"].to_list() == [95_000]
@@ -75,12 +75,12 @@ def test_a_trigger_of_the_clock_in_a_window_of_event_time() -> None:
     with windowed(hr.tumbling("1h"), event_time="at", early=every_second).test() as t:
         t.clock.advance(500)
         t.feed("rows", rows(("a", 1, 1)))
-        t.advance(400)
+        t.advance("400ms")
         t.feed("rows", rows(("a", 2, 2)))
         assert t.read("out").height == 0
-        t.advance(100)
+        t.advance("100ms")
         assert t.read("out").select("pane", "pane_index", "n").rows() == [("early", 0, 2)]
-        t.advance(5_000)
+        t.advance("5s")
         assert t.read("out").height == 1
         t.end()
         assert t.read("out").select("pane", "pane_index", "n").rows()[1:] == [("on_time", 1, 2)]
@@ -94,9 +94,9 @@ steps = st.lists(st.one_of(batches, st.integers(1, 30), st.just(True)), max_size
 
 sizes = st.integers(1, 25)
 shapes = st.one_of(
-    st.builds(hr.tumbling, sizes, st.integers(-30, 30)),
-    st.builds(lambda every, more: hr.hopping(every + more, every), sizes, sizes),
-    st.builds(hr.session, sizes),
+    st.builds(lambda size, offset: hr.tumbling(f"{size}ms", f"{offset}ms"), sizes, st.integers(-30, 30)),
+    st.builds(lambda every, more: hr.hopping(f"{every + more}ms", f"{every}ms"), sizes, sizes),
+    st.builds(lambda gap: hr.session(f"{gap}ms"), sizes),
 )
 ms = st.integers(1, 20).map("{}ms".format)
 
@@ -119,7 +119,7 @@ def play(app: hr.App, oracle: Oracle, fed: list[Any], *, by_clock: bool, latenes
             elif step is True:
                 t.restart(checkpoint=True)
             else:
-                t.advance(step)
+                t.advance(f"{step}ms")
             # the clock may have advanced while the app settled
             oracle.clock(t.clock.now_ms())
             if by_clock:
@@ -184,11 +184,11 @@ def test_no_message_is_lost_when_the_clock_is_set_back(shape: Any, options: Any)
     with windowed(shape, time="processing", **options).test() as t:
         t.clock.advance(100_000)
         t.feed("rows", rows(("a", 0, 1)))
-        t.advance(25_000)
+        t.advance("25s")
         assert [1] in t.read("out")["values"].to_list()
         t.clock.set_back(20_000)
         t.feed("rows", rows(("a", 0, 2)))
-        t.advance(60_000)
+        t.advance("1m")
         assert [2] in t.read("out")["values"].to_list()
 
 
@@ -196,9 +196,9 @@ def test_a_window_emits_once_though_a_restart_finds_the_clock_set_back() -> None
     with windowed(hr.tumbling("10s"), time="processing").test() as t:
         t.clock.advance(100_000)
         t.feed("rows", rows(("a", 0, 1)))
-        t.advance(10_000)
+        t.advance("10s")
         t.restart(checkpoint=True)
         t.clock.set_back(8_000)
         t.feed("rows", rows(("a", 0, 2)))
-        t.advance(60_000)
+        t.advance("1m")
         assert t.read("out").select("window_start", "values").rows() == [(100_000, [1]), (110_000, [2])]

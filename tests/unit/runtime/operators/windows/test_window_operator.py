@@ -151,9 +151,9 @@ def test_an_idle_partition_holds_no_window_back(app: hr.App, out: hr.Output) -> 
     with app.test(2) as t:
         t.feed("views", [view("a", 5), view("a", 25)], partition=0)
         assert starts(t) == []
-        t.advance(1500)
+        t.advance("1500ms")
         t.feed("views", [view("a", 26)], partition=0)
-        t.advance(600)
+        t.advance("600ms")
         assert starts(t) == [("a", 0, 1)]
 
 
@@ -165,7 +165,7 @@ def test_an_input_that_is_idle_when_another_ends_waits_quietly(app: hr.App, out:
     with app.test() as t:
         t.feed("busy", [view("a", 5), view("a", 25)])
         t.end("busy")
-        t.advance(5000)
+        t.advance("5s")
         assert not t.ended
         t.feed("quiet", [view("b", 45)])
         t.end("quiet")
@@ -219,7 +219,7 @@ def test_a_null_time_is_an_error_not_a_loss(
     per_10ms(views.with_columns(at=half), out, time="at")
     with app.test() as t:
         t.feed("views", pl.DataFrame(first, {"member": pl.String, "ms": pl.Int64, "ts": pl.Int64}))
-        says = r"operator 'per-10ms' got messages whose event time \('at'\) is null \(in .*views\[0\], offsets 1 to 1\)"
+        says = r"'per-10ms' got messages without an event time .*: 'at' is null \(in .*views\[0\], offsets 1 to 1\)"
         with pytest.raises(hr.errors.DataError, match=says):
             t.feed("views", [view("a", 101), view("b", 102)])
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from window_oracle import FOREVER, Key, Message, Oracle, Result
 
 import headrace as hr
+from headrace.core.duration import to_ms
 
 COLUMNS = {"key": pl.String, "at": pl.Int64, "value": pl.Int64}
 AGG = {"n": hr.count(), "values": hr.aggregates.implode("value")}
@@ -31,11 +32,14 @@ batches = st.lists(messages, min_size=1, max_size=8)
 steps = st.lists(st.one_of(batches, batches, batches, st.just(True)), max_size=7)
 
 sizes = st.integers(1, 25)
-tumblings = st.builds(hr.tumbling, sizes, st.integers(-30, 30))
+tumblings = st.builds(lambda size, offset: hr.tumbling(f"{size}ms", f"{offset}ms"), sizes, st.integers(-30, 30))
 hoppings = st.builds(
-    lambda every, more, offset: hr.hopping(every + more, every, offset), sizes, sizes, st.integers(-9, 9)
+    lambda every, more, offset: hr.hopping(f"{every + more}ms", f"{every}ms", f"{offset}ms"),
+    sizes,
+    sizes,
+    st.integers(-9, 9),
 )
-sessions = st.builds(hr.session, st.integers(1, 15))
+sessions = st.builds(lambda gap: hr.session(f"{gap}ms"), st.integers(1, 15))
 shapes = st.one_of(tumblings, hoppings, sessions, st.just(hr.windows.global_()))
 
 ms = st.integers(1, 20).map("{}ms".format)
@@ -61,7 +65,7 @@ def options(draw: st.DrawFn, shape: Any) -> dict[str, Any]:
     if draw(st.booleans()):
         chosen["early"] = draw(triggers)
     if not isinstance(shape, hr.windows.GlobalWindow) and draw(st.booleans()):
-        chosen["allowed_lateness"] = draw(st.integers(1, 40))
+        chosen["allowed_lateness"] = f"{draw(st.integers(1, 40))}ms"
         if draw(st.booleans()):
             chosen["late"] = draw(st.one_of(triggers, st.just(hr.triggers.at_close())))
     if chosen and draw(st.booleans()):
@@ -78,7 +82,7 @@ def cases(draw: st.DrawFn) -> Case:
 def found(case: Case) -> tuple[Counter[Result], Counter[Message], int]:
     """What the app yields: results, messages that were too late, and how many of those it counted."""
     app = hr.App("windows")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=case.lateness)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness=f"{case.lateness}ms")
     late = None if isinstance(case.shape, hr.windows.GlobalWindow) else app.output("late")
     key = "key" if case.keyed else None
     result = rows.window(case.shape, key=key, id="w", late_to=late, **case.options).agg(**AGG)
@@ -110,7 +114,7 @@ def as_result(row: dict[str, Any]) -> Result:
 
 def expected(case: Case) -> Oracle:
     chosen = case.options
-    allowed = chosen.get("allowed_lateness", 0)
+    allowed = to_ms(chosen.get("allowed_lateness", "0s"))
     late = chosen.get("late", hr.triggers.every(1)) if allowed else None
     accumulating = chosen.get("panes") != "discarding"
     oracle = Oracle(case.shape, chosen.get("early"), late, allowed, accumulating=accumulating)
@@ -158,7 +162,7 @@ def orderly(draw: st.DrawFn) -> Case:
 @given(orderly())
 def test_any_restart_leaves_results_as_they_are(case: Case) -> None:
     app = hr.App("windows")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=case.lateness)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness=f"{case.lateness}ms")
     key = "key" if case.keyed else None
     rows.window(case.shape, key=key, id="w", **case.options).agg(**AGG).send_to(app.output("out"))
     with app.test() as t:
@@ -180,7 +184,7 @@ def test_any_restart_leaves_results_as_they_are(case: Case) -> None:
 def test_sliding_windows_are_those_of_plain_python(
     size: int, lateness: int, keyed: bool, fed: list[list[Message] | bool]
 ) -> None:
-    out, late, _ = found(Case(hr.windows.sliding(size), {}, lateness, keyed, fed))
+    out, late, _ = found(Case(hr.windows.sliding(f"{size}ms"), {}, lateness, keyed, fed))
     results: Counter[Result] = Counter()
     seen: list[Message] = []
     dropped: Counter[Message] = Counter()

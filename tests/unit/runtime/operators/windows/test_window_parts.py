@@ -46,11 +46,11 @@ def messages(at: int) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("shape", "options"),
     [
-        (hr.tumbling(100), {}),
-        (hr.hopping(100, every=50), {}),
-        (hr.windows.sliding(50), {}),
-        (hr.session(20), {}),
-        (hr.tumbling(100), {"allowed_lateness": 30}),
+        (hr.tumbling("100ms"), {}),
+        (hr.hopping("100ms", every="50ms"), {}),
+        (hr.windows.sliding("50ms"), {}),
+        (hr.session("20ms"), {}),
+        (hr.tumbling("100ms"), {"allowed_lateness": "30ms"}),
     ],
 )
 def test_no_part_is_overtaken_by_the_watermark(
@@ -58,9 +58,9 @@ def test_no_part_is_overtaken_by_the_watermark(
 ) -> None:
     """A window downstream would count what arrives after the watermark as late."""
     app = hr.App("parts")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="0s")
     first = rows.window(shape, key="key", id="w", **options).agg(value=hr.sum("value"))
-    outputs = {"first": first, "second": first.window(hr.tumbling(25), key=None, id="then").agg(n=hr.count())}
+    outputs = {"first": first, "second": first.window(hr.tumbling("25ms"), key=None, id="then").agg(n=hr.count())}
     for name, stream in outputs.items():
         stream.send_to(app.output(name))
     with app.test() as t:
@@ -78,9 +78,9 @@ def test_no_part_is_overtaken_by_the_watermark(
 
 def test_sums_in_parts_are_those_of_all_messages() -> None:
     app = hr.App("parts")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="0s")
     agg = {"value": hr.sum("value"), "n": hr.count()}
-    rows.window(hr.tumbling(1000), key="key", id="w").agg(**agg).send_to(app.output("out"))
+    rows.window(hr.tumbling("1s"), key="key", id="w").agg(**agg).send_to(app.output("out"))
     with app.test() as t:
         for at in (0, 40, 80):
             t.feed("rows", messages(at))
@@ -93,7 +93,7 @@ def test_sums_in_parts_are_those_of_all_messages() -> None:
 
 def test_count_windows_that_are_not_full_leave_in_parts_at_the_end(heights: list[int]) -> None:
     app = hr.App("parts")
-    rows = app.input("rows", COLUMNS, event_time="at", lateness=0)
+    rows = app.input("rows", COLUMNS, event_time="at", lateness="0s")
     agg = {"value": hr.sum("value")}
     rows.window(hr.windows.count(4, every=2), key="key", id="w").agg(**agg).send_to(app.output("out"))
     with app.test() as t:

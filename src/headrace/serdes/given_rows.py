@@ -1,0 +1,118 @@
+"""Rows as users pass them for writing: a DataFrame of any library, dicts, or instances of a dataclass.
+
+pandas and Spark aren't imported here: their DataFrames are recognised by the module of their type, and whatever hands
+out Arrow data is taken as that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import polars as pl
+
+from headrace.core.errors import DataError, UsageError
+from headrace.serdes.schema import Schema
+
+
+class ArrowStream(Protocol):
+    """A DataFrame or table of another library, as Arrow's C stream interface hands it out."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """The data, in a capsule."""
+        ...
+
+
+Rows = pl.DataFrame | ArrowStream | Iterable[Any]
+"""What can be written: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or instances of a dataclass."""
+
+
+def given_rows(rows: Rows, schema: Schema | None, where: str, optional: Collection[str] = ()) -> pl.DataFrame:
+    """Return rows that a user passes as a DataFrame, whose columns may still have other types than the schema's.
+
+    Raises ``UsageError`` if they aren't rows, and ``DataError`` for a row that doesn't fit, or a column or key that the
+    schema doesn't have. ``where`` names the stream in these errors. Columns that are ``optional`` may be missing.
+    """
+    table = as_polars(rows)
+    if isinstance(table, pl.DataFrame):
+        if schema is not None:
+            _check_known(table.columns, schema, where)
+        return table
+    records = as_records(table)
+    if schema is None:
+        return pl.DataFrame(records)
+    schema = _schema_of(records, schema, where)
+    if optional:
+        absent = dict.fromkeys(optional)
+        records = [{**absent, **record} if isinstance(record, Mapping) else record for record in records]
+    frame = schema.from_records(records)
+    if schema.record is None and records and max(map(len, records)) > len(schema.columns):
+        # Each record has all columns, so those that have more keys have others.
+        for record in records:
+            _check_known(record, schema, where)
+    return frame
+
+
+def as_polars(given: object) -> object:
+    """Return a DataFrame of pandas, Spark or Arrow as one of Polars; anything else as it is."""
+    if isinstance(given, pl.DataFrame | pl.Series):
+        return given
+    origin = _library(given)
+    try:
+        if origin == "pandas":
+            named = any(name is not None for name in cast("Any", given).index.names)
+            return pl.from_pandas(cast("Any", given), include_index=named)
+        if origin == "pyspark" and hasattr(given, "toArrow"):
+            return pl.from_arrow(given.toArrow())
+        if hasattr(given, "__arrow_c_stream__"):
+            return pl.DataFrame(given)
+    except Exception as error:
+        raise DataError(
+            f"a {type(given).__name__} of {origin} can't be converted to Polars: {error!s:.300}",
+            hint="convert it yourself, with one type in each column, and pass the polars DataFrame",
+        ) from error
+    return given
+
+
+def as_records(rows: object) -> list[Any]:
+    """Return rows that aren't a DataFrame as a list. Raises ``UsageError`` if they aren't a collection."""
+    if isinstance(rows, pl.LazyFrame):
+        raise UsageError("a LazyFrame has no rows yet", hint="collect() it first")
+    if isinstance(rows, Iterable) and not isinstance(rows, Mapping | str | bytes):
+        return list(rows)
+    raise UsageError(
+        f"rows must be a DataFrame, or a list of dicts (or of instances of the stream's dataclass), not {rows!r:.80}",
+        hint='put a single row into a list, too: [{"member": "ann"}]',
+    )
+
+
+def _library(given: object) -> str:
+    """The library that a DataFrame is from."""
+    origins = [base.__module__.partition(".")[0] for base in type(given).__mro__ if base.__name__ == "DataFrame"]
+    return origins[-1] if origins else type(given).__module__.partition(".")[0]
+
+
+def _schema_of(records: Sequence[Any], schema: Schema, where: str) -> Schema:
+    """The schema to read these records with: instances of any dataclass that has the columns are read as such."""
+    first = records[0] if records else None
+    if schema.record is not None or not dataclasses.is_dataclass(first) or isinstance(first, type):
+        dicts = bool(records) and isinstance(first, Mapping)
+        return Schema(schema.columns) if dicts else schema
+    fields = [field.name for field in dataclasses.fields(first)]
+    _check_known(fields, schema, where)
+    if lacking := [name for name in schema.columns if name not in fields]:
+        raise DataError(f"{type(first).__name__} has no field {lacking[0]!r}, which is a column of {where}")
+    return Schema(schema.columns, type(first))
+
+
+def _check_known(names: Iterable[object], schema: Schema, where: str) -> None:
+    """Raise ``DataError`` for a name that isn't a column: its values would be lost."""
+    for name in names:
+        if name not in schema.columns:
+            close = difflib.get_close_matches(str(name), schema.columns, n=1)
+            raise DataError(
+                f"{where} has no column {name!r}; there are {', '.join(schema.columns)}",
+                hint=f"did you mean {close[0]!r}?" if close else f"leave {name!r} out",
+            )
