@@ -7,7 +7,7 @@ before it until everything is acknowledged.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
@@ -216,8 +216,8 @@ class SimConsumer(Consumer):
         return 0
 
     @override
-    def lag(self, ssp: SSP) -> int | None:
-        return self._logs[ssp].end - self._positions[ssp]
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
+        return self._logs[ssp].end - (self._positions[ssp] if since is None else since)
 
     @override
     def close(self) -> None:
@@ -292,7 +292,9 @@ class SimConnections(Connections):
         return self._admin
 
     @override
-    def consumer(self, spec: SystemSpec, columns: Collection[str] | None = None) -> Consumer:
+    def consumer(
+        self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
+    ) -> Consumer:
         return SimConsumer(self._container.world, self._container.cluster.partitions, self._container)
 
     @override

@@ -117,6 +117,7 @@ HOSTS = {
     "localhost",
     "127.0.0.1",
     "host",
+    "bucket",
     "x",
 }
 """Hosts that may be named: those of standards, and examples."""

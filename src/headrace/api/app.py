@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, NoReturn
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.descriptors import Sql, check_partitions
+from headrace.api.descriptors import Files, Sql, check_partitions
 from headrace.api.draft import Draft, SystemDescriptor
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
+from headrace.api.literals import one_of
 from headrace.api.location import Declaring, Location
 from headrace.api.operators.spec import OnError
 from headrace.api.operators.task import add_task
 from headrace.api.other_names import APP, missing
-from headrace.api.policies import dead_letter_id, one_of
+from headrace.api.policies import dead_letter_id
 from headrace.api.remote import Remote
 from headrace.api.rows import SchemaLike
 from headrace.api.settings import Grouping, Guarantee, Settings
@@ -154,6 +155,8 @@ class Declarations:
                     f"the table {system.table!r} of {system.url} can't be an input",
                     hint="a SQL table is an output only: it has no order to read on from; export it to files",
                 )
+            if isinstance(system, Files):
+                system = system.input_system(name, f"{self._draft.settings.home}/files/{self._draft.app}/{name}.jsonl")
             columns = Schema.of(schema)
             lateness_ms = to_ms(lateness, "lateness")
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
@@ -214,6 +217,8 @@ class Declarations:
         """
         with Declaring("output") as here:
             check_partitions(partitions)
+            if isinstance(system, Files):
+                system = system.output_system(name)
             columns = None if schema is None else Schema.of(schema)
             spec = self._stream(name, Role.SINK, system, physical, here)
             self._draft.streams[name] = replace(spec, partitions=partitions, schema=columns)

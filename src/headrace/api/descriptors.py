@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from headrace.api.literals import one_of
 from headrace.api.location import Declaring
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
-from headrace.core.url import SecretUrl
+from headrace.core.url import SecretUrl, check_no_credentials
+from headrace.serdes.csv_format import CsvFormat
 from headrace.systems.registry import SystemSpec
 
+NewFiles = Literal["refuse", "next_run", "follow"]
+ChangedFiles = Literal["refuse", "read_again"]
 FORMATS = ("parquet", "jsonl", "csv")
+_LOOK_MS = 1000
 DATABASES = ("sqlite", "postgresql", "postgres")
 
 
@@ -25,14 +32,42 @@ class Files:
     """Files of one stream; see ``files``."""
 
     path: str
-    format: str | None
-    partitions: int | None
+    format: str | None = None
+    partitions: int | None = None
+    new_files: NewFiles = "refuse"
+    changed_files: ChangedFiles = "refuse"
+    look_every: int = _LOOK_MS
+    csv: CsvFormat = field(default_factory=CsvFormat)
 
     def system(self, stream_id: str) -> SystemSpec:
         """A system of its own: another stream has other files."""
-        options = {"path": self.path, "format": self.format, "partitions": self.partitions}
+        options = {
+            "path": self.path,
+            "format": self.format,
+            "partitions": self.partitions,
+            "new_files": None if self.new_files == "refuse" else self.new_files,
+            "changed_files": None if self.changed_files == "refuse" else self.changed_files,
+            "look_ms": None if self.look_every == _LOOK_MS else self.look_every,
+            "csv": self.csv.options() or None,
+        }
         given = {name: value for name, value in options.items() if value is not None}
         return SystemSpec(f"files-{stream_id}".replace(".", "-"), "files", given)
+
+    def input_system(self, stream_id: str, list_file: str) -> SystemSpec:
+        """The system of an input, which remembers its files there."""
+        spec = self.system(stream_id)
+        return SystemSpec(spec.name, spec.kind, {**spec.options, "list_file": list_file})
+
+    def output_system(self, stream_id: str) -> SystemSpec:
+        """The system of an output. Raises ``DeclarationError`` for what only inputs have."""
+        spec = self.system(stream_id)
+        if wrong := sorted(spec.options.keys() - {"path", "format", "partitions"}):
+            raise DeclarationError(f"{', '.join(wrong)} of files {self.path}: only an input can have this")
+        if "://" in self.path:
+            raise DeclarationError(
+                f"files can't be written to {self.path}", hint="write to a folder that all containers reach"
+            )
+        return spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +110,37 @@ class Sql:
         return SystemSpec(f"sql-{stream_id}".replace(".", "-"), "sql", options)
 
 
-def files(path: str | os.PathLike[str], format: str | None = None, partitions: int | None = None) -> Files:
-    """Parquet, JSON lines or CSV files: a bounded input, or an output.
+def files(
+    path: str | os.PathLike[str],
+    format: str | CsvFormat | None = None,
+    partitions: int | None = None,
+    *,
+    new_files: NewFiles = "refuse",
+    changed_files: ChangedFiles = "refuse",
+    look_every: Duration = "1s",
+) -> Files:
+    """Parquet, JSON lines or CSV files: an input, or an output.
 
     Parameters
     ----------
     path
-        A file, a folder or a pattern.
+        A file, a folder or a pattern. An input may be in an object store, such as ``s3://bucket/views/*.parquet``;
+        its credentials come from the environment.
     format
-        ``"parquet"``, ``"jsonl"`` or ``"csv"``. By default the files' endings say it.
+        ``"parquet"``, ``"jsonl"``, ``"csv"``, or ``hr.io.csv(...)`` for another kind of CSV. By default the files'
+        endings say it. Text may be compressed, with a name that ends with ``.gz`` or ``.zst``.
     partitions
-        How many partitions the files are spread over.
+        How many partitions the files are spread over. An input keeps the number of its first run. By default that is
+        the number of files then, at most 64; one if files may come later.
+    new_files
+        What happens to files that come after the first run has begun. ``"refuse"``: the input ends with the files of
+        the first run, and a later run that finds others fails. ``"next_run"``: the app stops when it has read what was
+        there when it began, and the next run goes on. ``"follow"``: they are read as they come, until the app is
+        stopped.
+    changed_files
+        What happens to a file that was replaced: ``"refuse"`` fails, ``"read_again"`` reads it from its start.
+    look_every
+        How often the folder is looked at, with ``new_files="follow"``.
 
     Returns
     -------
@@ -94,14 +149,77 @@ def files(path: str | os.PathLike[str], format: str | None = None, partitions: i
 
     Examples
     --------
-    >>> hr.io.files("data/views-*.parquet")
-    Files(path='data/views-*.parquet', format=None, partitions=None)
+    >>> hr.io.files("data/views-*.parquet").path
+    'data/views-*.parquet'
+    >>> hr.io.files("inbox/*.csv.gz", format=hr.io.csv(separator=";"), new_files="next_run").format
+    'csv'
     """
     with Declaring("files"):
-        if format is not None and format not in FORMATS:
+        csv = format if isinstance(format, CsvFormat) else CsvFormat()
+        name = "csv" if isinstance(format, CsvFormat) else format
+        if name is not None and name not in FORMATS:
             raise DeclarationError(f"unknown format {format!r}", hint=f"write one of {', '.join(FORMATS)}")
         check_partitions(partitions)
-        return Files(os.fspath(path), format, partitions)
+        one_of("new_files", new_files, NewFiles)
+        one_of("changed_files", changed_files, ChangedFiles)
+        if changed_files == "read_again" and new_files == "refuse":
+            raise DeclarationError(
+                'changed_files="read_again" needs an input that goes on', hint='add new_files="next_run" or "follow"'
+            )
+        place = os.fspath(path)
+        check_no_credentials(place)
+        return Files(
+            place, name, partitions, new_files, changed_files, to_ms(look_every, "look_every", minimum=10), csv
+        )
+
+
+def csv(
+    *,
+    separator: str = ",",
+    header: bool | Sequence[str] = True,
+    quote: str | None = '"',
+    null_values: str | Sequence[str] = "",
+    encoding: str = "utf-8",
+    skip_lines: int = 0,
+) -> CsvFormat:
+    """How the CSV files of an input are written.
+
+    Parameters
+    ----------
+    separator
+        What separates two fields.
+    header
+        Whether the first line has the names of the columns. Without it, the fields are the input's columns in their
+        order, or those that you name here.
+    quote
+        What encloses a text with separators or line breaks in it; None if nothing does.
+    null_values
+        The texts, without quotes, that mean null.
+    encoding
+        The encoding, such as ``"latin-1"``.
+    skip_lines
+        How many lines come before the header, or before the first row.
+
+    Returns
+    -------
+    CsvFormat
+        For ``format=`` of ``files``.
+
+    Examples
+    --------
+    >>> german = hr.io.csv(separator=";", encoding="latin-1", null_values=["", "NA"])
+    >>> hr.io.files("sales/*.csv", format=german).csv.separator
+    ';'
+    """
+    with Declaring("csv"):
+        return CsvFormat(
+            separator=separator,
+            header=header if isinstance(header, bool | str) else tuple(header),  # type: ignore[arg-type]
+            quote=quote,
+            null_values=null_values if isinstance(null_values, str) else tuple(null_values),  # type: ignore[arg-type]
+            encoding=encoding,
+            skip_lines=skip_lines,
+        )
 
 
 def log(root: str | os.PathLike[str], name: str | None = None) -> Log:

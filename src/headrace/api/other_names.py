@@ -119,7 +119,7 @@ HR: Mapping[str, str] = {
 
 IO: Mapping[str, str] = {
     **_BROKERS,
-    **_same('hr.io.files("data/*.parquet")', "csv", "parquet", "json", "ndjson", "jsonl", "read_parquet", "read_csv"),
+    **_same('hr.io.files("data/*.parquet")', "parquet", "json", "ndjson", "jsonl", "read_parquet", "read_csv"),
     **_same('hr.io.sql("postgresql://...", table="name", key="key")', "jdbc", "postgres", "postgresql", "sqlite"),
 }
 

@@ -8,8 +8,13 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from typing_extensions import override
 
+from headrace.core.errors import DeclarationError
+
 _HIDDEN = "***"
 _SECRET_OPTIONS = frozenset({"password", "sslpassword", "token", "secret"})
+_STORE_SECRETS = _SECRET_OPTIONS | {"access_key", "secret_key", "session_token", "account_key", "sas_token"}
+_CONTAINER_FIRST = frozenset({"abfs", "abfss"})
+"""Schemes in which the part before the ``@`` is a container and no user."""
 _PASSWORD = re.compile(r"(?<=://)([^\s/?#:@\"']*):[^\s/?#@\"']+(?=@)")
 _OPTION = re.compile(rf"([?&](?:{'|'.join(sorted(_SECRET_OPTIONS))})=)[^\s&#\"']+", re.IGNORECASE)
 
@@ -17,6 +22,21 @@ _OPTION = re.compile(rf"([?&](?:{'|'.join(sorted(_SECRET_OPTIONS))})=)[^\s&#\"']
 def hide_passwords(text: str) -> str:
     """Any text with the passwords of the URLs in it replaced by ``***``: a safety net under ``SecretUrl``."""
     return _OPTION.sub(rf"\1{_HIDDEN}", _PASSWORD.sub(rf"\1:{_HIDDEN}", text)) if "://" in text else text
+
+
+def check_no_credentials(path: str) -> None:
+    """Raise ``DeclarationError`` for the URI of files with credentials in it: paths are shown in plans and errors."""
+    if "://" not in path:
+        return
+    url = urlsplit(path)
+    user, at, _ = url.netloc.rpartition("@")
+    names = {part.partition("=")[0].lower() for part in url.query.split("&")}
+    if names & _STORE_SECRETS or (at and (":" in user or url.scheme not in _CONTAINER_FIRST)):
+        raise DeclarationError(
+            f"the path {url.scheme}://... has credentials in it",
+            hint="leave them out: they come from the environment, for example AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY",
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -24,7 +24,7 @@ from headrace.runners.tables.catalogue import catalogue
 
 @contextmanager
 def coordinated(
-    planned: Plan, metadata: MetadataStore, stages: Sequence[str], containers: int
+    planned: Plan, metadata: MetadataStore, stages: Sequence[str], containers: int, *, until_caught_up: bool = False
 ) -> Iterator[Coordinator]:
     """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all."""
     settings, app = planned.graph.settings, planned.graph.app
@@ -36,6 +36,7 @@ def coordinated(
         containers,
         started_at=started_at,
         guarantee=settings.guarantee,
+        until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
         drain_timeout_ms=settings.drain_timeout_ms,
         chance=random.random,

@@ -24,7 +24,7 @@ from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.planning import Deployment
-from headrace.runners.prepare import prepare_streams
+from headrace.runners.prepare import prepare_streams, stops_by_itself
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
 
@@ -48,7 +48,8 @@ def run_local(
     changed.changes.check()
     planned = changed.plan
     prepare_streams(planned, stages)
-    with coordinated(planned, metadata, stages, 1) as coordinator:
+    stops = stops_by_itself(planned, stages)
+    with coordinated(planned, metadata, stages, 1, until_caught_up=stops) as coordinator:
         deployment.record(changed, stages)
         try:
             return _run(planned, coordinator, progress)

@@ -14,6 +14,9 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
 from headrace.systems.registry import keeps_rows
 
+_PATHS = ("root", "path", "list_file")
+"""The options of systems that are paths, unless they are URIs."""
+
 
 def at_home(graph: Graph) -> Graph:
     """The app with absolute paths, because containers have other working folders."""
@@ -26,10 +29,29 @@ def at_home(graph: Graph) -> Graph:
 
 
 def _absolute(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: str(Path(value).absolute()) if name in ("root", "path") and isinstance(value, str) else value
-        for name, value in options.items()
-    }
+    return {name: str(Path(value).absolute()) if _is_path(name, value) else value for name, value in options.items()}
+
+
+def _is_path(name: str, value: object) -> bool:
+    return name in _PATHS and isinstance(value, str) and "://" not in value
+
+
+def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
+    """Whether one of these stages (default: all) reads the stream."""
+    return any(
+        stream in (*stage.inputs, *stage.side_inputs) for stage in plan.stages if not stages or stage.name in stages
+    )
+
+
+def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
+    """Whether the run of these stages (default: all) ends when it has read what is there."""
+    connections = Connections()
+    try:
+        sources = [s.spec for s in plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+        found = [connections.admin(s.system).describe(s.stream.name) for s in sources if reads(plan, s.id, stages)]
+        return any(info is not None and info.until_caught_up for info in found)
+    finally:
+        connections.close()
 
 
 def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
@@ -43,6 +65,8 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
         for stream in plan.streams.values():
             if stream.spec.role in (Role.INTERMEDIATE, Role.SINK):
                 _create(connections, plan, stream)
+            elif reads(plan, stream.spec.id, stages):
+                connections.admin(stream.spec.system).begin_run(stream.spec.stream.name)
         _check_unsealed(connections, plan, stages)
         internal = connections.admin(plan.graph.settings.internal_system())
         for stage in plan.stages:

@@ -60,6 +60,7 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         holdups=[] if host.finished else holdups(facts),
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
+        caught_up=host.catching_up.version,
         warnings=warning_statuses(host.metrics.warnings),
     )
 

@@ -5,7 +5,9 @@ Row systems have no producer. Their outputs are targets, one per stream, which a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
+
+import polars as pl
 
 from headrace.core.ids import StreamId
 from headrace.runtime.at_work import AtWork
@@ -34,9 +36,13 @@ class Connections:
             self._admins[spec.name] = system.admin()
         return self._admins[spec.name]
 
-    def consumer(self, spec: SystemSpec, columns: Collection[str] | None = None) -> Consumer:
-        """A new consumer, which the caller closes. A row system need only read these ``columns``."""
-        return self._row_system(spec).consumer(columns) if keeps_rows(spec) else self._system(spec).consumer()
+    def consumer(
+        self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
+    ) -> Consumer:
+        """A new consumer, which the caller closes. A row system need only read these ``columns``, if not ``whole``."""
+        if keeps_rows(spec):
+            return self._row_system(spec).consumer(columns, whole=whole)
+        return self._system(spec).consumer()
 
     def record_producer(self, spec: SystemSpec) -> Producer:
         """The container's producer for a record system; raises ``UsageError`` for a row system."""

@@ -20,7 +20,7 @@ Parse = Callable[[bytes], pl.DataFrame]
 """Parses whole rows; raises ``RowsUnreadable`` when any is bad. Of no bytes it makes a frame without rows."""
 
 ROW_BYTES_MAX = 64 << 20
-_NEWLINE, _QUOTE = 10, 34
+_NEWLINE = 10
 
 
 class RowsUnreadable(Exception):
@@ -29,11 +29,12 @@ class RowsUnreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that could not be read; ``index`` counts from the start of its piece."""
+    """A row that could not be read; ``index`` counts from the start of its piece, ``line`` from 1 in its file."""
 
     index: int
     reason: str
     raw: bytes
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +51,19 @@ class Piece:
     bad: tuple[BadRow, ...] = ()
 
 
-def row_ends(data: bytes, quoted: bool) -> npt.NDArray[np.int64]:
-    """Where each row ends, after its line break. With ``quoted``, line breaks in quotes don't end a row."""
+def row_ends(data: bytes, quote: bytes | None) -> npt.NDArray[np.int64]:
+    """Where each row ends, after its line break. With ``quote``, line breaks in quotes don't end a row."""
     codes = np.frombuffer(data, dtype=np.uint8)
     breaks = codes == _NEWLINE
-    if quoted and b'"' in data:
-        inside = np.logical_xor.accumulate(codes == _QUOTE)
+    if quote is not None and quote in data:
+        inside = np.logical_xor.accumulate(codes == quote[0])
         breaks &= ~inside
     return np.flatnonzero(breaks) + 1
 
 
-def last_row_ends(data: bytes, quoted: bool) -> npt.NDArray[np.int64]:
+def last_row_ends(data: bytes, quote: bytes | None) -> npt.NDArray[np.int64]:
     """As ``row_ends``, for data whose last row needs no line break."""
-    ends = row_ends(data, quoted)
+    ends = row_ends(data, quote)
     return np.append(ends, len(data)) if data and (not len(ends) or ends[-1] < len(data)) else ends
 
 

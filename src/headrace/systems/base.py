@@ -10,7 +10,7 @@ There are two kinds of system. A *record* system (log, memory, kafka) stores opa
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -35,13 +35,15 @@ class StreamInfo:
     """What is known about a stream. ``columns`` is the schema that its writer declared, if any.
 
     ``added`` names those that were added after the stream was created. Older frames lack them, and so do the frames of
-    writers that don't know them yet: there the column is null.
+    writers that don't know them yet: there the column is null. ``bounded``: the stream ends. ``until_caught_up``: it
+    doesn't, but a run stops when it has read what was there.
     """
 
     name: str
     partitions: int
     columns: dict[str, pl.DataType] | None = None
     bounded: bool = False
+    until_caught_up: bool = False
     added: frozenset[str] = frozenset()
 
 
@@ -84,7 +86,8 @@ class Records:
 class Rows:
     """Consecutive rows of one partition of a row system; row i has ``offset + i``.
 
-    If ``bad`` isn't empty, its records have offsets of this range, and the rows have the others, in order.
+    If ``bad`` isn't empty, its records have offsets of this range, and the rows have the others, in order. ``place``
+    says in errors where the rows are from. Without rows, only the position moves to ``next``.
     """
 
     ssp: SSP
@@ -92,6 +95,7 @@ class Rows:
     offset: Offset
     next: Offset
     bad: Sequence[BadRecord] = field(default=())
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +144,11 @@ class Consumer(Protocol):
         """
         ...
 
-    def lag(self, ssp: SSP) -> int | None:
-        """Return how far the position is from the end of the partition, in offsets; None if unknown."""
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
+        """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
+
+        In whatever an offset counts, 0 at the end; a system may estimate. None if unknown.
+        """
         ...
 
     def close(self) -> None:
@@ -240,6 +247,10 @@ class Admin(Protocol):
         """
         ...
 
+    def begin_run(self, stream: str) -> None:
+        """Note what is there: a driver calls it before a run of an app reads the stream. Few systems need it."""
+        return
+
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Return the offsets of each partition, in partition order. Raises ``StreamNotFoundError``."""
         ...
@@ -284,10 +295,11 @@ class RowSystem(Protocol):
         """Return the admin."""
         ...
 
-    def consumer(self, columns: Collection[str] | None = None) -> Consumer:
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
         """Return a new consumer of rows. Raises ``UsageError`` if the system can only be written.
 
-        ``columns`` are those that the app uses; others need not be read. None means all.
+        ``columns`` are those that the app declares. A system without types of its own reads them as these types.
+        Others need not be read, unless rows are wanted ``whole``. None means all.
         """
         ...
 

@@ -267,11 +267,11 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
         return self._wake_read
 
     @override
-    def lag(self, ssp: SSP) -> int | None:
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Records to the end of the partition."""
         with self._system._lock:
             part = self._system._partition(ssp.stream.name, ssp.partition)
-            return part.upcoming - self._reading(ssp).position
+            return part.upcoming - (self._reading(ssp).position if since is None else since)
 
     @override
     def close(self) -> None:

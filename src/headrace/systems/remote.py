@@ -7,7 +7,7 @@ positions; ``runtime.outputs.function_publisher`` calls them instead.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class RemoteSystem(WriteOnlyAdmin, RowSystem):
         return self
 
     @override
-    def consumer(self, columns: Collection[str] | None = None) -> Consumer:
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
         """Refuse: functions look rows up by key."""
         raise self.refused("can't be read as a stream")
 

@@ -53,7 +53,9 @@ def test_streams_live_where_they_are_said_to(app: hr.App) -> None:
     app.input("far", system=hr.io.log("/data/shared")).sink(print)
     app.input("own", system=SystemSpec("mine", "kafka", {"servers": "x"})).sink(print)
     streams = app.graph().streams
-    assert streams["raw"].system == SystemSpec("files-raw", "files", {"path": "data/*.csv"})
+    assert streams["raw"].system == SystemSpec(
+        "files-raw", "files", {"path": "data/*.csv", "list_file": ".headrace/files/page-views/raw.jsonl"}
+    )
     assert streams["o"].stream == StreamId("memory", "p")
     assert streams["far"].system == SystemSpec("log-shared", "log", {"root": "/data/shared"})
     assert streams["own"].stream == StreamId("mine", "own")

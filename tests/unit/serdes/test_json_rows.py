@@ -36,7 +36,7 @@ def decode(
     decoder = JsonRows(columns, drop_unknown=drop_unknown)
     frames, bad = [decoder.parse(b"")], []
     line = rows = 0
-    for piece in parse_rows(data, last_row_ends(data, quoted=False), decoder.parse):
+    for piece in parse_rows(data, last_row_ends(data, quote=None), decoder.parse):
         line += piece.skipped
         for before, one in enumerate(piece.bad):
             bad.append(BadLine(line + one.index, rows + one.index - before, f"{one.reason}: {shown(one.raw)}"))

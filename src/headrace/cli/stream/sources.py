@@ -20,12 +20,13 @@ from typing_extensions import override
 from headrace.cli.stream.inference import infer_columns
 from headrace.core.errors import DataError, UsageError
 from headrace.runners.interrupts import Interrupt
+from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.json_rows import JsonRows, shown
 from headrace.serdes.row_pieces import ROW_BYTES_MAX, BadRow, Piece, last_row_ends, parse_rows
 from headrace.serdes.schema import Schema
-from headrace.systems.files.csvfile import csv_header, infer_csv, open_csv
-from headrace.systems.files.parquet import ParquetFile, parquet_columns
+from headrace.systems.files.reading import Reader, Wanted, entry_of
+from headrace.systems.files.storage import Found, local_storage
 
 STDIN = "-"
 CHUNK_BYTES = 1 << 20
@@ -106,7 +107,7 @@ class JsonLines(Source):
     def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
         rows = JsonRows(columns, drop_unknown=self._drop_unknown)
         for chunk in self._all_chunks():
-            yield parse_rows(chunk, last_row_ends(chunk, quoted=False), rows.parse)
+            yield parse_rows(chunk, last_row_ends(chunk, quote=None), rows.parse)
 
     @override
     def bad_row(self, number: int, bad: BadRow) -> DataError:
@@ -131,21 +132,20 @@ class TableFile(Source):
 
     def __init__(self, path: Path, is_csv: bool, interrupt: Interrupt, drop_unknown: bool) -> None:
         super().__init__(str(path), interrupt, drop_unknown)
-        self._path = path
+        stat = path.stat()
+        self._entry = entry_of(Found(str(path), stat.st_size, stat.st_mtime_ns))
         self._is_csv = is_csv
+        self._reader = Reader(local_storage(), "csv" if is_csv else "parquet", CsvFormat())
 
     @override
     def infer(self) -> dict[str, pl.DataType]:
-        return dict(infer_csv(self._path) if self._is_csv else parquet_columns(self._path))
+        return dict(self._reader.columns(self._entry))
 
     @override
     def blocks(self, columns: Columns, optional: Collection[str]) -> Iterator[list[Piece]]:
         schema = Schema.of(columns)
-        with closing(
-            open_csv(self._path, dict.fromkeys(csv_header(self._path), pl.String()))
-            if self._is_csv
-            else ParquetFile(self._path, None)
-        ) as file:
+        texts = dict.fromkeys(self.infer(), pl.String()) if self._is_csv else None
+        with closing(self._reader.open(self._entry, Wanted(typed=texts))) as file:
             while not self._interrupt.requested and (pieces := file.read(CHUNK_BYTES)) is not None:
                 yield [self._fit(piece, schema, optional) if piece.span else piece for piece in pieces]
 

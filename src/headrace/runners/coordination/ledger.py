@@ -20,6 +20,7 @@ from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFun
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
+from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.lives import LastWords, death, pause_ms
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
@@ -82,7 +83,10 @@ class _Container:
 
 
 class Ledger:
-    """The state of one run of an app, or of the stages that this deployment runs."""
+    """The state of one run of an app, or of the stages that this deployment runs.
+
+    ``until_caught_up``: the app drains once it has read what was there when it started.
+    """
 
     def __init__(
         self,
@@ -92,6 +96,7 @@ class Ledger:
         *,
         started_at: int,
         guarantee: str,
+        until_caught_up: bool = False,
         heartbeat_ms: int = 500,
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
@@ -120,6 +125,7 @@ class Ledger:
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
         self._drain = False
+        self._watch = watch(list(self._stages.values()), guarantee) if until_caught_up else None
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
@@ -197,6 +203,9 @@ class Ledger:
                 self._take_in(task, status, message.sent_ms)
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
         if message.wants_shutdown and not self._drain:
+            self.drain()
+        if self._watch is not None and not self._drain and self._watch.caught_up(self._statuses):
+            self._note("info", "the app has read all that was there when it started, and stops")
             self.drain()
         return self.orders
 

@@ -162,7 +162,8 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     it. ``overdue_ms`` is then the time since the last commit. ``early_bytes`` wait for their version,
     ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
-    other task back. ``holdups``: what the task waits for. ``warnings`` are the latest ones.
+    other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
+    had read what was there when it started: see module ``caught_up``. ``warnings`` are the latest ones.
     """
 
     name: str
@@ -186,6 +187,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     holdups: list[Holdup] = []
     uptime_ms: int = 0
     side_inputs_percent: int | None = None
+    caught_up: int | None = None
     warnings: list[WarningStatus] = []
 
 

@@ -25,7 +25,7 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.planning import Deployment
-from headrace.runners.prepare import prepare_streams
+from headrace.runners.prepare import prepare_streams, stops_by_itself
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.hosting import ContainerJob
 from headrace.runners.spark.session import close_context, open_context
@@ -76,7 +76,8 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
             changed.changes.check()
             planned = changed.plan
             prepare_streams(planned, options.stages)
-            with coordinated(planned, metadata, options.stages, containers) as coordinator:
+            stops = stops_by_itself(planned, options.stages)
+            with coordinated(planned, metadata, options.stages, containers, until_caught_up=stops) as coordinator:
                 deployment.record(changed, options.stages)
                 return _run(context, coordinator, planned, options, containers, interrupts)
         finally:

@@ -32,6 +32,7 @@ from headrace.core.log import logger
 from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import decode_times
 from headrace.runtime.host.attempt import Attempt, Factories
+from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
 from headrace.runtime.metrics import TaskMetrics
@@ -117,6 +118,7 @@ class TaskHost:
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._ticked = 0
         self._commit_began = 0.0
+        self.catching_up = CatchingUp(scope.specs, exactly_once=scope.settings.guarantee == "exactly_once")
         self.attempt = self._new_attempt()
 
     def _new_attempt(self) -> Attempt:
@@ -188,8 +190,7 @@ class TaskHost:
 
     def lag(self, ssp: SSP) -> int | None:
         """How far the processed position of an input is from its end; None when unknown."""
-        unpolled = self.inputs.lag(ssp)
-        return None if unpolled is None else unpolled + self.inputs.position(ssp) - self.positions.get(ssp, 0)
+        return self.inputs.lag(ssp, self.positions.get(ssp))
 
     # -- one turn
 
@@ -414,6 +415,9 @@ class TaskHost:
         with self._named():
             begun = self.inputs.begin(positions)
         ends = self.inputs.ends(self.task.side_inputs)
+        if not self.catching_up.begun:
+            self.catching_up.begin(self.inputs.ends(self.catching_up.sources))
+        self.catching_up.rolled_back()
         self.attempt.begin(begun, ends, self._clock.now_ms(), self._clock.monotonic_ms())
         self.state.begun()
         _log.info(
@@ -460,6 +464,7 @@ class TaskHost:
         self._progress.trim(needed)
         self.task.chain.committed()
         self.committed_ms = now
+        self.catching_up.committed(self.machine.version, self.positions, self.lag)
         self.commit_took_ms = now - self._commit_began
         _log.debug(
             "committed", task=str(self.name), version=self.machine.version, took_ms=round(self.commit_took_ms, 1)

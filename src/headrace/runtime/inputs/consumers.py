@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+import polars as pl
+
 from headrace.api.specs import Role, StreamSpec
 from headrace.core.errors import FencedError, HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError
 from headrace.core.ids import SSP, Offset, StreamId
@@ -29,7 +31,8 @@ class InputConsumers:
         for ssp, spec in specs.items():
             name = spec.system.name
             if name not in self._consumers:
-                self._consumers[name] = connections.consumer(spec.system, _looked_at(specs, name))
+                columns, whole = _looked_at(specs, name)
+                self._consumers[name] = connections.consumer(spec.system, columns, whole=whole)
                 self._hungry[name] = False
             self._ssps.setdefault(name, []).append(ssp)
 
@@ -91,10 +94,10 @@ class InputConsumers:
         """The next offset that will be polled."""
         return self._consumers[self._specs[ssp].system.name].position(ssp)
 
-    def lag(self, ssp: SSP) -> int | None:
-        """How far the polled position is from the end of the partition; None when unknown."""
+    def lag(self, ssp: SSP, since: Offset | None) -> int | None:
+        """How far the offset ``since`` is from the end of the partition; None when unknown."""
         consumer = self._consumers.get(self._specs[ssp].system.name)
-        return consumer.lag(ssp) if consumer is not None and self._begun else None
+        return consumer.lag(ssp, since) if consumer is not None and self._begun else None
 
     def ends(self, ssps: Collection[SSP]) -> dict[SSP, Offset]:
         """Where these partitions end now."""
@@ -127,16 +130,18 @@ class InputConsumers:
         self._consumers.clear()
 
 
-def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> Collection[str] | None:
-    """The columns of a system's rows that the task reads; None for all, as where a dead letter keeps the whole row."""
-    names: dict[str, None] = {}
+def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> tuple[dict[str, pl.DataType] | None, bool]:
+    """The columns of a system's rows that the task reads; and whether it needs whole rows, for dead letters."""
+    columns: dict[str, pl.DataType] = {}
+    whole = False
     for spec in specs.values():
         if spec.system.name != system:
             continue
-        if spec.schema is None or spec.on_error == "dead_letter":
-            return None
-        names |= dict.fromkeys(spec.schema.columns)
-    return names.keys()
+        if spec.schema is None:
+            return None, True
+        whole |= spec.on_error == "dead_letter"
+        columns |= spec.schema.columns
+    return columns, whole
 
 
 def _register(consumer: Consumer, ssp: SSP, position: Position) -> None:

@@ -41,7 +41,7 @@ class SingleFrame:
 
 @dataclass(slots=True)
 class RowBatch:
-    """Rows of a row system, and the records that could not be read."""
+    """Rows of a row system, and the records that could not be read. ``place`` says in errors where they are from."""
 
     ssp: SSP
     rows: pl.DataFrame
@@ -49,6 +49,7 @@ class RowBatch:
     next: Offset
     bad: tuple[BadRecord, ...]
     bytes: int
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -66,8 +67,8 @@ Envelope = Frames | SingleFrame | RowBatch | PartitionEnd
 def envelopes(polled: Polled) -> list[Envelope]:
     """Cut what was polled into envelopes, in order."""
     match polled:
-        case Rows(ssp=ssp, frame=rows, offset=offset, next=after, bad=bad):
-            return [RowBatch(ssp, rows, offset, after, tuple(bad), int(rows.estimated_size()))]
+        case Rows(ssp=ssp, frame=rows, offset=offset, next=after, bad=bad, place=place):
+            return [RowBatch(ssp, rows, offset, after, tuple(bad), int(rows.estimated_size()), place)]
         case Ended(ssp=ssp, next=after):
             return [PartitionEnd(ssp, after)]
         case Records():

@@ -57,6 +57,7 @@ class Intake:
         # Whatever this app writes to its own streams has the columns that it declared then: it may have declared fewer.
         self._optional = self._schema.columns.keys() if spec.role is Role.INTERMEDIATE else frozenset(added)
         self._throttle = Throttle(_log)
+        self._place = ""
         self._time = spec.event_time.column if spec.event_time and spec.role is not Role.INTERMEDIATE else None
         self._unit_is_assumed = not isinstance(self._schema.columns.get(self._time or ""), pl.Datetime)
         """The first messages show whether their integers are milliseconds."""
@@ -67,8 +68,14 @@ class Intake:
         read = self._own if self._spec.role is Role.INTERMEDIATE else self._foreign
         return [read(ssp, offset, payload) for offset, payload in zip(offsets, payloads, strict=True)]
 
-    def accept(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = ()) -> pl.DataFrame:
-        """The rows that fit. The policy decides about the others, and about what could not be read at all."""
+    def accept(
+        self, ssp: SSP, rows: pl.DataFrame, offset: Offset, bad: Sequence[BadRecord] = (), place: str = ""
+    ) -> pl.DataFrame:
+        """The rows that fit. The policy decides about the others, and about what could not be read at all.
+
+        ``place`` says in the reasons where the rows are from, if the offset doesn't tell the user.
+        """
+        self._place = f"{place}: " if place else ""
         for record in bad:
             self._refuse(ssp, record.offset, record.reason, record.raw)
         try:
@@ -140,7 +147,7 @@ class Intake:
         return self.accept(ssp, rows, offset)
 
     def _refuse_rows(self, ssp: SSP, offset: Offset, reason: str, rows: pl.DataFrame, hint: str | None) -> None:
-        self._refuse(ssp, offset, reason, rows, hint, count=rows.height)
+        self._refuse(ssp, offset, self._place + reason, rows, hint, count=rows.height)
 
     def _refuse(
         self,

@@ -46,7 +46,9 @@ class Intakes:
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
-        accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad)
+        if not table.rows.height and not table.bad:
+            return  # only the position moves
+        accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
         self._metrics.bytes_in += table.bytes
         self._task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height), accepted)
 

@@ -13,36 +13,44 @@ from headrace.core.errors import DeclarationError, StorageError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.serdes.dtypes import Columns, instantiate
 from headrace.systems.base import Admin, Extent, StreamInfo
+from headrace.systems.files.file_list import FileList, offset_of
+from headrace.systems.files.place import nothing_found
+from headrace.systems.files.stock import Stock
+from headrace.systems.files.stocktaking import NewFiles
 
 
 class FilesAdmin(Admin):
     """The one stream has any name, since the path says which files it is."""
 
     def __init__(
-        self,
-        path: str,
-        partitions: Callable[[], builtins.list[builtins.list[Path]] | None],
-        columns: Callable[[], Columns],
-        rows: Callable[[Path], int],
+        self, path: str, new_files: NewFiles, stock: Stock, columns: Callable[[FileList], Columns | None]
     ) -> None:
         self._path = path
-        self._partitions = partitions
+        self._new_files = new_files
+        self._stock = stock
         self._columns = columns
-        self._rows = rows
         self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
 
     @override
     def list(self) -> builtins.list[str]:
         """The stem of the path, if there are files."""
-        return [Path(self._path).stem] if self._partitions() else []
+        return [Path(self._path).stem] if self._stock.present().latest else []
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """None if there are no files."""
-        partitions = self._partitions()
-        if partitions is None:
-            return None
-        return StreamInfo(stream, len(partitions), dict(self._columns()), bounded=True)
+        """Raises ``StreamNotFoundError`` if there are no files and none may come later."""
+        bounded = self._new_files == "refuse"
+        listed = self._stock.present()
+        if bounded and listed.nothing:
+            raise nothing_found(self._path)
+        columns = self._columns(listed)
+        return StreamInfo(
+            stream,
+            listed.partitions,
+            None if columns is None else dict(columns),
+            bounded=bounded,
+            until_caught_up=self._new_files == "next_run",
+        )
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
@@ -59,16 +67,19 @@ class FilesAdmin(Admin):
         return StreamInfo(stream, partitions, typed, bounded=True)
 
     @override
+    def begin_run(self, stream: str) -> None:
+        """Put the files that came since into the list. Raises if the input doesn't take them, or if one has changed."""
+        self._stock.take()
+
+    @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
         raise UsageError(f"{self._path} has the columns that its files have", hint="write files with the new column")
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        """Text files are read to their end, to count their rows."""
-        partitions = self._partitions()
-        if partitions is None:
-            return []
-        return [Extent(0, sum(map(self._rows, files)), sealed=True) for files in partitions]
+        """The end is after the last listed file: offsets don't say how many rows there are."""
+        listed = self._stock.present()
+        return [Extent(0, offset_of(len(entries)), sealed=listed.ended) for entries in listed.places]
 
     @override
     def seal(self, stream: str) -> None:

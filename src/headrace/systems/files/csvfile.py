@@ -1,17 +1,19 @@
-"""CSV with a header line, parsed by Arrow. Unlike Polars, it insists on the number of fields."""
+"""CSV, parsed by Arrow. Unlike Polars, it insists on the number of fields."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Literal
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from headrace.core.errors import DataError, DeclarationError
+from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.row_pieces import Parse, RowsUnreadable
 from headrace.systems.files.text import COUNT_BYTES, TextFile
@@ -22,48 +24,62 @@ _HELD = (pl.Int64, pl.UInt64, pl.Float64, pl.Boolean, pl.String, pl.Date, pl.Dat
 _ARROWS_PREFIX = re.compile(r"^CSV parse error: (Row #\d+: )?")
 
 
-def open_csv(path: Path, columns: Columns) -> TextFile:
-    """Open a file that has these columns, and perhaps others, in any order."""
-    file = TextFile(path, quoted=True)
-    try:
-        header = _read_header(file)
-        return file.parse_with(_parser(path, header, columns))
-    except BaseException:
-        file.close()
-        raise
+def read_header(file: TextFile, form: CsvFormat, declared: Sequence[str] | None) -> list[str] | None:
+    """The names of the columns; takes what comes before the first row off the file. None: the file is empty.
+
+    A file without a header has the ``declared`` columns; without these too, they are named by their numbers.
+    """
+    for _ in range(form.skip_lines):
+        file.first_row(_HEADER_BYTES)
+    if isinstance(form.header, tuple):
+        return list(form.header)
+    if not form.header and declared is not None:
+        return list(declared)
+    first = file.first_row(_HEADER_BYTES)
+    if first is None:
+        return None
+    if not form.header:
+        file.give_back(first)
+    names = _fields(file.path, first, form)
+    if not form.header:
+        return [f"column_{number}" for number in range(1, len(names) + 1)]
+    if len(set(names)) < len(names):
+        raise DataError(f"{file.path}: the header names a column twice: {', '.join(names)}")
+    return names
 
 
-def _read_header(file: TextFile) -> list[str]:
-    data, ends = file.block(_HEADER_BYTES)
-    if not len(ends):
-        raise DataError(
-            f"{file.path}: the file is empty: it has not even a header", hint="a CSV file begins with its header"
-        )
-    first = int(ends[0])
-    file.give_back(data[first:])
+def _fields(path: str, line: bytes, form: CsvFormat) -> list[str]:
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if form.quote is not None else csv.QUOTE_NONE
     try:
-        header = next(csv.reader(io.StringIO(data[:first].decode())))
+        text = io.StringIO(line.decode(), newline="")
+        return next(csv.reader(text, delimiter=form.separator, quotechar=form.quote, quoting=quoting))
     except (UnicodeDecodeError, StopIteration, csv.Error) as error:
-        raise DataError(f"{file.path}: unreadable header line {data[:60]!r}: {error}") from error
-    if len(set(header)) < len(header):
-        raise DataError(f"{file.path}: the header names a column twice: {', '.join(header)}")
-    return header
+        raise DataError(
+            f"{path}: unreadable header line {line[:60]!r}: {error}",
+            hint="say how it is written: format=hr.io.csv(encoding=..., separator=..., skip_lines=...)",
+        ) from error
 
 
-def _parser(path: Path, header: list[str], columns: Columns) -> Parse:
+def csv_parser(path: str, header: list[str], columns: Columns, form: CsvFormat) -> Parse:
+    """A parser of rows with the columns of the header, of which these are read."""
     missing = [name for name in columns if name not in header]
     if missing:
-        raise DeclarationError(f"{path} has no column {missing[0]!r}; it has {', '.join(header)}")
+        raise DeclarationError(
+            f"{path} has no column {missing[0]!r}; it has {', '.join(header)}",
+            hint=None if len(header) > 1 else "is the separator right? format=hr.io.csv(separator=...)",
+        )
     wire = wire_columns(columns)
     types = {name: _arrow_type(path, name, dtype) for name, dtype in wire.items()}
     convert = pacsv.ConvertOptions(
         column_types=types,
         include_columns=list(columns),
-        null_values=[""],
+        null_values=list(form.null_values),
         strings_can_be_null=True,
         quoted_strings_can_be_null=False,
     )
-    parsing = pacsv.ParseOptions(newlines_in_values=True)
+    parsing = pacsv.ParseOptions(
+        delimiter=form.separator, quote_char=form.quote or False, newlines_in_values=form.quote is not None
+    )
     empty = pl.DataFrame(schema=columns)
 
     def parse(data: bytes) -> pl.DataFrame:
@@ -81,7 +97,7 @@ def _parser(path: Path, header: list[str], columns: Columns) -> Parse:
     return parse
 
 
-def _arrow_type(path: Path, name: str, dtype: pl.DataType) -> pa.DataType:
+def _arrow_type(path: str, name: str, dtype: pl.DataType) -> pa.DataType:
     if not isinstance(dtype, _HELD):
         raise DeclarationError(
             f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines"
@@ -89,26 +105,22 @@ def _arrow_type(path: Path, name: str, dtype: pl.DataType) -> pa.DataType:
     return pl.Series(dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest()).type
 
 
-def csv_header(path: Path) -> list[str]:
-    """The names of a file's columns."""
-    file = TextFile(path, quoted=True)
-    try:
-        return _read_header(file)
-    finally:
-        file.close()
-
-
-def infer_csv(path: Path) -> Columns:
+def infer_csv(file: TextFile, form: CsvFormat) -> Columns:
     """The columns of the header, with the types of the first block; String where Polars finds nothing narrower."""
-    file = TextFile(path, quoted=True)
-    try:
-        header = _read_header(file)
-        data, _ = file.block(COUNT_BYTES)
-    finally:
-        file.close()
+    header = read_header(file, form, None)
+    if header is None:
+        return {}
+    data, _ = file.block(COUNT_BYTES)
     try:
         rows = pl.read_csv(
-            data, has_header=False, new_columns=header, infer_schema_length=None, truncate_ragged_lines=True
+            data,
+            has_header=False,
+            new_columns=header,
+            separator=form.separator,
+            quote_char=form.quote,
+            null_values=list(form.null_values),
+            infer_schema_length=None,
+            truncate_ragged_lines=True,
         )
         return without_null_types({name: rows.schema.get(name, pl.String()) for name in header})
     except pl.exceptions.PolarsError:

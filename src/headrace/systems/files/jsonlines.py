@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 import polars as pl
 
@@ -14,12 +12,8 @@ from headrace.systems.files.text import COUNT_BYTES, TextFile
 from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
 
 
-def open_jsonlines(path: Path, columns: Columns) -> TextFile:
-    """Open a file whose objects have these columns. Missing fields are null; other fields are ignored."""
-    return TextFile(path, quoted=False).parse_with(_parser(columns))
-
-
-def _parser(columns: Columns) -> Parse:
+def jsonlines_parser(columns: Columns) -> Parse:
+    """A parser of objects that have these columns. Missing fields are null; other fields are ignored."""
     wire = wire_columns(columns)
     empty = pl.DataFrame(schema=columns)
 
@@ -34,20 +28,18 @@ def _parser(columns: Columns) -> Parse:
     return parse
 
 
-def infer_jsonlines(path: Path) -> Columns:
+def infer_jsonlines(file: TextFile) -> Columns:
     """The columns of the first block of a file, from those of its lines that are JSON objects."""
-    file = TextFile(path, quoted=False)
-    try:
-        data, _ = file.block(COUNT_BYTES)
-    finally:
-        file.close()
+    data, _ = file.block(COUNT_BYTES)
     good = b"\n".join(line for line in data.splitlines() if _is_object(line))
     if not good:
-        raise DataError(f"{path}: no JSON object in its first {len(data)} bytes", hint="is this another format?")
+        raise DataError(f"{file.path}: no JSON object in its first {len(data)} bytes", hint="is this another format?")
     try:
         return without_null_types(dict(pl.read_ndjson(good, infer_schema_length=None).schema))
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{path}: its columns can't be inferred: {error}", hint="declare them: schema=...") from error
+        raise DataError(
+            f"{file.path}: its columns can't be inferred: {error}", hint="declare them: schema=..."
+        ) from error
 
 
 def _is_object(line: bytes) -> bool:

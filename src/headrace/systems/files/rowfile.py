@@ -8,7 +8,7 @@ from headrace.serdes.row_pieces import Piece
 
 
 class RowFile(Protocol):
-    """One open file."""
+    """One open file, or a stretch of one."""
 
     def skip(self, rows: int) -> int:
         """Skip this number of rows, before the first ``read``; returns how many there were."""
@@ -16,6 +16,10 @@ class RowFile(Protocol):
 
     def read(self, max_bytes: int) -> list[Piece] | None:
         """The next pieces, about ``max_bytes`` together; None at the end."""
+        ...
+
+    def left(self) -> int | None:
+        """How many rows are left; None if the file doesn't say."""
         ...
 
     def close(self) -> None:

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DeclarationError
+from headrace.core.errors import DataError, DeclarationError, UsageError
+from headrace.core.log import logger
+from headrace.core.url import check_no_credentials
+from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns, columns_from_json, instantiate
 from headrace.systems.base import RowSystem
 from headrace.systems.files.admin import FilesAdmin
 from headrace.systems.files.consumer import FilesConsumer
-from headrace.systems.files.csvfile import infer_csv, open_csv
-from headrace.systems.files.jsonlines import infer_jsonlines, open_jsonlines
-from headrace.systems.files.parquet import ParquetFile, parquet_columns, parquet_rows
-from headrace.systems.files.place import FORMATS, deal, find_files, format_of, require_files
+from headrace.systems.files.file_list import Entry, FileList
+from headrace.systems.files.place import FORMATS, format_of, is_remote, nothing_found, storage_of
+from headrace.systems.files.reading import FileLook, Reader, Wanted
 from headrace.systems.files.rowfile import RowFile
+from headrace.systems.files.stock import Follower, Stock
+from headrace.systems.files.stocktaking import ChangedFiles, Look, NewFiles, Policy
+from headrace.systems.files.storage import Found
 from headrace.systems.files.target import FilesTarget
 
-_INFER = {"parquet": parquet_columns, "jsonl": infer_jsonlines, "csv": infer_csv}
+LOOK_MS = 1000
+_OPTIONS = ("path", "format", "partitions", "columns", "csv", "new_files", "changed_files", "look_ms", "list_file")
+_log = logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -31,96 +39,117 @@ class FilesSystem(RowSystem):
 
     ``path`` is a file, a folder or a pattern; for writing, a folder. ``format`` defaults to that of the files' endings
     (Parquet for an output). ``columns`` default to those of the first file. The files are dealt to ``partitions`` in
-    the order of their names; by default each file is a partition.
+    the order of their names. In ``list_file`` an app remembers which files there are; ``new_files`` and
+    ``changed_files`` say what happens to others. A followed folder is looked at every ``look_ms``.
     """
 
     path: str
     format: str | None = None
     columns: Columns | None = None
     partitions: int | None = None
+    csv: CsvFormat = field(default_factory=CsvFormat)
+    new_files: NewFiles = "refuse"
+    changed_files: ChangedFiles = "refuse"
+    look_ms: int = LOOK_MS
+    list_file: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(self.path))
+        check_no_credentials(self.path)
         if self.format is not None and self.format not in FORMATS:
             raise DeclarationError(f"files {self.path}: unknown format {self.format!r}", hint=f"one of {FORMATS}")
         if self.partitions is not None and self.partitions < 1:
             raise DeclarationError(f"files {self.path}: {self.partitions} partitions; use 1 or more")
+        for name, values in (("new_files", NewFiles), ("changed_files", ChangedFiles)):
+            if getattr(self, name) not in get_args(values):
+                raise DeclarationError(
+                    f"files {self.path}: {name}={getattr(self, name)!r}", hint=f"one of {get_args(values)}"
+                )
+        if self.list_file is None and self.new_files != "refuse":
+            raise DeclarationError(f"files {self.path}: new_files={self.new_files!r} needs a list, which an app has")
         if self.columns is not None:
             typed = {name: instantiate(dtype, name) for name, dtype in self.columns.items()}
             object.__setattr__(self, "columns", typed)
 
     @override
     def admin(self) -> FilesAdmin:
-        return FilesAdmin(self.path, self._present_partitions, self._read_columns, self._count_rows)
+        return FilesAdmin(self.path, self.new_files, self._stock(), self._columns)
 
     @override
-    def consumer(self, columns: Collection[str] | None = None) -> FilesConsumer:
-        """Raises ``StreamNotFoundError`` if there are no files."""
-        files = require_files(self.path)
-        format = format_of(files, self.format)
-        read = _looked_at(self._read_columns(), columns)
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
+        """Raises ``StreamNotFoundError`` if there are no files, unless some may come later."""
+        stock = self._stock()
+        listed = stock.present()
+        if listed.nothing and self.new_files == "refuse":
+            raise nothing_found(self.path)
+        wanted = self._wanted(listed, columns, whole)
 
-        def open_file(path: Path) -> RowFile:
-            return _open(path, format, read)
+        def open_entry(entry: Entry) -> RowFile | None:
+            try:
+                return self._reader.open(entry, wanted)
+            except DataError as error:
+                if self.changed_files == "refuse" or not self._reader.replaced(entry):
+                    raise
+                _log.warning("a file was replaced before all of it was read", file=entry.path, error=error.message)
+                return None
 
-        @cache
-        def count(path: Path) -> int | None:
-            return parquet_rows(path) if format == "parquet" else None
+        def follow() -> Follower:
+            return Follower(self._stock().take, self.look_ms / 1000)
 
-        return FilesConsumer(deal(files, self.partitions), open_file, count)
+        return FilesConsumer(
+            listed,
+            open_entry,
+            refresh=stock.refresh,
+            refresh_s=self.look_ms / 1000,
+            follow=follow if self.new_files == "follow" else None,
+        )
 
     @override
     def target(self, stream: str) -> FilesTarget:
         """The target is the folder ``path``, whatever the name of the stream."""
         del stream
+        if is_remote(self.path):
+            raise UsageError(f"files can't be written to {self.path}", hint="write to a folder of this machine's")
         return FilesTarget(Path(self.path), self.format or "parquet")
 
-    def _present_partitions(self) -> list[list[Path]] | None:
-        files = find_files(self.path)
-        return deal(files, self.partitions) if files else None
+    @cached_property
+    def _reader(self) -> Reader:
+        return Reader(storage_of(self.path)[0], self.format, self.csv)
 
-    def _read_columns(self) -> Columns:
+    def _stock(self) -> Stock:
+        policy = Policy(self.path, self.new_files, self.changed_files)
+        return Stock(policy, self.partitions, None if self.list_file is None else Path(self.list_file), self._look)
+
+    def _look(self, found: list[Found]) -> Look:
+        if found:
+            format_of(found, self.format)  # raises if they have several
+        return FileLook(self._reader, grows=self.new_files != "refuse")
+
+    def _wanted(self, listed: FileList, columns: Mapping[str, pl.DataType] | None, whole: bool) -> Wanted:
+        if self.columns is not None:
+            narrow = columns is not None and not whole and self.columns.keys() >= columns.keys()
+            return Wanted(typed={name: self.columns[name] for name in columns} if narrow and columns else self.columns)
+        if columns is None:
+            return Wanted(typed=self._columns(listed))
+        return Wanted(declared=columns, whole=whole)
+
+    def _columns(self, listed: FileList) -> Columns | None:
         if self.columns is not None:
             return self.columns
-        files = require_files(self.path)
-        return _INFER[format_of(files, self.format)](files[0])
-
-    def _count_rows(self, path: Path) -> int:
-        file = _open(path, format_of([path], self.format), self._read_columns())
-        try:
-            return file.skip(1 << 62)
-        finally:
-            file.close()
-
-
-def _looked_at(there: Columns, names: Collection[str] | None) -> Columns:
-    """The columns of these names in this order; all if one is missing, so that the error can name those there are."""
-    if names is None or not there.keys() >= set(names):
-        return there
-    return {name: there[name] for name in names}
-
-
-def _open(path: Path, format: str, columns: Columns) -> RowFile:
-    match format:
-        case "parquet":
-            return ParquetFile(path, columns)
-        case "jsonl":
-            return open_jsonlines(path, columns)
-    return open_csv(path, columns)
+        first = next((entries[0] for entries in listed.places if entries), None)
+        if first is None or not self.csv.header or self._reader.replaced(first):
+            return None
+        return self._reader.columns(first) or None
 
 
 def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:
-    """The system of a ``SystemSpec``: ``path``, and optionally ``format``, ``partitions`` and ``columns`` (as JSON)."""
-    unknown = set(options) - {"path", "format", "partitions", "columns"}
+    """The system of a ``SystemSpec``: ``path``, and optionally the other fields of ``FilesSystem``, as JSON."""
+    unknown = set(options) - set(_OPTIONS)
     if unknown or "path" not in options:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
-        raise DeclarationError(
-            f"system {name!r} (files): {wrong}", hint="files take path, format, partitions and columns"
-        )
-    columns = options.get("columns")
-    return FilesSystem(
-        options["path"],
-        options.get("format"),
-        None if columns is None else columns_from_json(columns),
-        options.get("partitions"),
-    )
+        raise DeclarationError(f"system {name!r} (files): {wrong}", hint=f"files take {', '.join(_OPTIONS)}")
+    given = dict(options)
+    if given.get("columns") is not None:
+        given["columns"] = columns_from_json(given["columns"])
+    given["csv"] = CsvFormat.of(given.get("csv", {}))
+    return FilesSystem(**given)

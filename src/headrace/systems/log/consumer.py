@@ -180,10 +180,11 @@ class LogConsumer(RegisteringConsumer[_Reading]):
         return self._wakeup.fd if self._wakeup else None
 
     @override
-    def lag(self, ssp: SSP) -> int | None:
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Bytes to the end of the file."""
         reading = self._reading(ssp)
-        return 0 if reading.ended else max(0, reading.file.size() - reading.position)
+        end = reading.position if reading.ended else max(reading.position, reading.file.size())
+        return end - (reading.position if since is None else since)
 
     @override
     def close(self) -> None:

@@ -6,7 +6,7 @@ Each transaction also stores the writer's position.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class SqlSystem(RowSystem):
         return SqlAdmin(self)
 
     @override
-    def consumer(self, columns: Collection[str] | None = None) -> Consumer:
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
         """Refuse: the rows of a table have no order in which to resume reading."""
         raise _refused(f"the table {self.table} of {self.url} can't be read as a stream")
 

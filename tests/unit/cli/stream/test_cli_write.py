@@ -135,7 +135,6 @@ def test_a_bad_row_of_a_table_is_named(cli: Cli, tmp_path: Path) -> None:
     ("name", "content", "code", "message"),
     [
         ("none.jsonl", None, 2, "there is no file none.jsonl"),
-        ("a.csv", "", 1, "the file is empty"),
         ("a.csv", "member,url,ts\na,/,1,2\n", 1, "not a readable CSV file"),
         ("a.csv", "member,url\na,/\n", 1, "column 'ts' (Int64) is missing"),
         ("a.csv", "member,url,ts,agent\na,/,1,x\n", 1, "the stream has no column agent"),

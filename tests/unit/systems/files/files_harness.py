@@ -8,6 +8,7 @@ from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import BadRecord, Edge, Ended, Position, Rows
 from headrace.systems.files import FilesSystem
 from headrace.systems.files.consumer import FilesConsumer
+from headrace.systems.files.file_list import offset_of, place_of
 
 
 def ssp(partition: int = 0) -> SSP:
@@ -17,7 +18,7 @@ def ssp(partition: int = 0) -> SSP:
 def read(
     system: FilesSystem, position: Position = Edge.OLDEST, partition: int = 0, max_bytes: int = 1 << 20
 ) -> tuple[list[Rows], int]:
-    """All rows of a partition, and its end. Also checks the offsets."""
+    """All rows of a partition, and how many row numbers its files have from there on. Also checks the offsets."""
     consumer = system.consumer()
     try:
         consumer.register(ssp(partition), position)
@@ -28,18 +29,23 @@ def read(
 
 def _read_on(consumer: FilesConsumer, partition: int, max_bytes: int) -> tuple[list[Rows], int]:
     got: list[Rows] = []
-    at = consumer.position(ssp(partition))
+    at, numbers = consumer.position(ssp(partition)), 0
     while True:
         for item in consumer.poll(max_bytes=max_bytes):
             if isinstance(item, Ended):
                 assert consumer.poll() == []
                 assert item.next == consumer.position(ssp(partition))
-                return got, item.next
+                return got, numbers
             assert isinstance(item, Rows)
             assert item.offset >= at
+            at = item.next
+            if not item.frame.height and not item.bad:
+                assert item.next == offset_of(place_of(item.offset)[0] + 1)
+                numbers += place_of(item.offset)[1]
+                continue
+            assert item.place
             assert item.frame.height + len(item.bad) == item.next - item.offset
             assert all(item.offset <= record.offset < item.next for record in item.bad)
-            at = item.next
             got.append(item)
 
 
