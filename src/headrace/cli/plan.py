@@ -56,6 +56,7 @@ def plan(
     from headrace.plan.heritage import consent_of
     from headrace.plan.render import render
     from headrace.plan.text import to_text
+    from headrace.runners.checkpoints import apps_with_checkpoints
     from headrace.runners.planning import Deployment
     from headrace.web.plan_page import plan_html
 
@@ -66,9 +67,12 @@ def plan(
         found = deployment.planned(containers)
     if against is not None:
         if not deployment.inventory:
+            known = ", ".join(apps_with_checkpoints(Path(graph.settings.home)))
             raise UsageError(
                 f"app {against!r} has never run in {graph.settings.home}",
-                hint="name the home folder that it uses: HEADRACE_HOME, or home= of the app",
+                hint=f"apps that have: {known}"
+                if known
+                else "name its home folder: HEADRACE_HOME, or home= of the app",
             )
         if as_json:
             print_json({"app": against, "changes": changes.to_json(found.changes)})

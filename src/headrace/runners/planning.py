@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from headrace.plan.heritage import Consent, Heritage
 from headrace.plan.inventory import Inventory, StageRecord, inventory_of
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
+from headrace.runners.coordination import endings
 from headrace.runners.facts import gather_facts
 from headrace.systems.base import StreamInfo
 
@@ -120,6 +122,25 @@ class Deployment:
             f"another start of app {self._declared.app!r} has recorded its version at the same time",
             hint="start it again, unless the other one is running",
         )
+
+
+def check_not_ended(planned: Planned, home: Path) -> None:
+    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run."""
+    new = planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED)
+    stages = {stage.name for stage in planned.plan.stages}
+    app = planned.plan.graph.app
+    for status in endings.ended(home, app):
+        if (
+            new
+            and status.state == "finished"
+            and not status.drained
+            and stages & {stage.name for stage in status.stages}
+        ):
+            raise PlanError(
+                f"app {app!r} has ended: it has processed all of its inputs, which had ended, too. What is new in it "
+                f"would never run: {', '.join(change.what for change in new)}",
+                hint="to run it over its inputs from their start, give it another name, or another home",
+            )
 
 
 def _still_to_rename(renamed: Mapping[str, str], inventory: Inventory) -> dict[str, str]:

@@ -76,6 +76,13 @@ class FilesAdmin(Admin):
         raise UsageError(f"{self._path} has the columns that its files have", hint="write files with the new column")
 
     @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise UsageError(
+            f"{self._path}: the number of partitions is fixed at the first run of an app",
+            hint="give the input another id, with partitions= (then it is read from its start)",
+        )
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """The end is after the last listed file: offsets don't say how many rows there are."""
         listed = self._stock.present()
