@@ -38,7 +38,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="APP",
-            help="Show only what would change in what this app keeps; end with exit code 1 if something is refused.",
+            help="Show only what would change in what this app keeps. Ends with an error if something is refused.",
         ),
     ] = None,
     drop_state: DropState = None,

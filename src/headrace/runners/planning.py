@@ -126,21 +126,20 @@ class Deployment:
 
 def check_not_ended(planned: Planned, home: Path) -> None:
     """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run."""
-    new = planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED)
-    stages = {stage.name for stage in planned.plan.stages}
     app = planned.plan.graph.app
-    for status in endings.ended(home, app):
-        if (
-            new
-            and status.state == "finished"
-            and not status.drained
-            and stages & {stage.name for stage in status.stages}
-        ):
-            raise PlanError(
-                f"app {app!r} has ended: it has processed all of its inputs, which had ended, too. What is new in it "
-                f"would never run: {', '.join(change.what for change in new)}",
-                hint="to run it over its inputs from their start, give it another name, or another home",
-            )
+    over = {
+        stage.name
+        for status in endings.ended(home, app)
+        if status.state == "finished" and not status.drained
+        for stage in status.stages
+    }
+    new = [c for c in planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED) if c.stage in over]
+    if new:
+        raise PlanError(
+            f"app {app!r} has ended: it has processed all of its inputs, which had ended, too. What is new in it "
+            f"would never run: {', '.join(change.what for change in new)}",
+            hint="to run it over its inputs from their start, give it another name, or another home",
+        )
 
 
 def _still_to_rename(renamed: Mapping[str, str], inventory: Inventory) -> dict[str, str]:

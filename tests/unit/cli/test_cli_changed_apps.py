@@ -93,7 +93,7 @@ def test_plan_shows_what_would_change_and_fails_a_check(cli: Cli, write: Callabl
     assert "changed since the last run\n  grown" in cli("plan", "pipeline.py").out
     write('hr.session("10s")')
     refused = cli("plan", "pipeline.py", "--against", "counts")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "shape was tumbling 10s, and is session with a gap of 10s" in refused.out
     assert "--drop-state" in refused.err
     changes = cli("plan", "pipeline.py", "--against", "counts", "--json").json()["changes"]
