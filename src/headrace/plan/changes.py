@@ -193,8 +193,7 @@ def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) 
             return change(Verdict.NEW, _AGAIN[part.kind] if part.kind in ("table", "step", "stream") else "")
         if consent.drops(part.id, part.owner):
             return change(Verdict.DROPPED, _AGAIN[part.kind])
-        why = f"it moves from stage {elsewhere!r} to {stage.stage!r}, and {_LOSES[part.kind]}"
-        return change(Verdict.REFUSED, why)
+        return change(Verdict.REFUSED, _moves(elsewhere, part, stage))
     if consent.drops(part.id, part.owner):
         return change(Verdict.DROPPED, _AGAIN[part.kind])
     if part.kind == "side input" and part.kept_as != old.kept_as:
@@ -296,6 +295,10 @@ def _same_side(inventory: Inventory, id_: str, stage: str, *, reads: bool) -> Pa
     record = inventory.stages.get(stage)
     part = None if record is None else record.parts.get(id_)
     return part if part is not None and part.kind == "stream" and part.reads is reads else None
+
+
+def _moves(before: str | None, part: Part, stage: StageRecord) -> str:
+    return f"it moves from stage {before!r} to {stage.stage!r}, and {_LOSES[part.kind]}"
 
 
 def _elsewhere(before: Inventory, new: Inventory, id_: str, part: Part) -> str | None:

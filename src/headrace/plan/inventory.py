@@ -7,7 +7,7 @@ Pure data.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,6 +19,7 @@ from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Role, StreamSpec, TableSpec
 from headrace.core.errors import DataError
 from headrace.plan.model import Plan, StagePlan
+from headrace.plan.traverse import reachable
 from headrace.systems.registry import keeps_rows
 
 FORMAT = 1
@@ -189,13 +190,8 @@ def _intermediate(plan: Plan, stage: StagePlan, spec: StreamSpec) -> Part:
 def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str | None) -> StateMeaning:
     """What the messages of an intermediate stream mean that are still in it when the app changes."""
     fixed = {"partitions": str(partitions)}
-    for node in graph.nodes.values():
-        operator = node.operator
-        if operator.stream_written == spec.id:
-            if isinstance(operator, PartitionBy):
-                fixed["key"] = operator.detail
-            elif isinstance(operator, Broadcast):
-                fixed["key"] = "to all"
+    if key := _key(graph, spec.id):
+        fixed["key"] = key
     step = None if window is None else graph.nodes[window].operator
     if isinstance(step, Window) and window is not None:
         meaning = step.kept_state(window, [step.input])[window]
@@ -208,12 +204,23 @@ def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str 
     return StateMeaning(fixed=fixed, columns=columns, sheds=True)
 
 
+def _key(graph: Graph, stream: str) -> str | None:
+    """By what an intermediate stream is partitioned."""
+    for node in graph.nodes.values():
+        if node.operator.stream_written == stream:
+            if isinstance(node.operator, PartitionBy):
+                return node.operator.detail
+            if isinstance(node.operator, Broadcast):
+                return "to all"
+    return None
+
+
 def _tables(plan: Plan, stage: StagePlan) -> Iterator[Part]:
     for id_ in stage.tables:
         table = plan.graph.tables[id_]
         if table.remote is None:
-            meaning = table_meaning(table)
-            yield _part("table", id_, id_, stage, meaning)
+            fillers = (node.id for node in plan.graph.writers_of(id_))
+            yield _part("table", id_, id_, stage, table_meaning(table), _spread(plan, stage, fillers))
 
 
 def table_meaning(table: TableSpec) -> StateMeaning:
@@ -231,16 +238,30 @@ def _steps(plan: Plan, stage: StagePlan) -> Iterator[Part]:
         node = nodes[id_]
         inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
         for store, meaning in node.operator.kept_state(id_, inputs).items():
-            yield _part("step", store, id_, stage, meaning)
+            yield _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]))
 
 
-def _part(kind: PartKind, id_: str, owner: str, stage: StagePlan, meaning: StateMeaning) -> Part:
+def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:
+    """How a shuffle spreads what these nodes take, and so what they keep, over the tasks: another way finds nothing."""
+    graph = plan.graph
+    ways: set[str] = set()
+    for node in nodes:
+        for before in reachable(node, lambda id_: [b for b in graph.nodes[id_].inputs if b in stage.nodes]):
+            stream = graph.nodes[before].operator.stream_read
+            if stream is not None and graph.streams[stream].role is Role.INTERMEDIATE:
+                ways.add(f"{_key(graph, stream) or 'unknown'} over {plan.streams[stream].partitions} partitions")
+    return {"spread": "; ".join(sorted(ways))} if ways else {}
+
+
+def _part(
+    kind: PartKind, id_: str, owner: str, stage: StagePlan, meaning: StateMeaning, spread: Mapping[str, str]
+) -> Part:
     return Part(
         kind=kind,
         id=id_,
         owner=owner,
         kept_as=stage.kept_as.get(id_, id_),
-        fixed=dict(meaning.fixed),
+        fixed={**meaning.fixed, **spread},
         columns=dict(meaning.columns),
         sheds=meaning.sheds,
     )

@@ -76,7 +76,6 @@ class TestApp:
             self._partitions = partitions
             self._metadata = MemoryMetadata()
             self.plan = self._deployed(graph, NO_CONSENT).plan
-            prepare_streams(self.plan)
             self._container = self._start()
         except BaseException:
             self._release()
@@ -230,7 +229,6 @@ class TestApp:
         self._commit()
         self._stop()
         self.plan = changed.plan
-        prepare_streams(self.plan)
         self._container = self._start()
         self.settle()
 
@@ -306,12 +304,13 @@ class TestApp:
     # -- inside
 
     def _deployed(self, declared: Graph, consent: Consent) -> Planned:
-        """The plan of a version of the app, whose changes are accepted and recorded."""
+        """The plan of a version of the app, whose changes are accepted and recorded, and whose streams exist."""
         graph = _in_memory(declared, self._memory)
         self._create_inputs(graph)
         deployment = Deployment(graph, self._metadata, consent)
         planned = deployment.planned()
         planned.changes.check()
+        prepare_streams(planned.plan)
         deployment.record(planned)
         return planned
 
