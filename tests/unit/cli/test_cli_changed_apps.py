@@ -60,13 +60,13 @@ def test_a_window_that_means_something_else_is_refused_with_the_flags_that_accep
     refused = cli("run", "pipeline.py", "--local", "--quiet")
     assert refused.code != 0
     assert "step 'w': shape was tumbling 10s, and is now tumbling 20s" in refused.err
-    assert "--drop-state w" in refused.err
-    accepted = cli("run", "pipeline.py", "--local", "--quiet", "--drop-state", "w", "--drop-state", "p")
+    assert refused.err.rstrip().endswith("--drop-state w")  # nothing waits in the stream before it
+    accepted = cli("run", "pipeline.py", "--local", "--quiet", "--drop-state", "w")
     assert accepted.code == 0
     assert cli("stream", "read", "out", "--committed").lines() == [{"member": "ann", "n": 1}]
     # What is as it was isn't dropped again.
     feed(tmp_path, 3, 41_000, 70_000)
-    assert cli("run", "pipeline.py", "--local", "--quiet", "--drop-state", "w", "--drop-state", "p").code == 0
+    assert cli("run", "pipeline.py", "--local", "--quiet", "--drop-state", "w").code == 0
     assert [row["n"] for row in cli("stream", "read", "out", "--committed").lines()] == [1, 2]
 
 
@@ -99,9 +99,9 @@ def test_plan_shows_what_would_change_and_fails_a_check(cli: Cli, write: Callabl
     changes = cli("plan", "pipeline.py", "--against", "counts", "--json").json()["changes"]
     assert {(c["id"], c["verdict"], c["flag"]) for c in changes if c["verdict"] != "kept"} == {
         ("w", "refused", "--drop-state w"),
-        ("p", "refused", "--drop-state p"),
+        ("p", "dropped", None),
     }
-    accepted = cli("plan", "pipeline.py", "--against", "counts", "--drop-state", "w", "--drop-state", "p")
+    accepted = cli("plan", "pipeline.py", "--against", "counts", "--drop-state", "w")
     assert (accepted.code, "dropped" in accepted.out) == (0, True)
 
 
@@ -124,3 +124,20 @@ def test_a_changed_app_that_has_ended_is_refused(cli: Cli, tmp_path: Path, write
     assert refused.code != 0
     assert "app 'counts' has ended" in refused.err
     assert "step 'w'" in refused.err
+
+
+@pytest.mark.usefixtures("clean_modules")
+def test_messages_that_wait_between_stages_are_given_up_only_with_a_flag(
+    cli: Cli, tmp_path: Path, write: Callable[..., None]
+) -> None:
+    feed(tmp_path, 1, 1_000, 2_000)
+    write()
+    assert cli("run", "pipeline.py", "--local", "--quiet", "--stage", "views").code == 0
+    write('hr.tumbling("20s")')
+    refused = cli("run", "pipeline.py", "--local", "--quiet")
+    assert "--drop-state p" in refused.err
+    write()
+    assert cli("run", "pipeline.py", "--local", "--quiet").code == 0
+    write('hr.tumbling("20s")')
+    refused = cli("run", "pipeline.py", "--local", "--quiet")
+    assert refused.err.rstrip().endswith("--drop-state w")

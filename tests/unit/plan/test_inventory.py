@@ -17,8 +17,11 @@ from headrace.plan.heritage import Consent, Heritage
 from headrace.plan.inventory import NOTHING, Inventory, Part, StageRecord, inventory_of
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
+from headrace.plan.render import render
+from headrace.plan.text import to_text
 from headrace.runners.planning import Deployment, Planned
 from headrace.systems.base import StreamInfo
+from headrace.web.plan_page import plan_html
 
 VIEWS = {"member": pl.String, "ts": pl.Int64}
 
@@ -105,6 +108,20 @@ def test_a_stage_that_is_gone_is_kept_to_end_in_what_is_still_read() -> None:
     changes = compare(inventory_of(back), Heritage(inventory_of(after), Consent(frozenset(["c"]))))
     with pytest.raises(PlanError, match="stage 'b' has ended in it, and would write it again"):
         changes.check()
+
+
+def test_an_empty_stage_says_in_the_plan_why_it_is_there() -> None:
+    before = planned(app("m", alone=["b"]))
+    left = hr.App("app")
+    shuffled = left.input("m", VIEWS, event_time="ts").partition_by("member", id="p")
+    other = left.input("c", VIEWS, event_time="ts").partition_by("member", id="p-b", partitions=1)
+    merged = shuffled.merge(other).window(hr.tumbling("10s"), key="member", id="w")
+    merged.agg(n=pl.len()).send_to(left.output("out"))
+    after = planned(left, inventory_of(before), Consent(frozenset(["b"])))
+    assert after.stage("b").nodes == ()
+    text = to_text(render(after))
+    assert "stage b: 1 task\n  gone; tells the readers of p-b that it has ended\n" in text
+    assert "tells the readers of p-b" in plan_html(render(after))
 
 
 def test_dropped_state_and_streams_get_names_that_were_never_used() -> None:

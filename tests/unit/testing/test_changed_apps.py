@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.errors import PlanError, UsageError
+from headrace.core.errors import DeploymentError, PlanError, UsageError
 
 VIEWS = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
 Windowed = Callable[[hr.App], hr.App]
@@ -200,3 +200,15 @@ def test_a_stage_that_is_gone_ends_in_the_streams_that_are_left() -> None:
         t.feed("a", [view("eve", 1)])
         t.end()
         assert t.ended
+
+
+def test_what_has_ended_takes_nothing_new() -> None:
+    with two_stages("ev").test() as t:
+        t.feed("ev", [view("ann", 1_000)])
+        t.end()
+        with pytest.raises(DeploymentError, match="task ev/0 has written the end of stream 'p'"):
+            t.change(two_stages("ev", "aa"))
+    with passing_on("ev").test() as t:
+        t.end()
+        with pytest.raises(DeploymentError, match=r"task ev/0 has ended, and can't go on .*: .*\.aa\[0\]"):
+            t.change(passing_on("ev", "aa"))
