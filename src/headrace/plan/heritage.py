@@ -88,7 +88,7 @@ class Heritage:
     def carries_partials(self, stream: str) -> bool | None:
         """Whether an intermediate stream has carried partial results; None: it is new."""
         part = next((part for _, part in self.inventory.parts() if part.kept_as == stream), None)
-        return None if part is None else any(name.startswith("partial results") for name in part.fixed)
+        return None if part is None else part.partial
 
     # -- stages
 

@@ -59,7 +59,7 @@ def test_a_window_that_means_something_else_is_refused_with_the_flags_that_accep
     feed(tmp_path, 2, 15_000, 40_000)
     refused = cli("run", "pipeline.py", "--local", "--quiet")
     assert refused.code != 0
-    assert "step 'w': shape was tumbling 10s, and is tumbling 20s" in refused.err
+    assert "step 'w': shape was tumbling 10s, and is now tumbling 20s" in refused.err
     assert refused.err.rstrip().endswith("--drop-state w")  # nothing waits in the stream before it
     accepted = cli("run", "pipeline.py", "--local", "--quiet", "--drop-state", "w")
     assert accepted.code == 0
@@ -94,7 +94,7 @@ def test_plan_shows_what_would_change_and_fails_a_check(cli: Cli, write: Callabl
     write('hr.session("10s")')
     refused = cli("plan", "pipeline.py", "--against", "counts")
     assert refused.code == 2
-    assert "shape was tumbling 10s, and is session with a gap of 10s" in refused.out
+    assert "shape was tumbling 10s, and is now session with a gap of 10s" in refused.out
     assert "--drop-state" in refused.err
     changes = cli("plan", "pipeline.py", "--against", "counts", "--json").json()["changes"]
     assert {(c["id"], c["verdict"], c["flag"]) for c in changes if c["verdict"] != "kept"} == {
