@@ -92,12 +92,11 @@ class Heritage:
 
     # -- stages
 
-    def inherit(
-        self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]
-    ) -> list[StagePlan]:
+    def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
         """The stages with what is theirs, and the empty stages of those that are gone. Names may have changed.
 
-        A stage that needs more ``tasks`` than it had begins under a new name: nothing has kept theirs.
+        A stage that needs more ``tasks`` than it had at work begins under a new name: nothing has kept what theirs is,
+        or they have ended.
         """
         if not self.inventory and not self.inventory.gone:
             return [replace(stage, kept_as=dict(_parts(graph, stage))) for stage in stages]
@@ -111,15 +110,13 @@ class Heritage:
         """What is recorded of a stage."""
         return self.inventory.stages.get(stage)
 
-    def _names(
-        self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]
-    ) -> dict[str, str]:
+    def _names(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> dict[str, str]:
         """The durable name of each stage: that of the recorded stage with which it has most in common."""
         pairs = [
             (-common, old.stage, stage.name)
             for stage in stages
             for old in self.inventory.stages.values()
-            if tasks(stage) <= old.tasks and (common := self._in_common(graph, stage, old))
+            if tasks(stage) <= old.active and (common := self._in_common(graph, stage, old))
         ]
         names: dict[str, str] = {}
         for _, old, new in sorted(pairs):
