@@ -147,9 +147,12 @@ class Deployment:
         )
 
 
-def check_not_ended(planned: Planned, home: Path) -> None:
-    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run."""
-    app = planned.plan.graph.app
+def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
+    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run.
+
+    ``against`` is the app that may have ended; by default this one.
+    """
+    app = against or planned.plan.graph.app
     over = {
         stage.name
         for status in endings.ended(home, app)
