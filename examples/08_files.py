@@ -4,8 +4,8 @@ Files end, so an app over files ends by itself. An output folder gets new files 
 
 It prints::
 
-    {'member': 'ann', 'window_start': '2026-01-01 12:00:00', 'bytes': 300}
-    {'member': 'bob', 'window_start': '2026-01-01 12:00:00', 'bytes': 50}
+    {'member': 'ann', 'window_start': '2026-01-01T12:00:00.000', 'bytes': 300}
+    {'member': 'bob', 'window_start': '2026-01-01T12:00:00.000', 'bytes': 50}
 """
 
 from datetime import datetime

@@ -248,6 +248,10 @@ class SimAdmin(Admin):
         raise UsageError(f"{stream} keeps its columns")
 
     @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise UsageError(f"{stream} keeps its partitions")
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         return [Extent(log.oldest, log.end, log.ended) for _, log in self._of(stream)]
 

@@ -25,7 +25,7 @@ def test_files_keep_the_contract(check: str, format: str, tmp_path: Path) -> Non
     folder = tmp_path / "out"
 
     def read() -> pl.DataFrame:
-        return pl.concat([EMPTY, *(READERS[format](file) for file in find_files(str(folder)))])
+        return pl.concat([EMPTY, *(READERS[format](file.path) for file in find_files(str(folder)))])
 
     check_target(lambda: FilesSystem(str(folder), format=format).target("out"), read, only=check)
     assert not list(folder.rglob("*.making"))

@@ -71,7 +71,7 @@ def copying(home: Path, pattern: str = "in/*", columns: Any = None, **options: A
     """Copies rows; unreadable ones go to a dead-letter stream."""
     app = hr.App("copying", home=home / "home", checkpoint_interval="20ms")
     system = hr.io.files(home / pattern, **options)
-    letters = app.output("unreadable", system=hr.io.files(home / "unreadable"))
+    letters = app.output("unreadable", system=hr.io.files(home / "unreadable", format="csv"))
     rows = app.input("rows", columns or COLUMNS, system=system, on_error="dead_letter", dead_letter=letters)
     rows.send_to(app.output("copies", system=hr.io.files(home / "copies", format="jsonl")))
     return app
@@ -83,7 +83,7 @@ def copies(home: Path) -> list[tuple[Any, ...]]:
 
 
 def reasons(home: Path) -> list[str]:
-    found = [pl.read_parquet(path)["reason"].to_list() for path in (home / "unreadable").glob("*.parquet")]
+    found = [pl.read_csv(path)["reason"].to_list() for path in (home / "unreadable").glob("*.csv")]
     return sorted(reason for part in found for reason in part)
 
 

@@ -51,7 +51,7 @@ def test_a_killed_container_is_back_alone(spark_context: SparkContext, tmp_path:
     pid_of(tmp_path, 0, 6)
     assert is_alive(other)
     until(lambda: job.failure_count() == len(job.failures()) == 6)  # Spark records what it did a little later
-    assert "Python worker exited unexpectedly" in (job.last_failure() or "")
+    assert "Python worker exited unexpectedly" in job.failures()[-1].message
     (tmp_path / "stop").touch()
     assert job.wait(SECONDS_MAX)
     assert job.failure_count() == 6
@@ -77,7 +77,7 @@ def test_a_container_that_raises_names_the_line(spark_context: SparkContext) -> 
     until(lambda: job.failure_count() >= 3)
     job.cancel()
     assert job.wait(SECONDS_MAX)
-    failure = job.last_failure() or ""
+    failure = job.failures()[-1].message
     assert "ValueError: container 0 is broken" in failure
     assert "watched_container.py" in failure
     assert "at org.apache" not in failure

@@ -24,6 +24,7 @@ from headrace.cli.factory import arguments_for, described
 from headrace.core.errors import HeadraceError, UsageError, UserFunctionError
 
 MODULE = "__headrace_app__"
+_CHOICES_MAX = 6
 LOADING = "__headrace_loading__"
 """Set in the module while the user's code runs, so that an ``app.run()`` there can be refused."""
 
@@ -139,17 +140,17 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
     if not hasattr(module, variable):
         raise UsageError(
             f"{place} has no {variable!r} at its top level",
-            hint=f"there are: {', '.join(_choices(module))}" if _choices(module) else "it declares no app there",
+            hint=_choices(module) or "it declares no app there",
         )
     value = getattr(module, variable)
     if isinstance(value, Declarations):
         if values:
-            raise UsageError(f"{named} is an app and no function: --arg has no effect", hint="leave --arg out")
+            raise UsageError(f"{named} is an app, not a function: --arg has no effect", hint="leave --arg out")
         return value
     if not callable(value):
         raise UsageError(
             f"{named} is of type {type(value).__name__}: neither an app nor a function that returns one",
-            hint=f"there are: {', '.join(_choices(module))}" if _choices(module) else None,
+            hint=_choices(module) or None,
         )
     arguments = arguments_for(value, named, values)
     marked = sys.modules.setdefault(MODULE, ModuleType(MODULE))
@@ -160,10 +161,13 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
     return made
 
 
-def _choices(module: ModuleType) -> list[str]:
-    """The apps and the functions that the module declares, as errors list them."""
+def _choices(module: ModuleType) -> str:
+    """The apps and the functions that the module declares, as a hint; empty if there are none."""
     apps = [name for name, value in vars(module).items() if isinstance(value, Declarations)]
-    return [*apps, *(described(name, function) for name, function in _functions(module).items())]
+    found = [*apps, *(described(name, function) for name, function in _functions(module).items())]
+    if len(found) > _CHOICES_MAX:
+        found[_CHOICES_MAX:] = [f"and {len(found) - _CHOICES_MAX} more"]
+    return f"there are: {', '.join(found)}" if found else ""
 
 
 def _functions(module: ModuleType) -> dict[str, Callable[..., Any]]:

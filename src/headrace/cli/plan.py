@@ -38,7 +38,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="APP",
-            help="Show only what would change in what this app keeps; end with exit code 1 if something is refused.",
+            help="Show only what would change in what this app keeps. Ends with an error if something is refused.",
         ),
     ] = None,
     drop_state: DropState = None,
@@ -56,7 +56,8 @@ def plan(
     from headrace.plan.heritage import consent_of
     from headrace.plan.render import render
     from headrace.plan.text import to_text
-    from headrace.runners.planning import Deployment
+    from headrace.runners.checkpoints import apps_with_checkpoints
+    from headrace.runners.planning import Deployment, check_not_ended
     from headrace.web.plan_page import plan_html
 
     graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
@@ -66,15 +67,19 @@ def plan(
         found = deployment.planned(containers)
     if against is not None:
         if not deployment.inventory:
+            known = ", ".join(apps_with_checkpoints(Path(graph.settings.home)))
             raise UsageError(
                 f"app {against!r} has never run in {graph.settings.home}",
-                hint="name the home folder that it uses: HEADRACE_HOME, or home= of the app",
+                hint=f"apps that have: {known}"
+                if known
+                else "name its home folder: HEADRACE_HOME, or home= of the app",
             )
         if as_json:
             print_json({"app": against, "changes": changes.to_json(found.changes)})
         else:
             print_line(changes.to_text(found.changes))
         found.changes.check()
+        check_not_ended(found, Path(graph.settings.home), against)
         return
     rendered = render(found.plan)
     if html is not None:

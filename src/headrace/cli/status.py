@@ -24,7 +24,7 @@ _TO_TOP = "\x1b[H\x1b[J"
 
 def status(
     app: Annotated[
-        str | None, typer.Argument(metavar="APP", help="Which app; by default all that run on the home folder.")
+        str | None, typer.Argument(metavar="APP", help="Which app; by default all of the home folder.")
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show the status again every second, until Ctrl-C.")

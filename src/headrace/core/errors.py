@@ -49,7 +49,7 @@ class UsageError(HeadraceError):
 
 
 class DeploymentError(HeadraceError):
-    """Two versions of an app contradict each other: one of them reads a stream that the other writes."""
+    """Two versions of an app contradict each other, or what one of them has left can't be continued by the other."""
 
     fault = "user"
 

@@ -209,7 +209,7 @@ def _weighed(old: Part, part: Part, change: Callable[..., Change]) -> Change:
     differences = list(_differences(old, part))
     if differences:
         again = _AGAIN[part.kind]
-        return change(Verdict.REFUSED, f"{'; '.join(differences)}" + (f" (accepted, {again})" if again else ""))
+        return change(Verdict.REFUSED, "; ".join(differences) + (f" (with --drop-state {again})" if again else ""))
     added = [name for name in part.columns if name not in old.columns]
     removed = [name for name in old.columns if name not in part.columns]
     words = [f"gains {', '.join(added)}"] if added else []
@@ -226,13 +226,13 @@ def _differences(old: Part, new: Part) -> Iterator[str]:
     for name in fixed:
         before, now = old.fixed.get(name), new.fixed.get(name)
         if before != now:
-            yield f"{name} was {before or 'none'}, and is {now or 'none'}"
+            yield f"{name} was {before or 'none'}, and is now {now or 'none'}"
     for name, before in old.columns.items():
         now = new.columns.get(name)
         if now is None and not new.sheds:
             yield f"column {name!r} is gone"
         elif now is not None and now != before:
-            yield f"{name!r} was {before}, and is {now}"
+            yield f"{name!r} was {before}, and is now {now}"
 
 
 def _left(
@@ -240,10 +240,10 @@ def _left(
 ) -> Iterator[Change]:
     """What happens to the parts of a recorded stage that nothing in the new version takes over."""
     consent = heritage.consent
-    taken = {consent.before(part.id, part.owner) for _, part in new.parts() if part.kind != "stream"}
+    taken = {(_family(part), consent.before(part.id, part.owner)) for _, part in new.parts()}
     kept_streams = {consent.before(id_, id_) for id_ in streams}
     for part in record.parts.values():
-        if part.id in (kept_streams if part.kind == "stream" else taken):
+        if part.id in kept_streams if part.kind == "stream" else (_family(part), part.id) in taken:
             writes = heir is not None and any(p.kept_as == part.kept_as for p in heir.parts.values())
             if part.kind == "stream" and not part.reads and not writes and not consent.drops(part.id, part.owner):
                 why = f"stage {record.stage!r} doesn't write it any more, and ends in it"

@@ -88,15 +88,15 @@ class Heritage:
     def carries_partials(self, stream: str) -> bool | None:
         """Whether an intermediate stream has carried partial results; None: it is new."""
         part = next((part for _, part in self.inventory.parts() if part.kept_as == stream), None)
-        return None if part is None else any(name.startswith("partial results") for name in part.fixed)
+        return None if part is None else part.partial
 
     # -- stages
 
     def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
         """The stages with what is theirs, and the empty stages of those that are gone. Names may have changed.
 
-        A stage that needs more ``tasks`` than it had at work begins under a new name: nothing has kept what theirs is,
-        or they have ended.
+        Some tasks of a stage may have ended, because it needed fewer. If it needs more ``tasks`` than are at work,
+        it begins under a new name.
         """
         if not self.inventory and not self.inventory.gone:
             return [replace(stage, kept_as=dict(_parts(graph, stage))) for stage in stages]
@@ -116,7 +116,8 @@ class Heritage:
             (-common, old.stage, stage.name)
             for stage in stages
             for old in self.inventory.stages.values()
-            if tasks(stage) <= old.active and (common := self._in_common(graph, stage, old))
+            if (tasks(stage) <= old.active or old.active == old.tasks)
+            and (common := self._in_common(graph, stage, old))
         ]
         names: dict[str, str] = {}
         for _, old, new in sorted(pairs):

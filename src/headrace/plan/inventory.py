@@ -27,6 +27,8 @@ FORMAT = 1
 PartKind = Literal["input", "side input", "stream", "output", "target", "table", "step"]
 """A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""
 
+_PARTIAL = " of its partial results"
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Something durable that a stage has: ``fixed`` and ``columns`` say what it means, as in ``StateMeaning``.
@@ -46,6 +48,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sheds: bool = False
     reads: bool = False
     writers: dict[str, int] = {}
+
+    @property
+    def partial(self) -> bool:
+        """Whether it is a stream that carries partial results of a window."""
+        return any(name.endswith(_PARTIAL) for name in self.fixed)
 
 
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -199,7 +206,7 @@ def stream_meaning(graph: Graph, spec: StreamSpec, partitions: int, window: str 
     if isinstance(step, Window) and window is not None:
         meaning = step.kept_state(window, [step.input])[window]
         return StateMeaning(
-            fixed=fixed | {f"partial results, {name}": value for name, value in meaning.fixed.items()},
+            fixed=fixed | {name + _PARTIAL: value for name, value in meaning.fixed.items()},
             columns=meaning.columns,
             sheds=True,
         )

@@ -118,7 +118,7 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
             raise PlanError(
                 f"stream {str(spec.stream)!r} exists with {existing} partitions, "
                 f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
-                hint=f"give {id_!r} another id, or accept that what is in it is lost: --drop-state {id_}",
+                hint=f"keep the count, or accept that what is in the stream is lost: --drop-state {id_}",
             )
 
 

@@ -64,6 +64,8 @@ def _stage_rows(plan: RenderedPlan, stage: RenderedStage) -> Iterable[Row]:
         yield "side input", id_, reading, *_place(stream.source)
     for operator in stage.operators:
         yield operator.kind, operator.id, _doing(plan, operator), *_place(operator.source)
+    if not stage.operators and not stage.inputs:
+        yield (f"gone; tells the readers of {', '.join(stage.outputs)} that it has ended",)
 
 
 def _place(source: RenderedSource) -> Row:

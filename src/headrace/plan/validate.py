@@ -20,6 +20,7 @@ from headrace.core.home import home_of
 from headrace.plan.joins import fillers_of_versions, input_nodes
 from headrace.plan.partitions import Facts
 from headrace.plan.traverse import a_cycle, reachable
+from headrace.serdes.dtypes import written
 from headrace.serdes.schema import Schema
 from headrace.systems.base import StreamInfo
 
@@ -282,21 +283,24 @@ def _check_columns(spec: StreamSpec, facts: Facts) -> None:
         missing = [name for name in spec.schema.columns if name not in info.columns]
         hint = f"{error.hint or ''}{' or ' if error.hint else ''}"
         if missing:
-            hint += f"add it to the stream: headrace stream add-column {spec.stream.name} '{missing[0]}:TYPE'"
+            dtype = written(spec.schema.columns[missing[0]])
+            hint += f"add it to the stream: headrace stream add-column {spec.stream.name} '{missing[0]}:{dtype}'"
         raise PlanError(f"{_the(spec)} isn't what the app declares: {error.message}", hint=hint or None) from error
 
 
 def _check_written(spec: StreamSpec, schema: Schema, info: StreamInfo) -> None:
-    written, there = schema.columns, info.columns or {}
-    retyped = [name for name in written if name in there and there[name] != written[name]]
-    missing = [name for name in there if name not in written and name not in info.added]
-    new = [name for name in written if name not in there]
+    sent, there = schema.columns, info.columns or {}
+    retyped = [name for name in sent if name in there and there[name] != sent[name]]
+    missing = [name for name in there if name not in sent and name not in info.added]
+    new = [name for name in sent if name not in there]
     if not retyped and not missing:
         return
     hint = "select the columns it holds, or send to another stream"
     if missing and not retyped and not new:
         hint = f"send null: .with_columns({missing[0]}=pl.lit(None, pl.{there[missing[0]]})), or send to another stream"
-    raise PlanError(f"{_the(spec)} holds {Schema(there)}, and the app would write {schema}", hint=hint)
+    differences = [f"{name!r} is {written(there[name])} there and {written(sent[name])} here" for name in retyped]
+    differences += [f"{name!r} is only there" for name in missing] + [f"{name!r} is only here" for name in new]
+    raise PlanError(f"{_the(spec)} has other columns than the app would write: {'; '.join(differences)}", hint=hint)
 
 
 # -- words --------------------------------------------------------------------------------------------

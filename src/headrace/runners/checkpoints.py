@@ -8,7 +8,7 @@ beginning.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -145,6 +145,32 @@ def _task(home: Path, app: str, task: TaskName) -> TaskCheckpoint:
     )
     record = read.changelog.record
     return facts if record is None else _committed(facts, record, system)
+
+
+def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: StreamId) -> bool:
+    """Whether messages wait in an intermediate stream of the embedded log that these tasks, which read it, don't cover.
+
+    Nothing may be running. Messages that a restart would take back count, too.
+    """
+    system = _embedded_log(home)
+    covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
+    for task in tasks:
+        name = changelog_name(app, task.stage)
+        ssp = SSP(StreamId("log", name), task.number)
+        extent = system.admin().extents(name)[task.number]
+        folder = home / "snapshots" / app / f"{task.stage}-{task.number}"
+        record = _read(system, ssp, extent, Snapshot.all(folder)).changelog.record
+        for entry in record.inputs if record is not None else ():
+            if entry.stream == str(stream):
+                parents = {parent.producer: (parent.generation, parent.seq) for parent in entry.parents}
+                covered[entry.partition] = (entry.offset, parents)
+    for partition, extent in enumerate(system.admin().extents(stream.name)):
+        offset, parents = covered.get(partition, (None, {}))
+        start = extent.oldest if offset is None else offset
+        for _, header, _ in _records(system, SSP(stream, partition), start, extent.upcoming):
+            if header.kind is Kind.USER and (header.generation, header.seq) > parents.get(header.producer, (0, 0)):
+                return True
+    return False
 
 
 def _committed(facts: TaskCheckpoint, record: CommitRecord, system: LogSystem) -> TaskCheckpoint:

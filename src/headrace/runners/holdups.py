@@ -66,7 +66,8 @@ _REMEDIES: Mapping[What, str] = {
     "readers": "start the stage that reads it, or look at what holds that stage up",
     "target": "make the target reachable again; what is committed will be published",
     "calls": "look at the service that is called; the step's concurrency and timeout may be too low",
-    "data": "nothing to do: it goes on when messages come, or when the input is sealed",
+    "data": "nothing to do: it goes on when messages come, or when the input is sealed; if others wait for this "
+    "input meanwhile, give it an idle_timeout",
 }
 
 
@@ -95,7 +96,7 @@ def _time(facts: TaskFacts) -> Iterator[Holdup]:
         if _order(one.watermark) > lowest or one.still_ms < STILL_MS or one.lag:
             continue
         if one.missing:
-            remedy = "start what is missing: `headrace status` shows which stages run"
+            remedy = "look at what holds that stage up, and start it if it doesn't run"
             yield _holdup(facts, "watermark", f"{one.name}: nothing from {one.missing}", one.still_ms, remedy)
         elif one.slowest and (one.uneven or ahead):
             remedy = f"look at what holds {one.slowest[0]} up"

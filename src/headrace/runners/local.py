@@ -11,6 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from headrace.api.specs import Graph
 from headrace.core.errors import StorageError, UserFunctionError
@@ -23,7 +24,7 @@ from headrace.runners.coordination.client import HeartbeatThread
 from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
-from headrace.runners.planning import Deployment
+from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import prepare_streams, stops_by_itself
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
@@ -46,6 +47,7 @@ def run_local(
     deployment = Deployment(graph, metadata, consent)
     changed = deployment.planned(1, stages)
     changed.changes.check()
+    check_not_ended(changed, Path(graph.settings.home))
     planned = changed.plan
     prepare_streams(planned, stages)
     stops = stops_by_itself(planned, stages)

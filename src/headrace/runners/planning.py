@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
 from headrace.api.specs import Graph
-from headrace.core.errors import DataError, PlanError, UnavailableError, UsageError
+from headrace.core.errors import DataError, HeadraceError, PlanError, UnavailableError, UsageError
+from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.store import Entry, MetadataStore
 from headrace.plan.changes import Changes, Verdict, check_consent, compare
@@ -20,6 +22,9 @@ from headrace.plan.heritage import Consent, Heritage
 from headrace.plan.inventory import Inventory, StageRecord, inventory_of
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
+from headrace.runners.checkpoints import messages_wait
+from headrace.runners.coordination import endings
+from headrace.runners.coordination.address import find_all
 from headrace.runners.facts import gather_facts
 from headrace.systems.base import StreamInfo
 
@@ -58,7 +63,8 @@ class Deployment:
     def planned(self, containers: int = 1, stages: Sequence[str] = ()) -> Planned:
         """The plan and its changes. Raises ``UsageError`` for an id that the user accepts and the app never had.
 
-        State is dropped only where the app couldn't run otherwise. So the flags may stay in a script.
+        State is dropped only where the app couldn't run otherwise. So the flags may stay in a script. An intermediate
+        stream in which no message waits needs no flag: nothing is lost.
         """
         cautious = Consent(frozenset(), self._consent.renamed)
         try:
@@ -69,10 +75,29 @@ class Deployment:
             found = self._planned(self._consent, containers, stages)
         _check_stages(found.plan, stages)
         check_consent(self._consent, inventory_of(found.plan), self.inventory)
-        needed = {owner for change in found.changes.of(Verdict.REFUSED) for owner in (change.id, change.owner)}
-        if needed & self._consent.drop:
-            found = self._planned(Consent(self._consent.drop & needed, self._consent.renamed), containers, stages)
+        refused = found.changes.of(Verdict.REFUSED)
+        needed = {owner for change in refused for owner in (change.id, change.owner)}
+        drop = self._consent.drop & needed
+        drop |= {change.id for change in refused if change.kind == "stream" and self._is_empty(change.id)}
+        if drop:
+            found = self._planned(Consent(drop, self._consent.renamed), containers, stages)
         return found
+
+    def _is_empty(self, stream: str) -> bool:
+        """Whether an intermediate stream certainly holds no message that its reader has still to process."""
+        graph = self._declared
+        home = Path(graph.settings.home)
+        before = Consent(frozenset(), self._consent.renamed).before(stream, stream)
+        found = next((both for both in self.inventory.parts() if both[1].id == before and both[1].reads), None)
+        if found is None or graph.settings.internal is not None or find_all(home, graph.app):
+            return False
+        record, part = found
+        readers = [TaskName(record.stage, number) for number in range(record.tasks)]
+        try:
+            return not messages_wait(home, graph.app, readers, StreamId("log", part.kept_as))
+        except HeadraceError as error:
+            _log.info("can't say whether messages wait", stream=part.kept_as, error=error.message)
+            return False
 
     def _planned(self, consent: Consent, containers: int, stages: Sequence[str]) -> Planned:
         heritage = Heritage(self.inventory, consent)
@@ -119,6 +144,27 @@ class Deployment:
         return UnavailableError(
             f"another start of app {self._declared.app!r} has recorded its version at the same time",
             hint="start it again, unless the other one is running",
+        )
+
+
+def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
+    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run.
+
+    ``against`` is the app that may have ended; by default this one.
+    """
+    app = against or planned.plan.graph.app
+    over = {
+        stage.name
+        for status in endings.ended(home, app)
+        if status.state == "finished" and not status.drained
+        for stage in status.stages
+    }
+    new = [c for c in planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED) if c.stage in over]
+    if new:
+        raise PlanError(
+            f"app {app!r} has ended: all of its inputs have ended, and it has processed them. What is new in it would "
+            f"never run: {', '.join(change.what for change in new)}",
+            hint="to run it over its inputs from their start, give it another name, or another home",
         )
 
 

@@ -72,11 +72,13 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
         for stage in plan.stages:
             name = changelog_name(plan.graph.app, stage.name)
             info = internal.describe(name)
-            if info is not None and info.partitions != len(stage.tasks):
+            if info is not None and info.partitions > len(stage.tasks):
                 raise StreamExistsError(
                     f"stage {stage.name!r} had {info.partitions} tasks and should now have {len(stage.tasks)}",
                     hint="its state can't be moved: keep the partition counts, or run it under another app name",
                 )
+            if info is not None:
+                internal.add_partitions(name, len(stage.tasks))
             internal.create(name, len(stage.tasks))
     finally:
         connections.close()

@@ -9,6 +9,7 @@ from functools import cached_property
 from headrace.api.settings import Settings
 from headrace.api.specs import Role, StreamSpec, TableSpec
 from headrace.checkpoint.machine import MachineConfig
+from headrace.core.errors import PlanError
 from headrace.core.ids import SSP, TaskName
 from headrace.plan.delivery import Delivery, deliveries
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
@@ -52,8 +53,11 @@ class TaskScope:
     """Some input of the app has an event time, so watermarks mean something."""
     queryable: Mapping[str, Queryable] = field(default_factory=dict)
     """The tables of the stage that can be queried."""
-    kept_as: Mapping[str, str] = field(default_factory=dict)
-    """The names under which state and positions are kept, by the ids of the tables, steps, outputs and inputs."""
+    kept_as: Mapping[str, str] | None = None
+    """The names under which state and positions are kept, by the ids of the tables, steps, outputs and inputs.
+
+    None for a task without a plan: its ids are the names.
+    """
     dropped: tuple[str, ...] = ()
     """The names of state that the changelog may still hold, and that nobody wants."""
 
@@ -97,16 +101,21 @@ class TaskScope:
 
     def store_name(self, id_: str) -> str:
         """The name under which a store is kept. A store of a step has the step's id, or begins with it and a dot."""
+        if self.kept_as is None:
+            return id_
         owner = id_
         while owner:
             if owner in self.kept_as:
                 return self.kept_as[owner] + id_.removeprefix(owner)
             owner = owner.rpartition(".")[0]
-        return id_
+        raise PlanError(
+            f"stage {self.name.stage!r} keeps state in the store {id_!r}, which no step declares",
+            hint="have the step's spec declare it in kept_state: else a changed app couldn't be compared with it",
+        )
 
     def position_name(self, ssp: SSP) -> str:
         """The name under which the position in a source is kept."""
-        return self.kept_as.get(self.specs[ssp].id, str(ssp.stream))
+        return (self.kept_as or {}).get(self.specs[ssp].id, str(ssp.stream))
 
     @cached_property
     def specs(self) -> Mapping[SSP, StreamSpec]:

@@ -144,6 +144,23 @@ def parse_dtype(text: str, column: str = "?") -> pl.DataType:
     )
 
 
+def written(dtype: pl.DataType) -> str:
+    """Return a type as users write it, see ``parse_dtype``; if it can't be written so, as Polars does."""
+    for text, known in _SHORT.items():
+        if known == dtype:
+            return text
+    match dtype:
+        case pl.Datetime():
+            return f"datetime[{dtype.time_unit}{',' + dtype.time_zone if dtype.time_zone else ''}]"
+        case pl.Duration():
+            return f"duration[{dtype.time_unit}]"
+        case pl.Decimal() if dtype.precision is not None:
+            return f"decimal[{dtype.precision},{dtype.scale}]"
+        case pl.List():
+            return f"list[{written(instantiate(dtype.inner))}]"
+    return str(dtype)
+
+
 def parse_columns(text: str) -> dict[str, pl.DataType]:
     """Read columns as users write them: comma-separated ``name:type`` pairs. Raises ``DeclarationError``."""
     columns: dict[str, pl.DataType] = {}

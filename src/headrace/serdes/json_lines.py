@@ -9,27 +9,35 @@ from __future__ import annotations
 import io
 from typing import Any
 
-import msgspec
 import polars as pl
 
 
 def encode_lines(df: pl.DataFrame) -> bytes:
     """Return the rows as JSON lines, one object a line."""
-    nested = [dtype for dtype in df.dtypes if dtype.is_nested()]
-    if any(_needs_row_encoder(dtype) for dtype in nested):
-        return msgspec.json.Encoder().encode_lines(df.rows(named=True))
-    instants = [name for name, dtype in df.schema.items() if isinstance(dtype, pl.Datetime)]
-    binaries = [name for name, dtype in df.schema.items() if isinstance(dtype, pl.Binary)]
-    plain = df.with_columns(pl.col(instants).dt.to_string("iso:strict"), pl.col(binaries).bin.encode("base64"))
     out = io.BytesIO()
-    plain.write_ndjson(out)
+    df.with_columns(_spelled(pl.col(name), dtype) for name, dtype in df.schema.items()).write_ndjson(out)
     return out.getvalue()
 
 
-def _needs_row_encoder(dtype: Any) -> bool:
-    """Whether a nested type holds binaries or datetimes, which Polars' writer would spell differently."""
+def _spelled(values: pl.Expr, dtype: Any) -> pl.Expr:
+    """The values, as text where Polars' own writer would spell them in another way, or not at all."""
+    if not _is_respelled(dtype):
+        return values
+    match dtype:
+        case pl.Binary():
+            return values.bin.encode("base64")
+        case pl.Datetime():
+            return values.dt.to_string("iso:strict")
+        case pl.Array():
+            return values.arr.to_list().list.eval(_spelled(pl.element(), dtype.inner))
+        case pl.List():
+            return values.list.eval(_spelled(pl.element(), dtype.inner))
+    return values.struct.with_fields(_spelled(pl.field(field.name), field.dtype) for field in dtype.fields)
+
+
+def _is_respelled(dtype: Any) -> bool:
     if isinstance(dtype, pl.Struct):
-        return any(_needs_row_encoder(field.dtype) for field in dtype.fields)
+        return any(_is_respelled(field.dtype) for field in dtype.fields)
     if isinstance(dtype, pl.List | pl.Array):
-        return _needs_row_encoder(dtype.inner)
+        return _is_respelled(dtype.inner)
     return isinstance(dtype, pl.Binary | pl.Datetime)

@@ -5,7 +5,7 @@ since it may be a typo. Types that JSON lacks are text: binary is base64, times 
 Types are strict: 1.5 is no integer, "1" is no number.
 
 The files system reads JSON lines with Polars instead (``systems.files.jsonlines``), which takes what other programs
-write: numbers where text is wanted, fields that no column has, binary as plain text, durations as integers.
+write: numbers where text is wanted, fields that no column has, durations as integers.
 """
 
 from __future__ import annotations

@@ -247,6 +247,14 @@ class Admin(Protocol):
         """
         ...
 
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        """Add partitions until there are this many, and return what is known then. Those that are there stay.
+
+        Of concurrent callers the one that wants most gets its way. Raises ``StreamNotFoundError``,
+        ``StreamSealedError``, ``DeclarationError`` if no stream can have so many.
+        """
+        ...
+
     def begin_run(self, stream: str) -> None:
         """Note what is there: a driver calls it before a run of an app reads the stream. Few systems need it."""
         return

@@ -11,7 +11,7 @@ import builtins
 import os
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import polars as pl
@@ -149,6 +149,20 @@ class MemoryAdmin(Admin):
         with self._system._lock:
             there = self._system._stream(stream)
             there.info = with_columns(there.info, new_columns(there.info, columns))
+            return there.info
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        wanted_shape(stream, max(partitions, 1), None, _PARTITIONS_MAX)
+        with self._system._lock:
+            there = self._system._stream(stream)
+            if there.sealed and partitions > len(there.partitions):
+                raise StreamSealedError(
+                    f"stream {stream!r} is sealed, and gets no partitions",
+                    hint="a seal is permanent: use another stream",
+                )
+            there.partitions += [_Partition() for _ in range(len(there.partitions), partitions)]
+            there.info = replace(there.info, partitions=len(there.partitions))
             return there.info
 
     @override

@@ -24,6 +24,10 @@ class WriteOnlyAdmin(Admin):
         raise self.refused("gets no columns from Headrace")
 
     @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise self.refused("has no partitions")
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         raise self.refused("has no offsets")
 

@@ -77,6 +77,27 @@ def columns_added(scene: Scene) -> None:
     expect_raises(UsageError, lambda: other.add_columns(scene.stream(), more), "columns of a stream that takes any")
 
 
+def partitions_added(scene: Scene) -> None:
+    """Partitions are added after the present ones, also by several callers at once; no record is touched."""
+    name = scene.stream(2)
+    scene.write(name, [b"before"], 1)
+
+    def add(number: int) -> None:
+        scene.other.admin().add_partitions(name, 3 + number % 3)
+
+    _race(add, 6)
+    info = scene.admin.describe(name)
+    expect(info is not None and info.partitions == 5, f"grown to {info}")
+    expect(scene.admin.add_partitions(name, 1) == info, "a stream never has fewer partitions than before")
+    expect(len(scene.admin.extents(name)) == 5, "an added partition has no extent")
+    scene.write(name, [b"after"], 4)
+    expect(len(scene.read(scene.consumer(ssp(name, 1)), 1)) == 1, "a record is missing")
+    expect(len(scene.read(scene.consumer(ssp(name, 4)), 1)) == 1, "an added partition takes no record")
+    expect_raises(StreamNotFoundError, lambda: scene.admin.add_partitions(name + "-missing", 2), "no stream")
+    scene.admin.seal(name)
+    expect_raises(StreamSealedError, lambda: scene.admin.add_partitions(name, 6), "a sealed stream")
+
+
 def columns_added_racing(scene: Scene) -> None:
     """Callers that add columns at the same time all succeed, and agree on the columns and their order."""
     name = scene.stream() + "-grows-raced"
@@ -378,6 +399,7 @@ def lag_falls_to_zero(scene: Scene) -> None:
 
 CHECKS: tuple[Callable[[Scene], None], ...] = (
     create_describe_list, create_with_another_shape, create_racing, columns_added, columns_added_racing,
+    partitions_added,
     missing_streams,
     order_within_a_partition, offsets_read_again, edges, poll_bounds,
     large_and_empty_records, many_partitions,

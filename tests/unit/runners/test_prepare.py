@@ -102,7 +102,7 @@ def test_an_input_takes_old_frames_once_the_column_is_added(tmp_path: Path) -> N
         app.input("numbers", {"n": pl.Int64, "note": pl.String}).send_to(app.output("seen"))
         with pytest.raises(PlanError, match=r"column 'note' .* is missing") as caught:
             prepare(app)
-        assert "headrace stream add-column numbers 'note:TYPE'" in (caught.value.hint or "")
+        assert "headrace stream add-column numbers 'note:str'" in (caught.value.hint or "")
         hr.streams.add_columns("numbers", {"note": pl.String}, home=tmp_path)
         writer.write([{"n": 2}])
     with hr.streams.StreamWriter("numbers", home=tmp_path) as writer:

@@ -10,7 +10,7 @@ import pytest
 import headrace as hr
 from headrace.api.specs import Role
 from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.core.errors import ProtocolError, UserFunctionError
+from headrace.core.errors import DeploymentError, UserFunctionError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
 from headrace.core.ids import SSP
 from headrace.runtime.event_time.watermark import UNHEARD
@@ -225,7 +225,7 @@ def test_a_stream_that_has_ended_is_not_fed_again() -> None:
         ended = host.attempt.save().ended_streams
         assert [name.rpartition(".")[2] for name in ended] == ["p1"]
         again = Announcer(host.scope, host.attempt.outlet, 0.0)
-        with pytest.raises(ProtocolError, match="has written the end of stream 'p1', and by this plan more can come"):
+        with pytest.raises(DeploymentError, match="has written the end of stream 'p1', and this version"):
             again.resume(ended, {"p1": UNHEARD, "p2": UNHEARD})
         again.resume(ended, host.task.outputs)
         assert (again.ended, again.news(host.task.outputs)) == (ended, host.task.outputs["p2"] != UNHEARD)

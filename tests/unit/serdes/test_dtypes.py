@@ -5,11 +5,11 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from headrace.core.errors import DataError, DeclarationError
-from headrace.serdes.dtypes import columns_from_json, columns_to_json, parse_columns
+from headrace.serdes.dtypes import columns_from_json, columns_to_json, parse_columns, written
 
 PLAIN = [
     pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Int128, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64,
@@ -89,6 +89,12 @@ def test_columns_as_users_write_them() -> None:
         "n": pl.Int16(),
         "w": pl.Duration("ms"),
     }
+
+
+@given(st.one_of(leaves, st.builds(pl.List, leaves)))
+def test_a_type_is_written_as_users_write_it(dtype: pl.DataType) -> None:
+    assume(not str(written(dtype)).startswith(("Enum", "list[Enum")))
+    assert parse_columns(f"a:{written(dtype)}") == {"a": dtype}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.errors import PlanError, UsageError
+from headrace.core.errors import DeploymentError, PlanError, UsageError
 
 VIEWS = {"member": pl.String, "url": pl.String, "ts": pl.Int64}
 Windowed = Callable[[hr.App], hr.App]
@@ -52,10 +52,10 @@ def test_an_unchanged_app_goes_on() -> None:
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        (lambda: counting("20s"), "step 'w': shape was tumbling 10s, and is tumbling 20s"),
+        (lambda: counting("20s"), "step 'w': shape was tumbling 10s, and is now tumbling 20s"),
         (lambda: counting(id_="v"), "step 'w': it is gone, and its state would be lost"),
-        (lambda: counting(n=pl.col("ts").sum()), "'n' was count, and is sum"),
-        (lambda: counting(key="url"), "step 'w': key was member: String, and is member: String, url: String"),
+        (lambda: counting(n=pl.col("ts").sum()), "'n' was count, and is now sum"),
+        (lambda: counting(key="url"), "step 'w': key was member: String, and is now member: String, url: String"),
     ],
 )
 def test_a_window_that_means_something_else_is_refused(changed: Callable[[], hr.App], why: str) -> None:
@@ -79,6 +79,17 @@ def test_a_dropped_window_begins_empty_and_a_renamed_one_keeps_its_state() -> No
         t.change(counting(id_="v"), rename={"v": "w"})  # it has happened already
         t.end()
         assert rows(t) == [("ann", 0, 10_000, 2), ("bob", 0, 10_000, 1)]
+
+
+def test_the_id_of_a_step_that_is_gone_can_be_that_of_a_table() -> None:
+    """The table begins empty, and the step's state doesn't disappear silently."""
+    app = counting(id_="v")
+    app.input("rows", {"member": pl.String}).send_to(app.table("w", key="member", schema={"member": pl.String}))
+    with counting().test() as t:
+        with pytest.raises(PlanError, match="step 'w': it is gone, and its state would be lost"):
+            t.change(app)
+        t.change(app, drop_state=["w"])
+        t.feed("rows", [{"member": "ann"}])
 
 
 def test_state_is_dropped_only_where_it_must_be() -> None:
@@ -189,6 +200,18 @@ def test_a_stage_that_is_gone_ends_in_the_streams_that_are_left() -> None:
         t.feed("a", [view("eve", 1)])
         t.end()
         assert t.ended
+
+
+def test_what_has_ended_takes_nothing_new() -> None:
+    with two_stages("ev").test() as t:
+        t.feed("ev", [view("ann", 1_000)])
+        t.end()
+        with pytest.raises(DeploymentError, match="task ev/0 has written the end of stream 'p'"):
+            t.change(two_stages("ev", "aa"))
+    with passing_on("ev").test() as t:
+        t.end()
+        with pytest.raises(DeploymentError, match=r"task ev/0 has ended, and can't go on .*: .*\.aa\[0\]"):
+            t.change(passing_on("ev", "aa"))
 
 
 def spread(partitions: int, key: str = "member") -> hr.App:

@@ -63,8 +63,10 @@ def add_column(
         print_json(about)
     else:
         new = {column: dtype for column, dtype in about["columns"].items() if column not in before}
-        said = f"added {columns_as_text(new)} to" if new else "there already in"
-        print_line(f"{said} {place.stream}")
+        if new:
+            print_line(f"added {columns_as_text(new)} to {place.stream}")
+        else:
+            print_line(f"{place.stream} has {columns} already")
 
 
 def list_(home: Home = HOME, as_json: AsJson = False) -> None:

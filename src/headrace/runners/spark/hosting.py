@@ -146,11 +146,6 @@ class ContainerJob:
             for first, task in failed
         ]
 
-    def last_failure(self) -> str | None:
-        """The message of the last failed attempt: a Python traceback, a lost executor, a missing module."""
-        failures = self.failures()
-        return failures[-1].message if failures else None
-
     def _tasks(self) -> list[tuple[int, Any]]:
         """Spark's own record of each attempt, with the number of the first attempt of its job."""
         jsc: Any = self._context._jsc

@@ -24,7 +24,7 @@ from headrace.runners.coordinated import coordinated
 from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
-from headrace.runners.planning import Deployment
+from headrace.runners.planning import Deployment, check_not_ended
 from headrace.runners.prepare import prepare_streams, stops_by_itself
 from headrace.runners.spark.container_main import ContainerPayload, container_main
 from headrace.runners.spark.hosting import ContainerJob
@@ -61,6 +61,7 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
     deployment = Deployment(graph, metadata, options.consent)
     first = deployment.planned(stages=options.stages)
     first.changes.check()  # fail before Spark starts if this can't be run
+    check_not_ended(first, Path(graph.settings.home))
     theirs = SparkContext._active_spark_context
     with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
         try:

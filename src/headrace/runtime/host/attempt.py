@@ -136,7 +136,20 @@ class Attempt:
             names = {ssp: (self._scope.position_name(ssp), ssp.partition) for ssp in task.specs}
             self._saved = {ssp: saved[name] for ssp, name in names.items() if name in saved}
             positions |= {ssp: entry.offset for ssp, entry in self._saved.items() if entry.offset is not None}
+            if task.finished:
+                self._check_nothing_new()
         return positions
+
+    def _check_nothing_new(self) -> None:
+        """Raise if the task has ended, and a changed app gives it something to read or to write."""
+        sources = (ssp for ssp, spec in self._scope.inputs.items() if spec.role is not Role.INTERMEDIATE)
+        new = [*(str(ssp) for ssp in sources if ssp not in self._saved), *self.announcer.open]
+        if new:
+            raise DeploymentError(
+                f"task {self._scope.name} has ended, and can't go on with what is new in this version of the app: "
+                f"{', '.join(new)}",
+                hint="go back to the version before until all stages have ended, or give the app another name",
+            )
 
     def begin(self, positions: dict[SSP, Offset], ends: Mapping[SSP, Offset], now_ms: int, monotonic_ms: float) -> None:
         """Start processing at these positions; ``ends`` says where the side inputs end now."""

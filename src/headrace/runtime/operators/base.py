@@ -11,6 +11,7 @@ commits, and ends, only when no operator holds anything, so these rows are in no
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -24,7 +25,13 @@ from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.operators.provenance import Provenance
 from headrace.stores.base import StateStore
 
-RAISED: tuple[type[BaseException], ...] = (Exception, SystemExit, pl.exceptions.PanicException)
+RAISED: tuple[type[BaseException], ...] = (
+    Exception,
+    SystemExit,
+    GeneratorExit,
+    CancelledError,
+    pl.exceptions.PanicException,
+)
 """What counts as an error of the app's own code that raised it. ``sys.exit`` in a function doesn't end a container."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import DeploymentError
 from headrace.core.frame import EndOfStream, Watermark
 from headrace.runtime.event_time.watermark import NOTHING, UNHEARD, Progress
 from headrace.runtime.outputs.outlet import Outlet
@@ -44,12 +44,18 @@ class Announcer:
         known = set(ended)
         for stream in [id_ for id_, name in self._names.items() if name in known]:
             if not progress.get(stream, NOTHING).ended:
-                raise ProtocolError(
-                    f"task {self._task} has written the end of stream {stream!r}, and by this plan more can come",
-                    hint="the app has changed since: give the step that writes the stream another id",
+                raise DeploymentError(
+                    f"task {self._task} has written the end of stream {stream!r}, and this version of the app would "
+                    "write more",
+                    hint="give the step that writes the stream another id, or the app another name",
                 )
             del self._announced[stream]
             self._ended.append(stream)
+
+    @property
+    def open(self) -> list[str]:
+        """The streams whose end hasn't been written."""
+        return sorted(self._announced)
 
     def news(self, progress: Mapping[str, Progress]) -> bool:
         """Whether there is something that has not been announced."""

@@ -13,6 +13,7 @@ from headrace.core.errors import DeclarationError, StorageError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.serdes.dtypes import Columns, instantiate
 from headrace.systems.base import Admin, Extent, StreamInfo
+from headrace.systems.files.csvfile import check_writable
 from headrace.systems.files.file_list import FileList, offset_of
 from headrace.systems.files.place import nothing_found
 from headrace.systems.files.stock import Stock
@@ -23,9 +24,15 @@ class FilesAdmin(Admin):
     """The one stream has any name, since the path says which files it is."""
 
     def __init__(
-        self, path: str, new_files: NewFiles, stock: Stock, columns: Callable[[FileList], Columns | None]
+        self,
+        path: str,
+        format: str | None,
+        new_files: NewFiles,
+        stock: Stock,
+        columns: Callable[[FileList], Columns | None],
     ) -> None:
         self._path = path
+        self._format = format
         self._new_files = new_files
         self._stock = stock
         self._columns = columns
@@ -57,13 +64,15 @@ class FilesAdmin(Admin):
         """Create the folder for the files. Existing files stay."""
         if partitions < 1:
             raise DeclarationError(f"stream {stream!r}: {partitions} partitions; use 1 or more")
+        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
+        if self._format == "csv" and typed is not None:
+            check_writable(self._path, typed)
         try:
             Path(self._path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
                 f"can't create the folder {self._path}: {error}", hint="an output of files is a folder"
             ) from error
-        typed = None if columns is None else {name: instantiate(dtype, name) for name, dtype in columns.items()}
         return StreamInfo(stream, partitions, typed, bounded=True)
 
     @override
@@ -74,6 +83,13 @@ class FilesAdmin(Admin):
     @override
     def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
         raise UsageError(f"{self._path} has the columns that its files have", hint="write files with the new column")
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise UsageError(
+            f"{self._path}: the number of partitions is fixed at the first run of an app",
+            hint="give the input another id, with partitions= (then it is read from its start)",
+        )
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:

@@ -17,7 +17,7 @@ from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.row_pieces import Parse, RowsUnreadable
 from headrace.systems.files.text import COUNT_BYTES, TextFile
-from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
+from headrace.systems.files.wire import from_wire, why_unreadable, wire_columns, without_null_types
 
 _HEADER_BYTES = 4 << 10
 _HELD = (pl.Int64, pl.UInt64, pl.Float64, pl.Boolean, pl.String, pl.Date, pl.Datetime)
@@ -90,7 +90,9 @@ def csv_parser(path: str, header: list[str], columns: Columns, form: CsvFormat) 
         try:
             table = pacsv.read_csv(pa.BufferReader(data), reading, parsing, convert)
             return from_wire(pl.DataFrame(table), columns)
-        except (pa.ArrowException, pl.exceptions.PolarsError) as error:
+        except pl.exceptions.PolarsError as error:
+            raise RowsUnreadable(why_unreadable(error)) from error
+        except pa.ArrowException as error:
             # Arrow counts rows from the start of the block, which means nothing to the reader of the message.
             raise RowsUnreadable(_ARROWS_PREFIX.sub("", str(error).splitlines()[0])) from error
 
@@ -103,6 +105,20 @@ def _arrow_type(path: str, name: str, dtype: pl.DataType) -> pa.DataType:
             f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines"
         )
     return pl.Series(dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest()).type
+
+
+def csv_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows as Polars' writer takes them."""
+    return rows.with_columns(pl.selectors.binary().bin.encode("base64"))
+
+
+def check_writable(path: str, columns: Columns) -> None:
+    """Raise ``DeclarationError`` if a column has a type that has no text in CSV."""
+    for name, dtype in columns.items():
+        if dtype.is_nested() or isinstance(dtype, pl.Duration):
+            raise DeclarationError(
+                f"{path}: CSV can't hold column {name!r} of type {dtype}", hint="use Parquet or JSON lines"
+            )
 
 
 def infer_csv(file: TextFile, form: CsvFormat) -> Columns:

@@ -9,7 +9,7 @@ from headrace.core.errors import DataError
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.row_pieces import Parse, RowsUnreadable
 from headrace.systems.files.text import COUNT_BYTES, TextFile
-from headrace.systems.files.wire import from_wire, wire_columns, without_null_types
+from headrace.systems.files.wire import from_wire, why_unreadable, wire_columns, without_null_types
 
 
 def jsonlines_parser(columns: Columns) -> Parse:
@@ -23,7 +23,7 @@ def jsonlines_parser(columns: Columns) -> Parse:
         try:
             return from_wire(pl.read_ndjson(data, schema=wire), columns)
         except pl.exceptions.PolarsError as error:
-            raise RowsUnreadable(str(error).splitlines()[0]) from error
+            raise RowsUnreadable(why_unreadable(error)) from error
 
     return parse
 

@@ -102,14 +102,6 @@ def nothing_found(path: str) -> StreamNotFoundError:
     )
 
 
-def require_files(path: str) -> list[Found]:
-    """As ``find_files``, but raises ``StreamNotFoundError`` if there are none."""
-    files = find_files(path)
-    if not files:
-        raise nothing_found(path)
-    return files
-
-
 def compression_of(path: str) -> str | None:
     """``"gzip"`` or ``"zstd"`` by the ending; None if the file isn't compressed as a whole."""
     return COMPRESSIONS.get(_last_suffix(path))

@@ -95,9 +95,9 @@ class Stock:
     def _checked(self, listed: FileList) -> FileList:
         if self._partitions not in (None, listed.partitions):
             raise DeclarationError(
-                f"files {self._policy.path}: they have {listed.partitions} partitions since the first run, "
-                f"and now partitions={self._partitions} is declared",
-                hint=f"leave it at {listed.partitions}, or give the app another name",
+                f"files {self._policy.path}: partitions={self._partitions} is declared, and the first run dealt the "
+                f"files to {listed.partitions}",
+                hint=f"write partitions={listed.partitions}, or give the app another name",
             )
         return listed
 

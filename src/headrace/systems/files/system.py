@@ -73,7 +73,7 @@ class FilesSystem(RowSystem):
 
     @override
     def admin(self) -> FilesAdmin:
-        return FilesAdmin(self.path, self.new_files, self._stock(), self._columns)
+        return FilesAdmin(self.path, self.format, self.new_files, self._stock(), self._columns)
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:

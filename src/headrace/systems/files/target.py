@@ -20,6 +20,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 import polars as pl
@@ -28,7 +29,9 @@ from typing_extensions import override
 from headrace.core.errors import DataError, DeclarationError, StorageError
 from headrace.core.log import logger
 from headrace.serdes.ipc import concat_rows
+from headrace.serdes.json_lines import encode_lines
 from headrace.systems.base import Target
+from headrace.systems.files.csvfile import csv_rows
 
 _POSITIONS = ".positions"
 _NAME_CHARS_MAX = 160
@@ -66,7 +69,7 @@ class FilesTarget(Target):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             with making.open("wb") as file:
-                self._encode(concat_rows(list(rows)), file.name)
+                self._encode(concat_rows(list(rows)), file)
                 os.fsync(file.fileno())
             _sync_folder(self._folder)  # the draft named next must not be missing for any other reason
             self._put(self._begun_file(name), f"{version} {making.name}")
@@ -151,16 +154,17 @@ class FilesTarget(Target):
         making.write_text(text)
         making.rename(file)
 
-    def _encode(self, rows: pl.DataFrame, path: str) -> None:
+    def _encode(self, rows: pl.DataFrame, file: BinaryIO) -> None:
         match self._format:
             case "parquet":
-                rows.write_parquet(path)
+                rows.write_parquet(file.name)
             case "jsonl":
-                rows.write_ndjson(path)
+                file.write(encode_lines(rows))
+                file.flush()
             case "csv":
-                rows.write_csv(path)
+                csv_rows(rows).write_csv(file.name)
             case other:
-                raise DeclarationError(f"{path}: unknown format {other!r}")
+                raise DeclarationError(f"{file.name}: unknown format {other!r}")
 
 
 def _file_name(writer: str) -> str:

@@ -1,10 +1,13 @@
 """The types that text parsers read reliably, and the casts from them to the declared types.
 
 The parsers know few types (and Polars' JSON parser panics at some others), so narrow and rare types are read as a wide
-type and cast, strictly: a number that doesn't fit makes its row a bad one.
+type and cast, strictly: a number that doesn't fit makes its row a bad one. Binary values are base64, as in all other
+text.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import polars as pl
 
@@ -42,16 +45,39 @@ def _wire(dtype: pl.DataType) -> pl.DataType:
 
 def from_wire(frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """The frame with the declared types; raises a Polars error if a value doesn't fit."""
-    changes = []
-    for name, dtype in columns.items():
-        if frame.schema[name] == dtype:
-            continue
-        column = pl.col(name)
-        if isinstance(dtype, pl.Time):
-            changes.append(column.str.to_time())
-        else:
-            changes.append(column.cast(dtype))
-    return frame.with_columns(changes) if changes else frame
+    return frame.with_columns(
+        _from_wire(pl.col(name), dtype) for name, dtype in columns.items() if frame.schema[name] != dtype
+    )
+
+
+def _from_wire(values: pl.Expr, dtype: Any) -> pl.Expr:
+    if not _is_parsed(dtype):
+        return values.cast(dtype)
+    match dtype:
+        case pl.Binary():
+            return values.str.decode("base64")
+        case pl.Time():
+            return values.str.to_time()
+        case pl.List() | pl.Array():
+            return values.list.eval(_from_wire(pl.element(), dtype.inner)).cast(dtype)
+        case pl.Struct():
+            fields = [_from_wire(pl.field(field.name), field.dtype) for field in dtype.fields]
+            return values.struct.with_fields(fields)
+    raise TypeError(f"{dtype} isn't parsed")
+
+
+def _is_parsed(dtype: Any) -> bool:
+    """Whether values of this type come of text that a cast can't read."""
+    if isinstance(dtype, pl.Struct):
+        return any(_is_parsed(field.dtype) for field in dtype.fields)
+    if isinstance(dtype, pl.List | pl.Array):
+        return _is_parsed(dtype.inner)
+    return isinstance(dtype, pl.Binary | pl.Time)
+
+
+def why_unreadable(error: pl.exceptions.PolarsError) -> str:
+    """What a person needs of the error: its first line, without advice about Polars' parameters."""
+    return str(error).splitlines()[0].partition("; try setting")[0]
 
 
 def without_null_types(columns: Columns) -> Columns:

@@ -42,6 +42,10 @@ class LogAdmin(Admin):
         return StreamFolder(self._root, stream).add_columns(columns)
 
     @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        return StreamFolder(self._root, stream).add_partitions(partitions)
+
+    @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Return the offsets of each partition: byte positions, of which the first one follows the file header."""
         folder = StreamFolder(self._root, stream)

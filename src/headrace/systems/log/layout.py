@@ -34,6 +34,7 @@ from headrace.core.errors import (
     DataError,
     StorageError,
     StreamNotFoundError,
+    StreamSealedError,
     UsageError,
 )
 from headrace.core.ids import Offset, check_id
@@ -99,8 +100,10 @@ class StreamFolder:
         return info, MAX_ADDITIONS
 
     def _created(self, data: dict[str, Any]) -> StreamInfo:
-        columns = data["columns"]
-        return StreamInfo(self.name, int(data["partitions"]), None if columns is None else columns_from_json(columns))
+        columns, partitions = data["columns"], int(data["partitions"])
+        while self.log(partitions).exists():  # added since
+            partitions += 1
+        return StreamInfo(self.name, partitions, None if columns is None else columns_from_json(columns))
 
     def require_info(self) -> StreamInfo:
         """Read ``stream.json``. Raises ``StreamNotFoundError`` if there is no such stream."""
@@ -152,17 +155,29 @@ class StreamFolder:
             if times == MAX_ADDITIONS:
                 break
             data = {"version": FORMAT_VERSION, "columns": columns_to_json(more)}
-            if create_file(self.added(times + 1), json.dumps(data, indent=1) + "\n"):
+            if create_file(self.added(times + 1), f"{json.dumps(data, indent=1)}\n".encode()):
                 return with_columns(found, more)
         raise UsageError(
             f"stream {self.name!r}: columns were added {MAX_ADDITIONS} times already", hint="use another stream"
         )
 
+    def add_partitions(self, partitions: int) -> StreamInfo:
+        """Add partitions until there are this many, as ``Admin.add_partitions`` says: a file is a partition."""
+        found = self.require_info()
+        wanted_shape(self.name, max(partitions, 1), None, MAX_PARTITIONS)
+        if partitions > found.partitions and self.seal.exists():
+            raise StreamSealedError(
+                f"stream {self.name!r} is sealed, and gets no partitions",
+                hint="a seal is permanent: use another stream",
+            )
+        for partition in range(found.partitions, partitions):
+            create_file(self.log(partition), _file_header())
+        return self.require_info()
+
     def _fill(self, folder: Path, info: StreamInfo) -> None:
         (folder / "positions").mkdir()
         for partition in range(info.partitions):
-            salt = int.from_bytes(os.urandom(8), "big")
-            (folder / self.log(partition).name).write_bytes(segment.encode_file_header(salt))
+            (folder / self.log(partition).name).write_bytes(_file_header())
         columns = None if info.columns is None else columns_to_json(info.columns)
         data = {"version": FORMAT_VERSION, "partitions": info.partitions, "columns": columns}
         (folder / "stream.json").write_text(json.dumps(data, indent=1) + "\n")
@@ -266,12 +281,16 @@ def replace_file(path: Path, text: str) -> None:
         raise StorageError(f"can't write {path}: {error}") from error
 
 
-def create_file(path: Path, text: str) -> bool:
+def _file_header() -> bytes:
+    return segment.encode_file_header(int.from_bytes(os.urandom(8), "big"))
+
+
+def create_file(path: Path, data: bytes) -> bool:
     """Create a file that is complete and durable once it is there. False: there is one already, and it stays."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
-        with staging.open("w") as file:
-            file.write(text)
+        with staging.open("wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         path.hardlink_to(staging)

@@ -94,7 +94,7 @@ def test_a_column_is_added(cli: Cli, tmp_path: Path) -> None:
     cli("stream", "write", "views", "old.jsonl")
     added = cli("stream", "add-column", "views", "note:str, at:datetime[ms]")
     assert added.out == "added note: String, at: Datetime[ms] to log.views\n"
-    assert cli("stream", "add-column", "views", "note:str").out == "there already in log.views\n"
+    assert cli("stream", "add-column", "views", "note:str").out == "log.views has note:str already\n"
     assert cli("stream", "add-column", "views", "note:str", "--json").json()["added"] == ["note", "at"]
     assert cli("stream", "write", "views", "new.csv", "old.csv").code == 0
     assert [(row["member"], row["note"], row["at"]) for row in cli("stream", "read", "views").lines()] == [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -11,8 +11,9 @@ from typing_extensions import override
 
 import headrace as hr
 from headrace.api.location import here
-from headrace.api.operators.spec import OperatorSpec
+from headrace.api.operators.spec import OperatorSpec, StateMeaning
 from headrace.api.specs import Node
+from headrace.core.errors import PlanError
 from headrace.plan.keys import partitionings
 from headrace.plan.planner import plan
 from headrace.plan.queryable import unreadable
@@ -21,6 +22,7 @@ from headrace.plan.text import to_text
 from headrace.runtime.operators import registry
 from headrace.runtime.operators.base import Operator
 from headrace.runtime.operators.build_context import BuildContext
+from headrace.serdes.schema import Schema
 from headrace.stores.base import StateStore
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.systems.base import StreamInfo
@@ -41,6 +43,10 @@ class Limit(OperatorSpec):
     @override
     def detail(self) -> str:
         return f"the first {self.most}"
+
+    @override
+    def kept_state(self, id_: str, inputs: Sequence[Schema]) -> Mapping[str, StateMeaning]:
+        return {id_: StateMeaning(fixed={"kind": self.kind})}
 
 
 class LimitOperator(Operator):
@@ -83,6 +89,25 @@ def test_it_runs_and_keeps_its_state_over_a_restart(limited: hr.App) -> None:
         t.feed("views", rows[:2])
         t.restart(checkpoint=True)
         t.feed("views", rows[2:])
+        assert t.read("out").get_column("ms").to_list() == [0, 1, 2]
+
+
+def test_state_that_no_spec_declares_is_refused(limited: hr.App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Limit, "kept_state", OperatorSpec.kept_state)
+    with pytest.raises(PlanError, match="keeps state in the store 'some', which no step declares"):
+        limited.test()
+
+
+def test_a_changed_app_is_compared_with_its_state(limited: hr.App) -> None:
+    other = hr.App("limited")
+    views = other.input("views", COLUMNS).filter(pl.col("url") != "/").partition_by("member", id="by-member")
+    limit(views, 3, "renamed").select("member", "ms").send_to(other.output("out"))
+    with limited.test() as t:
+        t.feed("views", [{"member": "ann", "url": f"/{n}", "ms": n} for n in range(2)])
+        with pytest.raises(PlanError, match="step 'some': it is gone"):
+            t.change(other)
+        t.change(other, rename={"renamed": "some"})
+        t.feed("views", [{"member": "ann", "url": f"/{n}", "ms": n} for n in range(2, 5)])
         assert t.read("out").get_column("ms").to_list() == [0, 1, 2]
 
 

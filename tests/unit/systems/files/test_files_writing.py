@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import datetime as dt
 import os
 import threading
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
 import pytest
 from files_harness import read, rows_of, ssp, table
 
-from headrace.core.errors import DataError, StorageError, UsageError
+from headrace.core.errors import DataError, DeclarationError, StorageError, UsageError
 from headrace.systems.files import FilesSystem
 
 WRITER = "app/stage/0/out"
@@ -133,7 +135,37 @@ def test_long_names_stay_apart(tmp_path: Path) -> None:
     assert [target.position(writer) for writer in writers] == [1, 1]
 
 
+TYPES: dict[str, tuple[pl.DataType, object]] = {
+    "raw": (pl.Binary(), b"\x00\xff"),
+    "text": (pl.String(), 'a,\n"b"'),
+    "moment": (pl.Datetime("us"), dt.datetime(2024, 1, 1, 1, 2, 3, 4)),
+    "zoned": (pl.Datetime("ms", "UTC"), dt.datetime(2024, 1, 1, tzinfo=dt.UTC)),
+    "clock": (pl.Time(), dt.time(1, 2, 3)),
+    "price": (pl.Decimal(10, 2), Decimal("1.50")),
+    "color": (pl.Enum(["red"]), "red"),
+    "raws": (pl.List(pl.Binary()), [b"\xff", None]),
+    "pair": (pl.Array(pl.Time(), 2), [dt.time(1), dt.time(2)]),
+    "inner": (pl.Struct({"raw": pl.Binary(), "n": pl.Int8()}), {"raw": b"\xff", "n": 1}),
+}
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+@pytest.mark.parametrize("name", TYPES)
+def test_text_keeps_every_value_that_it_can_hold(tmp_path: Path, format: str, name: str) -> None:
+    dtype, value = TYPES[name]
+    rows = pl.DataFrame({"n": [1, 2], name: [value, None]}, schema={"n": pl.Int64(), name: dtype})
+    system = FilesSystem(str(tmp_path / "out"), format=format, columns=dict(rows.schema))
+    if format == "csv" and dtype.is_nested():
+        with pytest.raises(DeclarationError, match=f"CSV can't hold column '{name}' of type"):
+            system.admin().create("out", 1, dict(rows.schema))
+        return
+    system.admin().create("out", 1, dict(rows.schema))
+    system.target("out").publish(WRITER, 1, [rows])
+    assert rows_of(read(system)[0]) == rows.rows()
+
+
 def test_what_a_format_cannot_hold_is_reported(tmp_path: Path) -> None:
+    """An output without declared columns may get any."""
     target = FilesSystem(str(tmp_path), format="csv").target("out")
     with pytest.raises(DataError, match="can't be written as csv") as caught:
         target.publish(WRITER, 1, [pl.DataFrame({"a": [[1, 2]]})])

@@ -59,5 +59,5 @@ def test_another_type_is_refused_before_anything_runs() -> None:
     with joined(interval("left"), NEW).test() as t:
         t.feed("left", [{"note": ["new"], "key": "b", "at": 11}])
         other = {**NEW, "note": pl.List(pl.Int64)}
-        with pytest.raises(PlanError, match=r"step 'j': 'left note' was List\(String\), and is List\(Int64\)"):
+        with pytest.raises(PlanError, match=r"step 'j': 'left note' was List\(String\), and is now List\(Int64\)"):
             t.change(joined(interval("left"), other))

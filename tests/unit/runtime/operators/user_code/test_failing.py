@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import json
 from collections.abc import Callable, Iterator
@@ -326,6 +327,19 @@ def test_sys_exit_in_a_function_is_an_error_of_that_function(views: hr.Stream, o
     with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match=r"raised SystemExit at .*: 3") as raised:
         t.feed("views", [row(1)])
     assert "raise an error instead of calling sys.exit" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("step", ["map", "map_batches", "map_async"])
+def test_errors_that_are_no_exceptions_are_the_functions_too(
+    step: str, error: type[BaseException], views: hr.Stream, out: hr.Output, app: hr.App
+) -> None:
+    def cancelled(row: Any) -> Any:
+        raise error
+
+    getattr(views, step)(cancelled, schema=PARTS).send_to(out)
+    with app.test() as t, pytest.raises(hr.errors.UserFunctionError, match=f"raised {error.__name__} at"):
+        t.feed("views", [row(1)])
 
 
 @pytest.mark.parametrize("step", ["map", "filter", "flat_map", "map_batches", "sink", "map_async"])

@@ -143,7 +143,7 @@ def test_the_first_function_of_a_plain_window_is_refused_before_anything_runs() 
     case = Case(hr.tumbling("20ms"), {}, False, False, [], [], [], [])
     with declared(case, ["sum"]).test() as t:
         t.feed("rows", pl.DataFrame([("a", 1, 1)], COLUMNS, orient="row"))
-        with pytest.raises(hr.errors.PlanError, match="state was none, and is for fold and reduce"):
+        with pytest.raises(hr.errors.PlanError, match="state was none, and is now for fold and reduce"):
             t.change(declared(case, ["sum", "fold"]))
 
 
