@@ -42,7 +42,7 @@ class App(Declarations):
     ahead_bytes_max
         A stage stops reading while its output is this many bytes ahead of its reader.
     restarts_max
-        How often in a row a container that fails is started again. A commit begins a new row.
+        How many times in a row a container that fails is started again. A commit resets the count.
     drain_timeout
         How long a drain waits for one call of a function. Then the app ends at once, with an error.
     grouping

@@ -11,10 +11,8 @@ from headrace.systems.registry import SystemSpec
 Guarantee = Literal["exactly_once", "at_least_once"]
 Grouping = Literal["partition", "container"]
 
-
 RESTARTS_MAX = 5
-"""How often in a row a container that fails is started again."""
-
+"""How many times in a row a container that fails is started again."""
 
 DRAIN_TIMEOUT_MS = 30_000
 """How long a drain waits for one call of the app's own code."""

@@ -73,13 +73,15 @@ def _value(text: str, name: str, parameter: inspect.Parameter | None, shown: str
     if declared not in _CONVERTED:
         raise UsageError(
             f"{shown}: {name!r} can't be given on the command line",
-            hint="that takes int, float, bool, str and pathlib.Path; write a function that takes those and calls this",
+            hint="only int, float, bool, str and pathlib.Path can; write a function of those that calls this one",
         )
     try:
         return _TRUTHS[text.lower()] if declared is bool else declared(text)
     except (ValueError, KeyError) as error:
         known = "; write true or false" if declared is bool else ""
-        raise UsageError(f"--arg {name}={text}: {text!r} is no {declared.__name__}{known}", hint=shown) from error
+        raise UsageError(
+            f"--arg {name}={text}: {text!r} isn't of type {declared.__name__}{known}", hint=shown
+        ) from error
 
 
 def _type(parameter: inspect.Parameter) -> Any:

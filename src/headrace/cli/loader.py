@@ -145,7 +145,7 @@ def _of_variable(module: ModuleType, place: str, variable: str, values: Sequence
     value = getattr(module, variable)
     if isinstance(value, Declarations):
         if values:
-            raise UsageError(f"{named} is an app and no function: --arg has no effect", hint="leave --arg out")
+            raise UsageError(f"{named} is an app, not a function: --arg has no effect", hint="leave --arg out")
         return value
     if not callable(value):
         raise UsageError(

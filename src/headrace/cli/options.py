@@ -67,7 +67,7 @@ DropState = Annotated[
     typer.Option(
         "--drop-state",
         metavar="ID",
-        help="Let this step, table, stream or input start over with nothing if the app can't run otherwise; "
+        help="Let this step, table, stream, input or output start over if what it has kept doesn't fit any more; "
         "may be given several times.",
     ),
 ]
@@ -77,7 +77,7 @@ Rename = Annotated[
     typer.Option(
         "--rename",
         metavar="OLD=NEW",
-        help="NEW is what was called OLD, and keeps its state; may be given several times.",
+        help="What was called OLD is now called NEW, and keeps its state; may be given several times.",
     ),
 ]
 

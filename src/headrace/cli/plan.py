@@ -57,7 +57,7 @@ def plan(
     from headrace.plan.render import render
     from headrace.plan.text import to_text
     from headrace.runners.checkpoints import apps_with_checkpoints
-    from headrace.runners.planning import Deployment
+    from headrace.runners.planning import Deployment, check_not_ended
     from headrace.web.plan_page import plan_html
 
     graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
@@ -79,6 +79,7 @@ def plan(
         else:
             print_line(changes.to_text(found.changes))
         found.changes.check()
+        check_not_ended(found, Path(graph.settings.home), against)
         return
     rendered = render(found.plan)
     if html is not None:

@@ -48,7 +48,7 @@ def run(
     """Run an app until it ends.
 
     Ctrl-C drains it: it finishes what it has read and ends with exit code 0. A second Ctrl-C ends it at once.
-    If the app has changed since its last run, what it keeps has to fit: headrace plan shows the difference.
+    If the app has changed since its last run, headrace plan shows what that means for its state.
     Log lines go to stderr; --log-level and --log-format (see headrace --help) choose them.
     """
     from headrace.app import App

@@ -147,9 +147,12 @@ class Deployment:
         )
 
 
-def check_not_ended(planned: Planned, home: Path) -> None:
-    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run."""
-    app = planned.plan.graph.app
+def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
+    """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run.
+
+    ``against`` is the app that may have ended; by default this one.
+    """
+    app = against or planned.plan.graph.app
     over = {
         stage.name
         for status in endings.ended(home, app)
@@ -159,8 +162,8 @@ def check_not_ended(planned: Planned, home: Path) -> None:
     new = [c for c in planned.changes.of(Verdict.NEW, Verdict.GROWN, Verdict.DROPPED) if c.stage in over]
     if new:
         raise PlanError(
-            f"app {app!r} has ended: it has processed all of its inputs, which had ended, too. What is new in it "
-            f"would never run: {', '.join(change.what for change in new)}",
+            f"app {app!r} has ended: all of its inputs have ended, and it has processed them. What is new in it would "
+            f"never run: {', '.join(change.what for change in new)}",
             hint="to run it over its inputs from their start, give it another name, or another home",
         )
 

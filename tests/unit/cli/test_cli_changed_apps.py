@@ -124,6 +124,8 @@ def test_a_changed_app_that_has_ended_is_refused(cli: Cli, tmp_path: Path, write
     assert refused.code != 0
     assert "app 'counts' has ended" in refused.err
     assert "step 'w'" in refused.err
+    compared = cli("plan", "pipeline.py", "--against", "counts")
+    assert (compared.code, "app 'counts' has ended" in compared.err) == (2, True)
 
 
 @pytest.mark.usefixtures("clean_modules")

@@ -58,5 +58,5 @@ def test_a_function_that_sleeps_is_named_and_a_drain_interrupts_it(cli: Cli, stu
     assert stuck.returncode == 1, err.decode()
     told = err.decode().replace("\n  ", " ")
     assert "the drain waits for the end of the function of step 'filter-1'" in told
-    assert "error: the drain has been given up after 1s: container 0 is still in the function of step" in told
+    assert "error: gave up the drain after 1s: container 0 is still in the function of step" in told
     assert cli("status").out.startswith("slow  failed  ")

@@ -32,8 +32,8 @@ STDIN = "-"
 CHUNK_BYTES = 1 << 20
 
 _ONE_OBJECT_A_LINE = (
-    "each line is one JSON object with fields as the columns; --on-error skip leaves such lines out and counts them,"
-    " --drop-unknown leaves out fields that are no columns"
+    "a line is a JSON object whose fields are columns of the stream; --on-error skip leaves other lines out and counts"
+    " them, --drop-unknown leaves other fields out"
 )
 _FIX_ROWS = "fix the row; --on-error skip leaves such rows out and counts them"
 

@@ -89,8 +89,8 @@ def _gone(path: Path, address: Address) -> messages.AppStatus:
         address,
         "gone",
         _touched([path]),
-        f"its driver (pid {address.pid} on {address.host}) is gone, and didn't say why",
-        "it was killed, or its machine ended; start the app again, and it resumes from its last checkpoints",
+        f"its driver (pid {address.pid} on {address.host}) is gone, without an error",
+        "it was killed, or its machine went down; start the app again, and it resumes from its last checkpoints",
     )
 
 

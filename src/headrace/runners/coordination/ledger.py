@@ -412,8 +412,7 @@ class Ledger:
             if now_ms - max(since_ms, heard_ms) >= self._drain_timeout_ms:
                 waited = format_ms(round(self._drain_timeout_ms))
                 error = UserFunctionError(
-                    f"the drain has been given up after {waited}: container {container.number} is still in"
-                    f" {holdup.where}",
+                    f"gave up the drain after {waited}: container {container.number} is still in {holdup.where}",
                     hint="the next run repeats what isn't committed; make the function faster, or raise drain_timeout",
                 )
                 self.fail(messages.ErrorReport.of(error, with_traceback=False))

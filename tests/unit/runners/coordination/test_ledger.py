@@ -470,7 +470,7 @@ def test_a_drain_doesnt_wait_forever_for_a_function():
     ledger.tick(51_000)
     assert ledger.state == "failed"
     assert ledger.error.message == (
-        "the drain has been given up after 1s: container 0 is still in the function of step 'cut' in task a/0"
+        "gave up the drain after 1s: container 0 is still in the function of step 'cut' in task a/0"
     )
 
 
