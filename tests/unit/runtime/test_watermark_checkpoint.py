@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import ProtocolError
@@ -124,6 +124,8 @@ class Naive:
         return {task for task, time, _ in self.heard if time is None} == set(TASKS)
 
     def hear(self, task: str, time: int | None, idle: bool) -> None:
+        if (task, None) in {(t, at) for t, at, _ in self.heard}:
+            return  # whoever has ended says no more: a late repetition counts for nothing
         self.heard.append((task, time, idle))
         ended = {t for t, at, _ in self.heard if at is None}
         if {t for t, _, _ in self.heard} != set(TASKS):
@@ -138,8 +140,14 @@ class Naive:
             self.highest = max(self.highest, min(awake) if awake else seen_by_any)
 
 
+AFTER_AN_END = [Says(SHUFFLED[0], *said) for said in (
+    (TASKS[0], None), (TASKS[0], 1), *((task, 0, True) for task in TASKS[1:])
+)]  # fmt: skip
+
+
 @settings(deadline=None)
 @given(st.lists(st.one_of(says, says, ends), max_size=40))
+@example(AFTER_AN_END)
 def test_reconciliation_is_the_naive_rule(sequence: list[Says]) -> None:
     task = times()
     naive = {ssp: Naive(STAGES) for ssp in SHUFFLED}
