@@ -45,7 +45,7 @@ class AppCluster(Cluster):
         if self.shape.first is None:
             return dict(self.shape.scopes)
         _, scopes = self.shape.first
-        self.world.after(self.world.chance.random() * self.settings.faults_until, self._change)
+        self.world.after(self.world.chance.random() * self.settings.faults_until * 0.8, self._change)
         return dict(scopes)
 
     def _change(self) -> None:

@@ -96,7 +96,7 @@ CASES = (
         _wrong_grown,
         before=lambda app: _grown(app, later=False),
         interval_before_ms=50,
-        quiet_ms=90,
+        quiet_ms=300,
     ),
     AppCase(
         "app-cut",
@@ -106,6 +106,6 @@ CASES = (
         repeats=True,
         before=lambda app: _cut(app, later=False),
         drops=("once",),
-        quiet_ms=90,
+        quiet_ms=300,
     ),
 )

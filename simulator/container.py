@@ -191,8 +191,13 @@ class SimContainer:
         return trimmed and not self.cluster.coordinator.is_current(self)
 
     def _end(self, error: HeadraceError) -> None:
-        """Only one that was replaced may be stopped. Trouble that passes kills anybody, and a new attempt follows."""
-        if not isinstance(error, _PASSING) and self.cluster.coordinator.is_current(self):
+        """Only one that was replaced may be stopped, or one of an app that another one's failures have ended.
+
+        Trouble that passes kills anybody, and a new attempt follows.
+        """
+        coordinator = self.cluster.coordinator
+        over = coordinator.up and coordinator.ledger.state == "failed"
+        if not isinstance(error, _PASSING) and not over and coordinator.is_current(self):
             self.cluster.oracle.fail(self.name, f"the current incarnation was stopped: {error.message}")
         self.tell(f"stops: {error.message}")
         self.cluster.coordinator.report_failure(self, error)
