@@ -40,13 +40,36 @@ class AppCluster(Cluster):
 
     @override
     def make_scopes(self) -> dict[TaskName, TaskScope]:
-        return dict(self.shape.scopes)
+        """Those of the first version, if the app changes. The last one has the same tasks."""
+        self._changing = False
+        if self.shape.first is None:
+            return dict(self.shape.scopes)
+        _, scopes = self.shape.first
+        self.world.after(self.world.chance.random() * self.settings.faults_until, self._change)
+        return dict(scopes)
+
+    def _change(self) -> None:
+        """The app is to be drained or killed, and started as its last version."""
+        self._changing = True
+        self.world.tell("coordinator", "the app is to change")
+        if self.world.chance.random() < 0.5:
+            self.crash_coordinator(self.world.chance.random() * 20)
+        else:
+            self.drain()
+
+    @override
+    def restart(self) -> None:
+        if self._changing:
+            self._changing = False
+            self.scopes = dict(self.shape.scopes)
+            self.world.tell("coordinator", "the app has changed")
+        super().restart()
 
     @override
     def factories(
         self, scope: TaskScope, journal: Journal, machine: WatchedMachine, connections: Connections
     ) -> Factories:
-        plan, parts = self.shape.plan, self.parts
+        parts, plan = self.parts, self.shape.plan_of(scope)
         operators = chain_plan(plan, plan.stage(scope.name.stage))
 
         def task(port: Port, metrics: TaskMetrics, calls: Calls) -> Task:

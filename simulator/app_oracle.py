@@ -176,9 +176,13 @@ class AppOracle(Oracle):
     def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
         """The task's stores, filled from all that counts in its changelog."""
         stores = self._empty_stores(task)
+        dropped = self.shape.plan.stage(task.stage).dropped
         for body in self._history[task]:
             change = Change.decode(body)
-            stores[change.store].apply(bytes(change.change))
+            if change.store in stores:
+                stores[change.store].apply(bytes(change.change))
+            elif change.store not in dropped:
+                self.fail(task, f"its changelog holds changes of {change.store}, which it doesn't have")
         return stores
 
     def _empty_stores(self, task: TaskName) -> dict[str, StateStore]:
@@ -238,7 +242,9 @@ def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
     shape = app_shape(app)
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
-    stores = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()
+    found = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()
+    kept_as = shape.plan.stage(task.stage).kept_as
+    stores = {kept_as.get(id_, id_): store for id_, store in found.items()}
     specs = [stream.spec for stream in scope.outputs.values()]
     return stores | {spec.id: Outbox(spec.id) for spec in specs if keeps_rows(spec.system)}
 

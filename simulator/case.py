@@ -52,6 +52,13 @@ class AppCase:
     lasting: tuple[str, ...] = ()
     """Stores of other kinds that hold something even then: those of windows and joins don't."""
 
+    before: Callable[[App], None] | None = None
+    """How it was declared at first: it changes while it runs, and then is as ``declare`` says."""
+    drops: tuple[str, ...] = ()
+    """What the user gives up at that change."""
+    interval_before_ms: int = INTERVAL_MS
+    """Its checkpoint interval until then."""
+
     @property
     def asks(self) -> bool:
         """The oracle has to keep what its tasks have committed."""

@@ -267,7 +267,7 @@ class SimContainer:
             disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored)
             assert scope.folders is not None
             limit = chance.choice(_SNAPSHOT_AFTER_BYTES)
-            state = parts.state(scope.changelog[0], scope.folders, disk, limit, journal.tell)
+            state = parts.state(scope, disk, limit, journal.tell)
             ports = Ports(
                 self._connections,
                 self.clock,

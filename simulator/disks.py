@@ -14,11 +14,11 @@ from typing_extensions import override
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.clock import WallClock
 from headrace.core.errors import FrameError, StateCorruptError, StateLockedError
-from headrace.core.ids import SSP, Offset
+from headrace.core.ids import Offset
 from headrace.core.recent_warnings import RecentWarnings
-from headrace.runtime.naming import StateFolders
 from headrace.runtime.state.disk import Disk
 from headrace.runtime.state.task_state import TaskState
+from headrace.runtime.task_scope import TaskScope
 from headrace.stores.database import Batch, Database
 from headrace.stores.state_folder import FolderLock
 from simulator.storage import Folder
@@ -202,10 +202,9 @@ class SimDisk(Disk):
 class SimState(TaskState):
     """The real state; what it warns of goes into the story."""
 
-    def __init__(
-        self, changelog: SSP, folders: StateFolders, disk: Disk, limit: int, tell: Callable[[str], None]
-    ) -> None:
-        super().__init__(changelog, folders, RecentWarnings(WallClock()), disk, limit)
+    def __init__(self, scope: TaskScope, disk: Disk, limit: int, tell: Callable[[str], None]) -> None:
+        warnings = RecentWarnings(WallClock())
+        super().__init__(scope.changelog[0], scope.folders, warnings, disk, limit, scope.dropped)
         self._tell = tell
 
     @override

@@ -35,6 +35,8 @@ class AppShape(Shape):
     plan: Plan
     case: AppCase
     scopes: Mapping[TaskName, TaskScope]
+    first: tuple[Plan, Mapping[TaskName, TaskScope]] | None = None
+    """What an app that changes begins with."""
 
     @property
     @override
@@ -56,6 +58,12 @@ class AppShape(Shape):
         """What it reads from outside."""
         return tuple(s for s in self.plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT))
 
+    def plan_of(self, scope: TaskScope) -> Plan:
+        """The plan that a task is of: when the app has changed, containers of the first version may still live."""
+        if self.first is not None and scope is self.first[1][scope.name]:
+            return self.first[0]
+        return self.plan
+
     @override
     def id_of(self, stream: str) -> StreamId:
         return next(s.spec.stream for s in self.plan.streams.values() if s.spec.stream.name == stream)
@@ -71,7 +79,7 @@ class AppShape(Shape):
             producer=scope.producer,
             inputs={ssp: tuple(producers) for ssp, producers in scope.producers.items()},
             writers=scope.writers,
-            outputs=scope.machine.outputs,
+            outputs={**(self.first[1][scope.name].machine.outputs if self.first else {}), **scope.machine.outputs},
             sources=tuple(ssp for ssp in scope.specs if ssp not in scope.producers),
         )
 
@@ -79,15 +87,21 @@ class AppShape(Shape):
 @cache
 def app_shape(name: str) -> AppShape:
     """The shape of an app by its name."""
-    plan = planned(name)
+    plans = planned(name)
+    plan, first = plans.last, plans.first
     framed = [s for s in plan.streams.values() if not keeps_rows(s.spec.system) and s.writers]
     return AppShape(
         streams={s.spec.stream.name: s.partitions for s in framed},
         stages=tuple(_stage(plan, stage) for stage in plan.stages),
         plan=plan,
         case=CASES[name],
-        scopes={task.name: TaskScope.of(plan, stage, task) for stage in plan.stages for task in stage.tasks},
+        scopes=_scopes(plan),
+        first=None if first is None else (first, _scopes(first)),
     )
+
+
+def _scopes(plan: Plan) -> dict[TaskName, TaskScope]:
+    return {task.name: TaskScope.of(plan, stage, task) for stage in plan.stages for task in stage.tasks}
 
 
 def _stage(plan: Plan, stage: StagePlan) -> AppStage:

@@ -187,6 +187,9 @@ def _judged(stage: StageRecord, part: Part, heritage: Heritage, new: Inventory) 
         old = _same_side(inventory, id_, stage.stage, reads=part.reads) or inventory.stream(id_)
         if record is not None and not part.reads and part.kept_as in record.former:
             return change(Verdict.REFUSED, f"stage {stage.stage!r} has ended in it, and would write it again")
+        reader = _reader(inventory, id_)
+        if part.reads and reader not in (None, stage.stage) and not consent.drops(part.id, part.owner):
+            return change(Verdict.REFUSED, _moves(reader, part, stage))
     if old is None or _family(old) != _family(part):
         elsewhere = _elsewhere(inventory, new, id_, part)
         if elsewhere is None:
@@ -295,6 +298,12 @@ def _same_side(inventory: Inventory, id_: str, stage: str, *, reads: bool) -> Pa
     record = inventory.stages.get(stage)
     part = None if record is None else record.parts.get(id_)
     return part if part is not None and part.kind == "stream" and part.reads is reads else None
+
+
+def _reader(inventory: Inventory, stream: str) -> str | None:
+    """The stage that has read an intermediate stream: only it knows how far."""
+    parts = inventory.parts()
+    return next((r.stage for r, part in parts if part.id == stream and part.kind == "stream" and part.reads), None)
 
 
 def _moves(before: str | None, part: Part, stage: StageRecord) -> str:

@@ -14,7 +14,7 @@ Whether a changed app may run is for ``changes`` to say. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.api.specs import Graph, Role
@@ -92,11 +92,15 @@ class Heritage:
 
     # -- stages
 
-    def inherit(self, graph: Graph, stages: Sequence[StagePlan]) -> list[StagePlan]:
-        """The stages with what is theirs, and the empty stages of those that are gone. Names may have changed."""
+    def inherit(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> list[StagePlan]:
+        """The stages with what is theirs, and the empty stages of those that are gone. Names may have changed.
+
+        Some tasks of a stage may have ended, because it needed fewer. If it needs more ``tasks`` than are at work,
+        it begins under a new name.
+        """
         if not self.inventory and not self.inventory.gone:
             return [replace(stage, kept_as=dict(_parts(graph, stage))) for stage in stages]
-        names = self._names(graph, stages)
+        names = self._names(graph, stages, tasks)
         heirs = [self._heir(graph, stage, names[stage.name]) for stage in stages]
         used = {stage.name for stage in heirs}
         gone = (self._ended(graph, record) for name, record in self.inventory.stages.items() if name not in used)
@@ -106,13 +110,14 @@ class Heritage:
         """What is recorded of a stage."""
         return self.inventory.stages.get(stage)
 
-    def _names(self, graph: Graph, stages: Sequence[StagePlan]) -> dict[str, str]:
+    def _names(self, graph: Graph, stages: Sequence[StagePlan], tasks: Callable[[StagePlan], int]) -> dict[str, str]:
         """The durable name of each stage: that of the recorded stage with which it has most in common."""
         pairs = [
             (-common, old.stage, stage.name)
             for stage in stages
             for old in self.inventory.stages.values()
-            if (common := self._in_common(graph, stage, old))
+            if (tasks(stage) <= old.active or old.active == old.tasks)
+            and (common := self._in_common(graph, stage, old))
         ]
         names: dict[str, str] = {}
         for _, old, new in sorted(pairs):

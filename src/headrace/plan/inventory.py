@@ -58,13 +58,15 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A stage as it was started last. ``parts`` are by id.
 
-    ``former`` are the intermediate streams that it has written and doesn't write any more; it has ended there.
+    ``active`` of its tasks, the first ones, read something; the others have ended for good. ``former`` are the
+    intermediate streams that it has written and doesn't write any more; it has ended there.
     ``dropped`` are the names of state that its changelog may still hold, and that nobody wants.
     """
 
     format: int = FORMAT
     stage: str
     producers: tuple[int, ...]
+    active: int
     parts: dict[str, Part]
     former: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
@@ -140,6 +142,7 @@ def _record(plan: Plan, stage: StagePlan) -> StageRecord:
     return StageRecord(
         stage=stage.name,
         producers=tuple(task.producer for task in stage.tasks),
+        active=sum(bool(task.inputs) for task in stage.tasks),
         parts={part.id: part for part in parts},
         former=stage.former,
         dropped=stage.dropped,

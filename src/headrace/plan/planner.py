@@ -19,7 +19,7 @@ from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
 from headrace.plan.pruning import needed_columns
 from headrace.plan.stages import cut_stages
-from headrace.plan.tasks import group_tasks
+from headrace.plan.tasks import group_tasks, task_inputs
 from headrace.plan.validate import check_facts, check_graph
 from headrace.systems.base import StreamInfo
 
@@ -43,7 +43,7 @@ def plan(
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
     check_keys(graph)
-    cuts = cut_stages(graph, heritage)
+    cuts = cut_stages(graph, heritage, lambda stage: len(task_inputs(graph, stage, counts, containers)))
     stages = group_tasks(graph, cuts, counts, containers, heritage)
     combined = {
         id_: window

@@ -15,7 +15,7 @@ stores depend on the name. So a stage that an earlier version of the app had kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from headrace.api.specs import Graph, Node, Role
@@ -26,9 +26,14 @@ from headrace.plan.model import StagePlan
 from headrace.plan.traverse import a_cycle, reachable, topological_order
 
 
-def cut_stages(graph: Graph, heritage: Heritage = NO_HERITAGE) -> tuple[StagePlan, ...]:
-    """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself."""
-    stages = heritage.inherit(graph, _cut(graph))
+def cut_stages(
+    graph: Graph, heritage: Heritage = NO_HERITAGE, tasks: Callable[[StagePlan], int] = lambda stage: 0
+) -> tuple[StagePlan, ...]:
+    """The stages without tasks, upstream first, then by name; raises ``PlanError`` if one would have to feed itself.
+
+    ``tasks`` says how many a stage needs.
+    """
+    stages = heritage.inherit(graph, _cut(graph), tasks)
     downstream = _downstream(stages)
     by_name = {stage.name: stage for stage in stages}
     loop = a_cycle(downstream)

@@ -38,7 +38,7 @@ def group_tasks(
     }
     readings: dict[str, list[tuple[SSP, ...]]] = {}
     for stage in stages:
-        readings[stage.name] = _task_inputs(graph, stage, counts, containers)
+        readings[stage.name] = task_inputs(graph, stage, counts, containers)
         before = heritage.record(stage.name)
         if before is not None and graph.settings.grouping == "partition":
             readings[stage.name] += [()] * (before.tasks - len(readings[stage.name]))
@@ -86,7 +86,7 @@ def _hash(name: str) -> int:
     return zlib.crc32(name.encode()) % PRODUCER_MAX + 1
 
 
-def _task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
+def task_inputs(graph: Graph, stage: StagePlan, counts: Mapping[str, int], containers: int) -> list[tuple[SSP, ...]]:
     """For each task of the stage the partitions that it reads, sorted."""
     shared = _shared_streams(graph, stage)
     streams = sorted({*stage.inputs, *stage.side_inputs})

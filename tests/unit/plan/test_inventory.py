@@ -56,9 +56,9 @@ def names(plan: Plan) -> list[str]:
 
 def test_a_record_has_these_bytes() -> None:
     part = Part(kind="step", id="w", owner="w", kept_as="w~2", fixed={"shape": "tumbling 10s"}, columns={"n": "count"})
-    record = StageRecord(stage="p", producers=(7,), parts={"w": part}, former=("app-q",), dropped=("w",))
+    record = StageRecord(stage="p", producers=(7,), active=1, parts={"w": part}, former=("app-q",), dropped=("w",))
     data = (
-        b'{"format":1,"stage":"p","producers":[7],"parts":{"w":{"kind":"step","id":"w","owner":"w","keptAs":"w~2",'
+        b'{"format":1,"stage":"p","producers":[7],"active":1,"parts":{"w":{"kind":"step","id":"w","owner":"w","keptAs":"w~2",'
         b'"fixed":{"shape":"tumbling 10s"},"columns":{"n":"count"},"sheds":false,"reads":false,"writers":{}}},'
         b'"former":["app-q"],"dropped":["w"]}'
     )

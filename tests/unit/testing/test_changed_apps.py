@@ -245,3 +245,99 @@ def test_a_store_of_a_task_that_gains_a_time_to_live_is_refused_before_it_runs()
 
     with with_some(seen(None)) as t, pytest.raises(PlanError, match="expiry was none, and is now by ttl"):
         t.change(seen("1h"))
+
+
+def spread(partitions: int, key: str = "member") -> hr.App:
+    app = hr.App("spread")
+    shuffled = views(app).partition_by(key, id="p", partitions=partitions)
+    shuffled.deduplicate(["member", "url"], "1h", id="once").send_to(app.output("out"))
+    again = shuffled.partition_by("member", id="p2", partitions=2)
+    again.window(hr.tumbling("10s"), key="member", id="w").agg(n=pl.len()).send_to(app.output("counts"))
+    return app
+
+
+@pytest.mark.parametrize("changed", [lambda: spread(1), lambda: spread(3), lambda: spread(2, "url")])
+def test_state_that_a_shuffle_would_spread_otherwise_is_refused(changed: Callable[[], hr.App]) -> None:
+    with spread(2).test() as t:
+        t.feed("views", [view(member, 1_000) for member in "abcd"])
+        with pytest.raises(PlanError, match="--drop-state p"):
+            t.change(changed())
+        with pytest.raises(PlanError, match="step 'once': "):
+            t.change(changed(), drop_state=["p"])
+        t.change(changed(), drop_state=["p", "once"])
+        t.feed("views", [view(member, 2_000) for member in "abcd"])
+        t.end()
+        assert t.ended
+        assert [row[0] for row in rows(t)] == [*"aabbccdd"]
+        assert [(row[0], row[3]) for row in rows(t, "counts")] == [(member, 2) for member in "abcd"]
+
+
+def test_tasks_that_have_ended_do_not_come_back() -> None:
+    with spread(3).test() as t:
+        for partitions in (1, 3, 2, 3):
+            t.change(spread(partitions), drop_state=["p", "once"])
+            t.feed("views", [view(member, 1_000) for member in "abcd"])
+        t.end()
+        assert t.ended
+        assert [(row[0], row[3]) for row in rows(t, "counts")] == [(member, 4) for member in "abcd"]
+
+
+def test_a_step_that_begins_empty_in_an_ended_task_has_nothing_to_say() -> None:
+    def app(size: str, partitions: int) -> hr.App:
+        app = hr.App("empty")
+        shuffled = views(app).partition_by("member", id="p", partitions=partitions)
+        shuffled.select("member").send_to(app.output("seen"))
+        windows = shuffled.window(hr.tumbling(size), key="member", id="w").agg(n=pl.len())
+        again = windows.partition_by("member", id="p2", partitions=1)
+        again.window(hr.tumbling("1m"), key="member", id="w2").agg(n=hr.sum("n")).send_to(app.output("out"))
+        return app
+
+    with app("10s", 3).test() as t:
+        t.change(app("10s", 1), drop_state=["p", "w"])
+        t.change(app("20s", 1), drop_state=["w"])
+        t.feed("views", [view("ann", 1_000)])
+        t.end()
+        assert t.ended
+        assert [(row[0], row[3]) for row in rows(t)] == [("ann", 1)]
+
+
+def test_a_test_app_commits_what_follows_a_stage_that_is_new() -> None:
+    def app(*inputs: str) -> hr.App:
+        app = hr.App("following")
+        kept = app.table("last", key="member", schema=VIEWS)
+        for name in inputs:
+            app.input(name, VIEWS).partition_by("member", id=f"by-{name}").send_to(kept)
+        shuffled = views(app).partition_by("member", id="p")
+        shuffled.select("member").join(kept, how="left").select("member").send_to(app.output("out"))
+        return app
+
+    with app("a").test() as t:
+        t.restart(checkpoint=True)
+        t.change(app("a", "b"))
+        t.feed("views", [view("ann", 1)])
+        t.restart(checkpoint=True)
+        assert t.read("out", committed=True).height == 1
+
+
+def test_streams_that_two_stages_have_read_do_not_meet_in_one() -> None:
+    def app(*, together: bool) -> hr.App:
+        app = hr.App("meeting")
+        left = views(app, "a").partition_by("member", id="p", partitions=1).select("member")
+        right = views(app, "b").partition_by("member", id="q", partitions=1).select("member")
+        if together:
+            left.merge(right).send_to(app.output("out"))
+        else:
+            left.send_to(app.output("out"))
+            right.send_to(app.output("other"))
+        return app
+
+    with app(together=False).test() as t:
+        t.feed("a", [view("ann", 1)])
+        t.feed("b", [view("bob", 1)])
+        with pytest.raises(PlanError, match="intermediate stream 'q': it moves from stage 'q' to 'p'"):
+            t.change(app(together=True))
+        t.change(app(together=True), drop_state=["q"])
+        t.feed("b", [view("eve", 2)])
+        t.end()
+        assert t.ended
+        assert [row[0] for row in rows(t)] == ["ann", "eve"]

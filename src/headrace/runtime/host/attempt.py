@@ -128,7 +128,8 @@ class Attempt:
             positions[ssp] = _first_position(spec) if offset is None else offset
         if times is not None:
             task.load(times)
-            self.announcer.resume(times.ended_streams, task.outputs)
+            # A step that began empty since then hasn't been told the end yet, and has nothing to say at it.
+            self.announcer.resume(times.ended_streams, {} if task.ended else task.outputs)
         if record is not None:
             task.finished = record.end_of_stream_sent
             saved = {(entry.stream, entry.partition): entry for entry in record.sources}

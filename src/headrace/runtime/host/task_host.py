@@ -295,15 +295,18 @@ class TaskHost:
         self._progress.report(self.positions, now_ms)
         return self._until_due(now_ms)
 
-    def commit_now(self) -> None:
-        """Have a timer-driven task commit without waiting for the clock; others follow their upstream tasks."""
-        self.ask_for_commit()
+    def commit_now(self, beyond: int = 0) -> None:
+        """Have a timer-driven task commit without waiting for the clock; others follow their upstream tasks.
+
+        A task that follows several waits for the same version of all: ``beyond`` is a label that they have to exceed.
+        """
+        self.ask_for_commit(beyond)
         run(self.performing())
 
-    def ask_for_commit(self) -> None:
+    def ask_for_commit(self, beyond: int = 0) -> None:
         """``commit_now``, but leave it to ``performing``."""
         if not self._over:
-            self.machine.tick(self.machine.label + self._interval_ms)
+            self.machine.tick(max(self.machine.label, beyond) + self._interval_ms)
 
     def has_committed(self, label: int) -> bool:
         """The version of this label is committed, and published."""

@@ -1,0 +1,111 @@
+"""Apps that change while they run: drained or killed, and started as another version that takes over what fits.
+
+The invariants of all apps hold across the change: what is committed counts once, in state and in outputs, though stages
+could be renamed, positions forgotten, or old changes put into new stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.api.aggregates import count, max, sum
+from headrace.api.stream import Stream
+from headrace.api.windows import tumbling
+from headrace.app import App
+from simulator.case import AppCase, read, ticks
+from simulator.expected import Message, Outputs, Sources, columns, differ
+
+_ALL = ticks(1_000_000)
+"""A window for all messages: those of an input that comes later aren't late."""
+
+
+def _grown(app: App, *, later: bool) -> None:
+    """An input in front of the shuffle, whose name sorts before that of the other; an aggregate; an output."""
+    flow = read(app, "views")
+    if later:
+        flow = flow.merge(read(app, "orders"))
+        flow.select("id").send_to(app.output("seen", partitions=1))
+    shuffled = flow.partition_by("k", id="by-k", partitions=2)
+    more = {"most": max("id")} if later else {}
+    windows = shuffled.window(tumbling(_ALL), key="k", id="per-key").agg(n=count(), ids=sum("id"), **more)
+    _totals(app, windows)
+
+
+def _totals(app: App, windows: Stream) -> None:
+    again = windows.partition_by("k", id="again", partitions=2)
+    totals = again.window(tumbling(_ALL), key="k", id="total").agg(n=sum("n"), ids=sum("ids"))
+    totals.send_to(app.output("totals", partitions=1))
+
+
+def _wrong_grown(sources: Sources, outputs: Outputs) -> str | None:
+    messages = [*sources["views"], *sources["orders"]]
+    return _differ_in_totals(messages, outputs) or _more_than_once(messages, outputs, "seen")
+
+
+def _differ_in_totals(messages: Iterable[Message], outputs: Outputs) -> str | None:
+    groups: dict[int, list[int]] = {}
+    for message in messages:
+        groups.setdefault(message.k, []).append(message.id)
+    wanted = [(k, len(ids), sum_of(ids)) for k, ids in groups.items()]
+    return differ("totals", columns(outputs["totals"], "k", "n", "ids"), wanted)
+
+
+def sum_of(ids: Iterable[int]) -> int:
+    """Their sum: ``sum`` is an aggregate here."""
+    total = 0
+    for id_ in ids:
+        total += id_
+    return total
+
+
+def _more_than_once(messages: Iterable[Message], outputs: Outputs, name: str) -> str | None:
+    """What an output holds that begins or starts over with the change: of each message one at most."""
+    left = {message.id for message in messages}
+    for (id_,) in columns(outputs[name], "id"):
+        if id_ not in left:
+            return f"output {name} has {id_} twice, or from nowhere"
+        left.remove(id_)
+    return None
+
+
+def _cut(app: App, *, later: bool) -> None:
+    """A step starts over with nothing, an output goes, and the step beside it keeps what it has."""
+    shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    once = shuffled.deduplicate(["k", "id"], ticks(900 if later else 800), id="once")
+    once.select("id").send_to(app.output("ids", partitions=1))
+    if not later:
+        shuffled.select("id").send_to(app.output("gone", partitions=1))
+    _totals(app, shuffled.window(tumbling(_ALL), key="k", id="per-key").agg(n=count(), ids=sum("id")))
+
+
+def _wrong_cut(sources: Sources, outputs: Outputs) -> str | None:
+    messages = sources["views"]
+    ids = [id_ for (id_,) in columns(outputs["ids"], "id")]
+    missing = {message.id for message in messages} - set(ids)
+    often = [id_ for id_ in set(ids) if ids.count(id_) > sum_of(message.id == id_ for message in messages)]
+    if missing or often:
+        return f"output ids lacks {sorted(missing)}, and has {sorted(often)} too often"
+    return _differ_in_totals(messages, outputs)
+
+
+CASES = (
+    AppCase(
+        "app-grown",
+        {"views": 2, "orders": 2},
+        lambda app: _grown(app, later=True),
+        _wrong_grown,
+        before=lambda app: _grown(app, later=False),
+        interval_before_ms=50,
+        quiet_ms=90,
+    ),
+    AppCase(
+        "app-cut",
+        {"views": 2},
+        lambda app: _cut(app, later=True),
+        _wrong_cut,
+        repeats=True,
+        before=lambda app: _cut(app, later=False),
+        drops=("once",),
+        quiet_ms=90,
+    ),
+)

@@ -1,0 +1,71 @@
+"""Mistakes that only show when an app changes: what the new version takes over, and what it must not."""
+
+from __future__ import annotations
+
+from mutant_kit import mutant
+
+from headrace.runtime.task_scope import TaskScope
+from simulator.app_cluster import AppCluster
+from simulator.disks import SimState
+from simulator.run import Parts
+
+_position_name = TaskScope.position_name
+
+
+def cluster(**attributes) -> Parts:
+    return Parts(app_cluster=type("MutantCluster", (AppCluster,), attributes))
+
+
+def named_by_its_id(self, id_):
+    return id_
+
+
+mutant(
+    "a store that starts over takes its old name",
+    "what is left of a dropped store goes into the one that begins with nothing",
+    Parts(),
+    "app-cut",
+    patches=((TaskScope, "store_name", named_by_its_id),),
+)
+
+
+class NothingDropped(SimState):
+    def _is_dropped(self, name):
+        return False
+
+
+mutant(
+    "dropped state isn't known",
+    "old changes of a store that was dropped stop the task",
+    Parts(state=NothingDropped),
+    "app-cut",
+)
+
+
+def position_of_the_last_version(self, ssp):
+    return f"{_position_name(self, ssp)}-{len(self.specs)}"
+
+
+mutant(
+    "positions are forgotten",
+    "a version with a further input reads the others from their start",
+    Parts(),
+    "app-grown",
+    patches=((TaskScope, "position_name", position_of_the_last_version),),
+)
+
+
+def with_the_old_plan(self):
+    """The containers of the next run are of both versions."""
+    before = self.scopes
+    AppCluster.restart(self)
+    if self.scopes is not before:
+        self.scopes |= {name: scope for name, scope in before.items() if name.number == 0}
+
+
+mutant(
+    "half a change",
+    "some tasks go on as the version before",
+    cluster(restart=with_the_old_plan),
+    "app-grown",
+)
