@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.operators.spec import StateMeaning
+from headrace.api.operators.spec import StateMeaning, expiry
 from headrace.api.operators.streams import Broadcast, PartitionBy
 from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Role, StreamSpec, TableSpec
@@ -238,7 +238,13 @@ def table_meaning(table: TableSpec) -> StateMeaning:
     columns = {} if table.schema is None else table.schema.columns
     key = ", ".join(f"{name}: {columns.get(name, '?')}" for name in table.key)
     versions = "kept" if table.versions_ms is not None else "not kept"
-    fixed = {"kind": f"{table.kind} table", "key": key, "storage": table.storage, "past versions": versions}
+    fixed = {
+        "kind": f"{table.kind} table",
+        "key": key,
+        "storage": table.storage,
+        "past versions": versions,
+        "expiry": expiry(table.ttl_ms),
+    }
     return StateMeaning(fixed=fixed, columns={n: str(dtype) for n, dtype in columns.items() if n not in table.key})
 
 

@@ -92,6 +92,23 @@ def test_the_id_of_a_step_that_is_gone_can_be_that_of_a_table() -> None:
         t.feed("rows", [{"member": "ann"}])
 
 
+def test_a_table_that_gains_a_time_to_live_is_refused_before_it_runs() -> None:
+    """Its rows have no times from which they could expire."""
+
+    def remembering(ttl: str | None) -> hr.App:
+        app = hr.App("remembers")
+        table = app.table("last", key="member", schema={"member": pl.String}, ttl=ttl)
+        views(app).select("member").send_to(table)
+        return app
+
+    with with_some(remembering(None)) as t:
+        with pytest.raises(PlanError, match="table 'last': expiry was none, and is now by ttl"):
+            t.change(remembering("1h"))
+        t.change(remembering("1h"), drop_state=["last"])
+        t.feed("views", [view("ann", 4_000)])
+        t.change(remembering("2h"))
+
+
 def test_state_is_dropped_only_where_it_must_be() -> None:
     with with_some(counting()) as t:
         t.change(counting(), drop_state=["w"])
@@ -212,6 +229,22 @@ def test_what_has_ended_takes_nothing_new() -> None:
         t.end()
         with pytest.raises(DeploymentError, match=r"task ev/0 has ended, and can't go on .*: .*\.aa\[0\]"):
             t.change(passing_on("ev", "aa"))
+
+
+def test_a_store_of_a_task_that_gains_a_time_to_live_is_refused_before_it_runs() -> None:
+    def seen(ttl: str | None) -> hr.App:
+        class Seen(hr.tasks.Task):
+            urls = hr.tasks.Store(key={"member": pl.String}, value={"url": pl.String}, ttl=ttl)
+
+            def process(self, message: dict[str, str], out: hr.tasks.Out) -> None:
+                self.urls.put(message["member"], {"url": message["url"]})
+
+        app = hr.App("seen")
+        views(app).partition_by("member", id="by-member").process(Seen(), id="seen")
+        return app
+
+    with with_some(seen(None)) as t, pytest.raises(PlanError, match="expiry was none, and is now by ttl"):
+        t.change(seen("1h"))
 
 
 def spread(partitions: int, key: str = "member") -> hr.App:

@@ -41,6 +41,11 @@ class StateMeaning:
     sheds: bool = False
 
 
+def expiry(ttl_ms: int | None) -> str:
+    """Whether rows expire, as a ``StateMeaning`` shows it; after how long may change."""
+    return "none" if ttl_ms is None else "by ttl"
+
+
 def typed(names: Iterable[str], schema: Schema) -> str:
     """The names with their types, as a ``StateMeaning`` shows them: ``member: String, day: Date``."""
     return ", ".join(f"{name}: {schema.columns[name]}" for name in names)

@@ -15,7 +15,7 @@ from headrace.api.event_time import LostTime, Time, check_time_column, is_time
 from headrace.api.flow import Flow, check_flow
 from headrace.api.handles import Output
 from headrace.api.location import Location
-from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, typed
+from headrace.api.operators.spec import EventTime, OnError, OperatorSpec, StateMeaning, expiry, typed
 from headrace.api.operators.streams import TASK_OUTPUT, SideOutput
 from headrace.api.operators.wording import names
 from headrace.api.rows import SchemaLike
@@ -72,7 +72,8 @@ class TaskStep(OperatorSpec):
         version = {"version": str(self.task.version)}
         stores = {
             store.id: StateMeaning(
-                fixed={"kind": "store", "key": typed(store.key.columns, store.key)} | version,
+                fixed={"kind": "store", "key": typed(store.key.columns, store.key), "expiry": expiry(store.ttl_ms)}
+                | version,
                 columns={name: str(dtype) for name, dtype in store.value.columns.items()},
             )
             for store in self.stores
