@@ -218,6 +218,7 @@ class SimContainer:
             if self.gives_up:
                 self.gives_up, self._probed = False, None
                 self.world.chance.choice(self.hosts).machine.abandon()
+            skew = self.skew
             sleep = yield from self._drive(loop.turning())
             self._tell_what_waits()
             if all(host.finished for host in self.hosts):
@@ -230,15 +231,18 @@ class SimContainer:
             if sleep <= 0 or self._rung:
                 yield 0.2 + self.world.chance.random()
             else:
-                yield from self._sleep(sleep)
+                yield from self._sleep(sleep, skew)
         self.tell("is over")
         yield from self.cluster.coordinator.report_finished(self, self.tasks)
         self.actor.alive = False
         self.release()
 
-    def _sleep(self, ms: float) -> Steps:
-        """Sleep so long, or until something rings. At times it wakes before, for nothing: then nothing may happen."""
-        until, skew, probing = self.world.now + min(ms, OBSERVE_MS), self.skew, self.world.chance.random() < PROBED
+    def _sleep(self, ms: float, skew: float) -> Steps:
+        """Sleep so long, or until something rings. At times it wakes before, for nothing: then nothing may happen.
+
+        ``skew`` is that of the clock when the turn began: nobody is told that a clock has jumped.
+        """
+        until, probing = self.world.now + min(ms, OBSERVE_MS), self.world.chance.random() < PROBED
         part = self.world.chance.random() if probing else 1.0
         self.actor.asleep = True
         yield (until - self.world.now) * part
