@@ -8,10 +8,7 @@ suggested for them.
 from __future__ import annotations
 
 import difflib
-import dis
-import sys
 from collections.abc import Iterable, Mapping
-from types import FrameType
 
 _PARTITION = 'partition_by("key", id="by-key")'
 _WINDOW = 'window(hr.tumbling("10s"), key="key", id="per-10s")'
@@ -143,22 +140,13 @@ WINDOWS: Mapping[str, str] = {
 }
 
 
-def missing(owner: str, name: str, words: Mapping[str, str], known: Iterable[str]) -> AttributeError | ImportError:
-    """The error for an attribute that ``owner`` doesn't have; ``known`` are those that it has.
-
-    Called by ``__getattr__``. Of an ``AttributeError`` Python would keep no word in ``from headrace import kafka``.
-    """
+def missing(owner: str, name: str, words: Mapping[str, str], known: Iterable[str]) -> AttributeError:
+    """The error for an attribute that ``owner`` doesn't have; ``known`` are those that it has."""
     text = f"{owner} has no {name!r}"
     if name.startswith("_"):
         return AttributeError(text)
-    kind = ImportError if _is_import(sys._getframe(1).f_back) else AttributeError
     if name in words:
         advice = words[name]
-        return kind(f"{text}: {advice}" if _BROKER in advice else f"{text}; write {advice}")
+        return AttributeError(f"{text}: {advice}" if _BROKER in advice else f"{text}; write {advice}")
     close = difflib.get_close_matches(name, [one for one in known if not one.startswith("_")], n=1)
-    return kind(f"{text}; did you mean {close[0]!r}?" if close else text)
-
-
-def _is_import(asker: FrameType | None) -> bool:
-    """Whether a frame is at the name of a ``from`` import."""
-    return asker is not None and asker.f_code.co_code[asker.f_lasti] == dis.opmap["IMPORT_FROM"]
+    return AttributeError(f"{text}; did you mean {close[0]!r}?" if close else text)
