@@ -266,7 +266,7 @@ def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str
             stream = graph.nodes[before].operator.stream_read
             if stream is not None and graph.streams[stream].role is Role.INTERMEDIATE:
                 ways.add(f"{_key(graph, stream) or 'unknown'} over {plan.streams[stream].partitions} partitions")
-    return {"spread": "; ".join(sorted(ways))} if ways else {}
+    return {"partitioning": "; ".join(sorted(ways))} if ways else {}
 
 
 def _part(
