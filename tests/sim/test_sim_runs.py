@@ -30,6 +30,10 @@ def test_a_zombie_that_announces_more_than_its_replacement_makes_labels_late_by_
     assert simulate(289319, ("wide",)).failure is None
 
 
+def test_a_stale_copy_of_the_version_before_is_fenced_by_state_that_it_does_not_know():
+    assert simulate(50170, ("app-grown", "app-cut")).failure is None
+
+
 def test_an_app_that_failed_too_often_is_started_again():
     """Five writes of unknown outcome in a row end an app, so a container of it would never be given tasks again."""
     assert simulate(7532).failure is None

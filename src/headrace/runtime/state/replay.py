@@ -59,6 +59,9 @@ class Replay:
                 step = machine.changelog(offset, header, body)
                 if step is ReplayStep.MISFIT:
                     return False
+                if step is ReplayStep.APPLY and header.generation > machine.generation:
+                    # Perhaps of another version of the app, with state that this one doesn't know.
+                    raise self._replaced(f"generation {header.generation} has committed at offset {offset}")
                 self._take(step, body, machine.local)
                 self._pulse()
                 if step is ReplayStep.APPLY:
