@@ -240,7 +240,7 @@ class SimContainer:
     def _sleep(self, ms: float, skew: float) -> Steps:
         """Sleep so long, or until something rings. At times it wakes before, for nothing: then nothing may happen.
 
-        ``skew`` is that of the clock when the turn began: nobody is told that a clock has jumped.
+        ``skew`` is the clock's error when the turn began: a container doesn't notice when its clock jumps.
         """
         until, probing = self.world.now + min(ms, OBSERVE_MS), self.world.chance.random() < PROBED
         part = self.world.chance.random() if probing else 1.0

@@ -127,9 +127,7 @@ def to_json(changes: Changes) -> list[dict[str, str | None]]:
 
 def check_consent(consent: Consent, new: Inventory, before: Inventory) -> None:
     """Raise ``UsageError`` if the user accepts something about an id that neither version of the app has."""
-    now, then = (
-        {name for _, part in inventory.parts() for name in (part.id, part.owner)} for inventory in (new, before)
-    )
+    now, then = new.ids(), before.ids()
     for id_ in sorted(consent.drop - now - then):
         known = ", ".join(sorted(now | then))
         raise UsageError(f"--drop-state {id_}: the app has nothing of this id", hint=f"it has {known}")

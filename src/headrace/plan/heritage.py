@@ -14,8 +14,9 @@ Whether a changed app may run is for ``changes`` to say. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from headrace.api.specs import Graph, Role
 from headrace.core.errors import UsageError
@@ -99,7 +100,7 @@ class Heritage:
         it begins under a new name.
         """
         if not self.inventory and not self.inventory.gone:
-            return [replace(stage, kept_as=dict(_parts(graph, stage))) for stage in stages]
+            return [replace(stage, kept_as=_first_names(graph, stage)) for stage in stages]
         names = self._names(graph, stages, tasks)
         heirs = [self._heir(graph, stage, names[stage.name]) for stage in stages]
         used = {stage.name for stage in heirs}
@@ -134,25 +135,24 @@ class Heritage:
         """A number that is higher the more two stages have in common. Only one stage reads an intermediate stream."""
         ours = {graph.streams[id_].stream.name for id_ in stage.inputs}
         read = len(ours & old.streams(reads=True).keys())
-        befores = {self.consent.before(id_, _owner(graph, stage, id_)) for id_, _ in _parts(graph, stage)}
+        befores = {self.consent.before(part.id, part.owner) for part in _parts(graph, stage)}
         kept = len(befores & {id_ for id_, part in old.parts.items() if part.kind != "stream"})
         return 1000 * read + kept
 
     def _heir(self, graph: Graph, stage: StagePlan, name: str) -> StagePlan:
         record = self.record(name)
         if record is None:
-            return replace(stage, name=name, kept_as=dict(_parts(graph, stage)))
+            return replace(stage, name=name, kept_as=_first_names(graph, stage))
         kept_as: dict[str, str] = {}
         taken = {*record.dropped, *(part.kept_as for part in record.parts.values())}
         renewed = self._renewed(graph, stage, record)
-        for id_, default in _parts(graph, stage):
-            before = record.parts.get(self.consent.before(id_, _owner(graph, stage, id_)))
+        for id_, owner, default in _parts(graph, stage):
+            before = record.parts.get(self.consent.before(id_, owner))
             if before is not None and id_ not in renewed:
                 kept_as[id_] = before.kept_as
             else:
                 kept_as[id_] = _unused(default, taken, "~")
                 taken.add(kept_as[id_])
-        left = {part.kept_as for part in record.parts.values() if part.kind in ("table", "step", "target")}
         written = {graph.streams[id_].stream.name for id_ in stage.outputs}
         former = self._former(graph, record, written)
         return replace(
@@ -161,12 +161,12 @@ class Heritage:
             kept_as=kept_as,
             outputs=tuple(sorted({*stage.outputs, *_ids(graph, former)})),
             former=former,
-            dropped=tuple(sorted({*record.dropped, *left} - set(kept_as.values()))),
+            dropped=tuple(sorted({*record.dropped, *record.states} - set(kept_as.values()))),
         )
 
     def _renewed(self, graph: Graph, stage: StagePlan, record: StageRecord) -> set[str]:
         """What starts over. A side input is read again from its start if one of its tables has to be filled."""
-        renewed = {id_ for id_, _ in _parts(graph, stage) if self.consent.drops(id_, _owner(graph, stage, id_))}
+        renewed = {part.id for part in _parts(graph, stage) if self.consent.drops(part.id, part.owner)}
         empty = {id_ for id_ in stage.tables if self.consent.before(id_, id_) not in record.parts} | renewed
         return renewed | {side for side in stage.side_inputs for id_ in empty if _fills(graph, side, id_)}
 
@@ -179,7 +179,6 @@ class Heritage:
     def _ended(self, graph: Graph, record: StageRecord) -> StagePlan:
         """The empty stage in place of one that is gone; without outputs if nobody needs to hear that it is."""
         former = self._former(graph, record, ())
-        states = {part.kept_as for part in record.parts.values() if part.kind in ("table", "step", "target")}
         return StagePlan(
             name=record.stage,
             nodes=(),
@@ -188,36 +187,39 @@ class Heritage:
             outputs=tuple(sorted(_ids(graph, former))),
             tables=(),
             former=former,
-            dropped=tuple(sorted({*record.dropped, *states})),
+            dropped=tuple(sorted({*record.dropped, *record.states})),
         )
 
 
 NO_HERITAGE = Heritage()
 
 
-def _parts(graph: Graph, stage: StagePlan) -> Iterator[tuple[str, str]]:
-    """What the stage keeps, by id, each with the name that it gets at first."""
+class _Kept(NamedTuple):
+    """Something that a stage keeps: ``owner`` is the step of a store, ``name`` the one that it gets at first."""
+
+    id: str
+    owner: str
+    name: str
+
+
+def _parts(graph: Graph, stage: StagePlan) -> Iterator[_Kept]:
     for id_ in (*stage.inputs, *stage.side_inputs):
         if graph.streams[id_].role is not Role.INTERMEDIATE:
-            yield id_, str(graph.streams[id_].stream)
+            yield _Kept(id_, id_, str(graph.streams[id_].stream))
     for id_ in stage.outputs:
         if id_ in graph.streams and keeps_rows(graph.streams[id_].system):
-            yield id_, id_
+            yield _Kept(id_, id_, id_)
     for id_ in stage.tables:
         if graph.tables[id_].remote is None:
-            yield id_, id_
+            yield _Kept(id_, id_, id_)
     for id_ in stage.nodes:
-        yield from ((store, store) for store in _stores(graph, id_))
+        node = graph.nodes[id_]
+        inputs = [schema for before in node.inputs if (schema := graph.nodes[before].schema) is not None]
+        yield from (_Kept(store, id_, store) for store in node.operator.kept_state(id_, inputs))
 
 
-def _stores(graph: Graph, node: str) -> Iterable[str]:
-    before = [schema for id_ in graph.nodes[node].inputs if (schema := graph.nodes[id_].schema) is not None]
-    return graph.nodes[node].operator.kept_state(node, before)
-
-
-def _owner(graph: Graph, stage: StagePlan, id_: str) -> str:
-    """The step that a store belongs to; of anything else its own id."""
-    return next((node for node in stage.nodes if id_ in _stores(graph, node)), id_)
+def _first_names(graph: Graph, stage: StagePlan) -> dict[str, str]:
+    return {part.id: part.name for part in _parts(graph, stage)}
 
 
 def _fills(graph: Graph, side_input: str, table: str) -> bool:

@@ -76,6 +76,11 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """How many tasks it has."""
         return len(self.producers)
 
+    @property
+    def states(self) -> set[str]:
+        """The names of its tables, of the stores of its steps and of its outboxes."""
+        return {part.kept_as for part in self.parts.values() if part.kind in ("table", "step", "target")}
+
     def streams(self, *, reads: bool) -> dict[str, Part]:
         """The intermediate streams that it reads, or those that it writes, by the names under which they are kept."""
         parts = self.parts.values()
@@ -123,6 +128,10 @@ class Inventory:
         for name in sorted(self.stages):
             for id_ in sorted(self.stages[name].parts):
                 yield self.stages[name], self.stages[name].parts[id_]
+
+    def ids(self) -> set[str]:
+        """All ids by which the user can name a part."""
+        return {name for _, part in self.parts() for name in (part.id, part.owner)}
 
     def stream(self, id_: str) -> Part | None:
         """The intermediate stream of this id; None if there is none."""

@@ -101,11 +101,10 @@ class Deployment:
 
     def _planned(self, consent: Consent, containers: int, stages: Sequence[str]) -> Planned:
         heritage = Heritage(self.inventory, consent)
-        key = consent
-        if key not in self._facts:
+        if consent not in self._facts:
             graph = heritage.adopt(self._declared)
-            self._facts[key] = graph, gather_facts(graph)
-        graph, facts = self._facts[key]
+            self._facts[consent] = graph, gather_facts(graph)
+        graph, facts = self._facts[consent]
         planned = plan(graph, facts, containers, heritage)
         return Planned(planned, compare(inventory_of(planned), heritage, stages))
 
@@ -170,7 +169,7 @@ def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
 
 def _still_to_rename(renamed: Mapping[str, str], inventory: Inventory) -> dict[str, str]:
     """The renames that haven't happened at an earlier start."""
-    known = {name for _, part in inventory.parts() for name in (part.id, part.owner)}
+    known = inventory.ids()
     return {new: old for new, old in renamed.items() if old in known or new not in known}
 
 
