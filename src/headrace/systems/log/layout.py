@@ -22,7 +22,8 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -269,16 +270,8 @@ def stream_names(root: Path) -> list[str]:
 
 def replace_file(path: Path, text: str) -> None:
     """Replace a file so that readers see either the old or the new text, even after a crash of the machine."""
-    staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
-        with staging.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+    with _staged(path, text.encode()) as staging:
         staging.replace(path)
-    except OSError as error:
-        staging.unlink(missing_ok=True)
-        raise StorageError(f"can't write {path}: {error}") from error
 
 
 def _file_header() -> bytes:
@@ -287,20 +280,28 @@ def _file_header() -> bytes:
 
 def create_file(path: Path, data: bytes) -> bool:
     """Create a file that is complete and durable once it is there. False: there is one already, and it stays."""
+    with _staged(path, data) as staging:
+        try:
+            path.hardlink_to(staging)
+        except FileExistsError:
+            return False
+    return True
+
+
+@contextmanager
+def _staged(path: Path, data: bytes) -> Iterator[Path]:
+    """A durable file beside ``path`` with this data, for the block; an ``OSError`` becomes a ``StorageError``."""
     staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
     try:
         with staging.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        path.hardlink_to(staging)
-    except FileExistsError:
-        return False
+        yield staging
     except OSError as error:
         raise StorageError(f"can't write {path}: {error}") from error
     finally:
         staging.unlink(missing_ok=True)
-    return True
 
 
 def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:
