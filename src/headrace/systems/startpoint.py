@@ -1,0 +1,87 @@
+"""Startpoints: where an input partition is to be read from, whatever was committed. The nouns are those of Samza's proposal.
+
+A startpoint takes precedence over the committed position, and that over the input's default. A user writes it for a
+partition of an input, or for that partition in one task. The coordinator fans it out: each task that reads the
+partition gets an *order*. The task applies the order when it starts or rolls back, and it is deleted when a commit
+covers it.
+
+Values only; ``headrace.metadata.startpoints`` keeps them, and ``headrace.checkpoint.startpoints`` says when one counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.core.ids import Offset
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
+    """``id`` is its own; ``created_ms`` says when it was written, by the clock of whoever wrote it."""
+
+    id: str
+    created_ms: int
+
+
+class StartpointSpecific(_Base, frozen=True, kw_only=True, tag="specific"):
+    """Read from this offset on."""
+
+    offset: Offset
+
+
+class StartpointTimestamp(_Base, frozen=True, kw_only=True, tag="timestamp"):
+    """Read from the first message on that arrived at this time (epoch milliseconds) or later."""
+
+    time_ms: int
+
+
+class StartpointOldest(_Base, frozen=True, kw_only=True, tag="oldest"):
+    """Read from the oldest message on that is kept."""
+
+
+class StartpointUpcoming(_Base, frozen=True, kw_only=True, tag="upcoming"):
+    """Read what arrives from now on; what is there already is skipped."""
+
+
+class StartpointCustom(_Base, frozen=True, kw_only=True, tag="custom"):
+    """A position of a kind that the app or the system defines: ``name`` says which, ``value`` is any JSON object."""
+
+    name: str
+    value: dict[str, Any]
+
+
+Startpoint = StartpointSpecific | StartpointTimestamp | StartpointOldest | StartpointUpcoming | StartpointCustom
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A startpoint that a task has to apply.
+
+    ``stream`` is the name under which the task keeps its position in the input (``TaskScope.position_name``).
+    """
+
+    stream: str
+    partition: int
+    startpoint: Startpoint
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What has become of an order.
+
+    *Applied*: ``generation`` of the task reads from ``offset``; no commit covers it yet. *Failed*: ``reason`` says why it
+    can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it, so it may be deleted.
+    """
+
+    order: Order
+    state: Literal["applied", "failed", "released"]
+    generation: int
+    offset: Offset | None = None
+    version: int | None = None
+    reason: str | None = None
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the coordinator gives a task that starts or rolls back: a new generation, and the orders to apply."""
+
+    generation: int
+    orders: tuple[Order, ...] = ()
