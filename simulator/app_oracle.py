@@ -39,7 +39,7 @@ from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
 from simulator.oracle import Account, Oracle, TaskHistory
-from simulator.planned import AppShape, app_shape
+from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.shapes import TaskShape
 from simulator.storage import Folder
 from simulator.world import World
@@ -68,7 +68,7 @@ class AppOracle(Oracle):
         self._history: dict[TaskName, list[bytes]] = {task.name: [] for task in tasks}
         self._rows: dict[int, Sequence[Row]] = {}
         self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
-        self._streams = {s.spec.stream.name: s.spec.id for s in shape.plan.streams.values()}
+        self._streams = {s.spec.stream.name: s.spec.id for v in shape.versions for s in v.plan.streams.values()}
         self._count = 0
 
     # -- frames ------------------------------------------------------------------------------------------
@@ -176,6 +176,8 @@ class AppOracle(Oracle):
     def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
         """The task's stores, filled from all that counts in its changelog."""
         stores = self._empty_stores(task)
+        if task not in self.shape.scopes:
+            return stores
         dropped = self.shape.plan.stage(task.stage).dropped
         for body in self._history[task]:
             change = Change.decode(body)
@@ -187,11 +189,11 @@ class AppOracle(Oracle):
 
     def _empty_stores(self, task: TaskName) -> dict[str, StateStore]:
         """New stores of the task's kinds."""
+        if task not in self.shape.scopes:
+            return {}
+        stores = _stores_of(self.shape.case.name, self.shape.heritage, task)
         # What stores count is no part of their state.
-        return {
-            id_: deepcopy(store, {id(_UNREAD): _UNREAD})
-            for id_, store in _stores_of(self.shape.case.name, task).items()
-        }
+        return {id_: deepcopy(store, {id(_UNREAD): _UNREAD}) for id_, store in stores.items()}
 
     def _check_table(self, task: TaskName, table: str, store: StateStore, wanted: Mapping[int, set[int]]) -> set[int]:
         spec = self.shape.plan.graph.tables[table]
@@ -237,9 +239,9 @@ class AppOracle(Oracle):
 
 
 @cache
-def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
+def _stores_of(app: str, heritage: MakeHeritage, task: TaskName) -> dict[str, StateStore]:
     """Stores to copy while they are empty: making a task takes longer than filling them."""
-    shape = app_shape(app)
+    shape = app_shape(app, heritage)
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
     found = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()

@@ -7,13 +7,17 @@ could be renamed, positions forgotten, or old changes put into new stores.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+
+import polars as pl
 
 from headrace.api.aggregates import count, max, sum
 from headrace.api.stream import Stream
 from headrace.api.windows import tumbling
 from headrace.app import App
-from simulator.case import AppCase, read, ticks
+from simulator.case import AppCase, Version, read, ticks
 from simulator.expected import Message, Outputs, Sources, columns, differ
+from simulator.lives import Lives, arrivals
 
 _ALL = ticks(1_000_000)
 """A window for all messages: those of an input that comes later aren't late."""
@@ -88,14 +92,52 @@ def _wrong_cut(sources: Sources, outputs: Outputs) -> str | None:
     return _differ_in_totals(messages, outputs)
 
 
+def _replaced(app: App, *, later: bool) -> None:
+    """Another stage writes the shuffle. The one that did ends there; what it kept and hadn't read is given up."""
+    flow = read(app, "views") if later else read(app, "orders").deduplicate(["k", "id"], ticks(800), id="once")
+    _counted(app, flow)
+
+
+def _counted(app: App, flow: Stream) -> None:
+    """Totals of messages that are shuffled as they are."""
+    shuffled = flow.partition_by("k", id="by-k", partitions=2).filter(pl.col("id") > 0)
+    _totals(app, shuffled.window(tumbling(_ALL), key="k", id="per-key").agg(n=count(), ids=sum("id")))
+
+
+def _wrong_without_orders(sources: Sources, outputs: Outputs, lives: Lives) -> str | None:
+    """Of the input that is gone what was read by then."""
+    read_of = [arrival for stage in lives.values() for life in stage for arrival in arrivals(life)]
+    orders = {row["id"] for arrival in read_of if arrival.stream == "orders" for row in arrival.rows}
+    read_then = [message for message in sources["orders"] if message.id in orders]
+    return _differ_in_totals([*sources["views"], *read_then], outputs)
+
+
+def _narrowed(app: App, *, later: bool) -> None:
+    """An input with more partitions than the other goes, so that some tasks of its stage have nothing to do."""
+    flow = read(app, "views")
+    _counted(app, flow if later else flow.merge(read(app, "orders")))
+
+
+def _returned(app: App, *, has: bool) -> None:
+    """An output that goes, and comes back."""
+    shuffled = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    if has:
+        shuffled.select("id").send_to(app.output("again-and-again", partitions=1))
+    _totals(app, shuffled.window(tumbling(_ALL), key="k", id="per-key").agg(n=count(), ids=sum("id")))
+
+
+def _wrong_returned(sources: Sources, outputs: Outputs) -> str | None:
+    messages = sources["views"]
+    return _differ_in_totals(messages, outputs) or _more_than_once(messages, outputs, "again-and-again")
+
+
 CASES = (
     AppCase(
         "app-grown",
         {"views": 2, "orders": 2},
         lambda app: _grown(app, later=True),
         _wrong_grown,
-        before=lambda app: _grown(app, later=False),
-        interval_before_ms=50,
+        before=(Version(lambda app: _grown(app, later=False), interval_ms=50),),
         quiet_ms=300,
     ),
     AppCase(
@@ -104,8 +146,42 @@ CASES = (
         lambda app: _cut(app, later=True),
         _wrong_cut,
         repeats=True,
-        before=lambda app: _cut(app, later=False),
+        before=(Version(lambda app: _cut(app, later=False)),),
         drops=("once",),
+        quiet_ms=300,
+    ),
+    AppCase(
+        "app-wider",
+        {"views": 3, "orders": 4},
+        lambda app: _grown(app, later=True),
+        _wrong_grown,
+        before=(Version(lambda app: _grown(app, later=False), {"views": 2}),),
+        quiet_ms=300,
+    ),
+    AppCase(
+        "app-narrower",
+        {"views": 1, "orders": 3},
+        lambda app: _narrowed(app, later=True),
+        wrong_by_lives=_wrong_without_orders,
+        before=(Version(lambda app: _narrowed(app, later=False)),),
+        drops=("orders",),
+        quiet_ms=300,
+    ),
+    AppCase(
+        "app-replaced",
+        {"views": 2, "orders": 2},
+        lambda app: _replaced(app, later=True),
+        wrong_by_lives=_wrong_without_orders,
+        before=(Version(lambda app: _replaced(app, later=False)),),
+        drops=("orders", "once"),
+        quiet_ms=300,
+    ),
+    AppCase(
+        "app-returned",
+        {"views": 2},
+        lambda app: _returned(app, has=True),
+        _wrong_returned,
+        before=tuple(Version(partial(_returned, has=has)) for has in (True, False)),
         quiet_ms=300,
     ),
 )

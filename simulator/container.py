@@ -16,6 +16,7 @@ from headrace.checkpoint import instructions as do
 from headrace.checkpoint.protocol import Phase
 from headrace.core.clock import Clock
 from headrace.core.errors import (
+    DeploymentError,
     FencedError,
     HeadraceError,
     IndeterminateWriteError,
@@ -177,7 +178,7 @@ class SimContainer:
         """Live until all tasks are over, or until somebody else has the right to them."""
         try:
             yield from self._live()
-        except (FencedError, InfrastructureError) as error:
+        except (FencedError, InfrastructureError, DeploymentError) as error:
             self._end(error)
         except ProtocolError as error:
             if not self._began_in_what_was_trimmed():
@@ -192,6 +193,8 @@ class SimContainer:
 
     def _end(self, error: HeadraceError) -> None:
         """Only one that was replaced may be stopped, or one of an app that another one's failures have ended.
+
+        A stale copy of the version before stops at what a task writes that it doesn't know.
 
         Trouble that passes kills anybody, and a new attempt follows.
         """

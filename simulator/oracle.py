@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
-from headrace.core.frame import Kind, body_of, decode_header
+from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
 from simulator.bare_store import values_in
 from simulator.message import decode_message
@@ -50,6 +50,8 @@ class TaskHistory:
     pending: list[Any] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
     ended: set[SSP] = field(default_factory=set)
+    covered: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of each partition that it has ever written the last seq that is committed."""
 
     @property
     def last(self) -> CommitRecord | None:
@@ -111,9 +113,18 @@ class Oracle:
             self._lowered.add(task.producer)
 
     def late(self, task: TaskShape, producer: int, label: int, version: int) -> None:
-        """A frame of a version already committed was processed: only after a restore that lowered a label."""
-        if self.exactly_once and producer not in self._lowered:
+        """A frame of a version already committed was processed: only after a restore that lowered a label.
+
+        Or the commit didn't wait for this producer: it is new, or was at-least-once then.
+        """
+        if self.exactly_once and producer not in self._lowered and self._waited(task, producer, version):
             self.fail(task.name, f"late effect: label {label} of producer {producer} after commit {version}")
+
+    def _waited(self, task: TaskShape, producer: int, version: int) -> bool:
+        """Whether a commit was made when a producer had closed its version."""
+        record = next(r for r in self.ledgers[task.name].commits.values() if r.version == version)
+        parents = [parent for entry in record.inputs for parent in entry.parents if parent.producer == producer]
+        return any(parent.version != END_VERSION for parent in parents)
 
     def rolled_back(self, task: TaskShape, incarnation: int, ssp: SSP, key: tuple[int, int], scanned: Offset) -> None:
         """A task rolls back: at most once a restore, and never for one that its scan could see."""
@@ -175,6 +186,8 @@ class Oracle:
         elif kind == Kind.RESTORE:
             header = decode_header(payload)
             key = (ssp, header.producer, header.generation)
+            if key not in self._restores:
+                self._judge_restore(ssp, header, payload)
             if self._restores.setdefault(key, (payload, offset))[0] != payload:
                 self.fail(ssp, f"two different restores of producer {header.producer}, {header.generation}")
         elif kind == Kind.CHECKPOINT:
@@ -182,6 +195,13 @@ class Oracle:
             last = self._by_producer[header.producer].last
             if last is None or last.version < header.version:
                 self.fail(ssp, f"checkpoint {header.version} of producer {header.producer} before its commit")
+
+    def _judge_restore(self, ssp: SSP, header: Header, payload: bytes) -> None:
+        """A restore of the current generation goes back to what is committed."""
+        ledger, restore = self._by_producer[header.producer], decode_control(header.kind, body_of(payload))
+        covered = ledger.covered.get((str(ssp.stream), ssp.partition), 0)
+        if isinstance(restore, Restore) and header.generation == ledger.generation and restore.seq != covered:
+            self.fail(ssp, f"{ledger.shape.name} goes back to #{restore.seq}, and has committed #{covered}")
 
     def _recorded(self, ledger: TaskHistory, offset: Offset, payload: bytes) -> None:
         header = decode_header(payload)
@@ -217,6 +237,9 @@ class Oracle:
         self.lived(ledger, record, account)
         ledger.consumed += account.consumed
         ledger.commits[offset] = record
+        for output in record.outputs:
+            at = output.stream, output.partition
+            ledger.covered[at] = max(output.seq, ledger.covered.get(at, 0))
         self.settle(ledger)
         ledger.pending.clear()
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from mutant_kit import mutant
+from mutant_kit import mutant, sending
 
+from headrace.checkpoint.frame_stamper import FrameStamper
+from headrace.plan.heritage import Heritage
 from headrace.runtime.task_scope import TaskScope
 from simulator.app_cluster import AppCluster
 from simulator.disks import SimState
@@ -63,9 +65,67 @@ def with_the_old_plan(self):
         self.scopes |= {name: scope for name, scope in before.items() if name.number == 0}
 
 
+def planner(**attributes) -> Parts:
+    return Parts(heritage=type("MutantHeritage", (Heritage,), attributes))
+
+
 mutant(
     "half a change",
     "some tasks go on as the version before",
     cluster(restart=with_the_old_plan),
     "app-grown",
+)
+
+
+def named_anew(self, graph, stages, tasks):
+    return {stage.name: stage.name for stage in stages}
+
+
+mutant(
+    "a further input renames its stage",
+    "the stage begins under another name, with neither positions nor state",
+    planner(_names=named_anew),
+    "app-grown",
+)
+
+
+def never_gone(self, graph, stages, tasks):
+    return [stage for stage in Heritage.inherit(self, graph, stages, tasks) if stage.nodes]
+
+
+mutant(
+    "a stage that is gone leaves nothing behind",
+    "what it wrote last is of a task that nobody knows",
+    planner(inherit=never_gone),
+    "app-replaced",
+)
+
+
+def at_work(self):
+    """Tasks that read nothing aren't started: they would only end."""
+    every = self.scopes
+    self.scopes = {name: scope for name, scope in every.items() if scope.specs}
+    AppCluster.staff(self)
+    self.scopes = every
+
+
+for app in ("app-replaced", "app-narrower"):
+    mutant(
+        f"tasks without inputs don't end ({app})",
+        "the readers of what they wrote wait for their end",
+        cluster(staff=at_work),
+        app,
+    )
+
+
+def as_far_as_it_writes(self):
+    self._former = []
+    return FrameStamper.save(self)
+
+
+mutant(
+    "seqs of a former output are forgotten",
+    "an output that comes back begins below what is committed in it",
+    sending(save=as_far_as_it_writes),
+    "app-returned",
 )
