@@ -52,7 +52,10 @@ class AppCase:
     repeats: bool = False
     """Some messages come again under their id."""
     wrong_by_lives: Callable[[Sources, Outputs, Lives], str | None] | None = None
-    """As ``wrong``, of what is known only from what the tasks of each stage have committed, and when."""
+    """As ``wrong``, of what is known only from what the tasks of each stage have committed, and when.
+
+    If work is repeated, what is published may be there again. Then it is asked of what is committed, in all streams.
+    """
     due: Callable[[Sources, Outputs, Lives], str | None] | None = None
     """What is wrong when the sources end at last: asked just before, with what is committed by then."""
     disorder: int = DISORDER

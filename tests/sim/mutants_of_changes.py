@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from mutant_kit import mutant, sending
+from mutant_kit import mutant, node, receiving, sending
 
+from headrace.checkpoint.frame_judge import FrameJudge
 from headrace.checkpoint.frame_stamper import FrameStamper
+from headrace.core.frame import END_VERSION
 from headrace.plan.heritage import Heritage
 from headrace.runtime.task_scope import TaskScope
 from simulator.app_cluster import AppCluster
@@ -128,4 +130,31 @@ mutant(
     "an output that comes back begins below what is committed in it",
     sending(save=as_far_as_it_writes),
     "app-returned",
+)
+
+
+def as_soon_as_there_is_one(self):
+    return self.version < self._judge.closed_through < END_VERSION
+
+
+mutant(
+    "labels fall when a task becomes command-driven",
+    "its readers commit what it has announced, and not committed",
+    node(version_closed=as_soon_as_there_is_one),
+    "app-stricter",
+)
+
+
+def closed_as_it_was(self, entries, version, parents_version):
+    self._barriers, barriers = True, self._barriers
+    FrameJudge.load(self, entries, version, parents_version)
+    self._barriers = barriers
+    self._recount()
+
+
+mutant(
+    "at-least-once waits for versions",
+    "nobody says any more when the version is complete for which the commit before the change has waited",
+    receiving(load=closed_as_it_was),
+    "app-looser",
 )

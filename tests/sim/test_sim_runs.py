@@ -41,6 +41,16 @@ def test_a_stale_copy_of_the_version_before_is_fenced_by_state_that_it_does_not_
     assert simulate(50170, ("app-grown", "app-cut")).failure is None
 
 
+@pytest.mark.parametrize("seed", [37, 70])
+def test_a_task_does_not_fall_below_its_label_when_its_parents_become_exactly_once(seed):
+    assert simulate(seed, ("app-stricter", "app-looser")).failure is None
+
+
+def test_a_stale_copy_does_not_understand_the_version_after_it():
+    """It holds frames of a version to come when those of its next, which is at-least-once, arrive without any."""
+    assert simulate(96, ("app-stricter", "app-looser")).failure is None
+
+
 def test_an_app_that_failed_too_often_is_started_again():
     """Five writes of unknown outcome in a row end an app, so a container of it would never be given tasks again."""
     assert simulate(112, ("wide",)).failure is None

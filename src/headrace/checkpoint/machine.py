@@ -346,8 +346,12 @@ class ProtocolMachine:
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
-        """All upstream tasks have closed the next version, or several."""
-        return self.version < self._judge.closed_through < END_VERSION
+        """All upstream tasks have closed the next version, or several.
+
+        Its own label is the next version, but for a task that was timer-driven until its upstream tasks changed to
+        exactly-once. It has announced that label, so it waits until they have closed it: labels don't fall.
+        """
+        return self.label <= self._judge.closed_through < END_VERSION
 
     def clock_passed(self) -> bool:
         """The interval is over. An idle task commits too, because downstream tasks wait for its versions."""
