@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from mutant_kit import mutant, node, receiving, sending
 
 from headrace.checkpoint.frame_judge import FrameJudge
@@ -29,6 +30,7 @@ mutant(
     "what is left of a dropped store goes into the one that begins with nothing",
     Parts(),
     "app-cut",
+    first_seed=40,
     patches=((TaskScope, "store_name", named_by_its_id),),
 )
 
@@ -129,6 +131,19 @@ mutant(
     "seqs of a former output are forgotten",
     "an output that comes back begins below what is committed in it",
     sending(save=as_far_as_it_writes),
+    "app-returned",
+)
+
+
+def all_of_the_last_commit(self, saved):
+    last = max((entry.generation for entry in saved), default=0)
+    FrameStamper.load(self, [replace(entry, generation=last) for entry in saved])
+
+
+mutant(
+    "an output that returns names a generation that never wrote it",
+    "readers take what they hold for copies of void frames",
+    sending(load=all_of_the_last_commit),
     "app-returned",
 )
 

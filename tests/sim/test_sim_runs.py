@@ -46,6 +46,13 @@ def test_a_task_does_not_fall_below_its_label_when_its_parents_become_exactly_on
     assert simulate(seed, ("app-stricter", "app-looser")).failure is None
 
 
+@pytest.mark.parametrize("seed", [5451, 5577])
+def test_what_was_committed_last_before_an_output_went_is_published_when_it_returns(seed):
+    """Its task had died before it could say so in that output, and other generations have committed since."""
+    shapes = ("app-wider", "app-narrower", "app-replaced", "app-returned", "app-stricter", "app-looser")
+    assert simulate(seed, shapes).failure is None
+
+
 def test_a_stale_copy_does_not_understand_the_version_after_it():
     """It holds frames of a version to come when those of its next, which is at-least-once, arrive without any."""
     assert simulate(96, ("app-stricter", "app-looser")).failure is None

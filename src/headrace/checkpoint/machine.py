@@ -266,8 +266,7 @@ class ProtocolMachine:
         """Announce to every downstream partition what is committed. The label until the next commit is chosen here."""
         self.label = self._first_label()
         self._stamper.label = self.label
-        record = self._changelog.record
-        return SendControl(self._stamper.restores(self.version, record.generation if record else 0, self.label))
+        return SendControl(self._stamper.restores(self.version, self.label))
 
     def scan_ahead(self) -> Instruction:
         """Learn which frames are void before processing any of them."""
