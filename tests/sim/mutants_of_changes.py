@@ -145,6 +145,7 @@ mutant(
     "readers take what they hold for copies of void frames",
     sending(load=all_of_the_last_commit),
     "app-returned",
+    first_seed=1100,
 )
 
 
