@@ -21,6 +21,15 @@ from headrace.core.errors import FencedError, HeadraceError, ProtocolError, Unav
 from headrace.core.log import logger
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
+from headrace.runners.coordination.startpoint_messages import (
+    Applied,
+    ApplyStartpoints,
+    OutcomeReport,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+)
 
 _log = logger(__name__)
 
@@ -96,6 +105,26 @@ class CoordinatorClient:
     def ask(self, message: Ask) -> Answers:
         """Query a table; ``timeout_s`` must be longer than the question's own limit."""
         return self._call("POST", "/tables", message, Answers)
+
+    def outcomes(self, message: OutcomeReport) -> messages.Orders:
+        """Report what happened to a task's startpoints."""
+        return self._call("POST", "/outcomes", message, messages.Orders)
+
+    def startpoints(self) -> StartpointList:
+        """Return all startpoints."""
+        return self._call("GET", "/startpoints", None, StartpointList)
+
+    def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
+        """Set startpoints. Repeated, it replaces those that it has set."""
+        return self._call("POST", "/startpoints", message, SetAnswer)
+
+    def delete_startpoints(self, message: StartpointTarget) -> StartpointList:
+        """Delete startpoints; return them."""
+        return self._call("POST", "/startpoints/delete", message, StartpointList)
+
+    def apply_startpoints(self) -> Applied:
+        """Have tasks apply their startpoints now."""
+        return self._call("POST", "/startpoints/apply", ApplyStartpoints(), Applied)
 
     def status(self) -> messages.AppStatus:
         """Return the status of the app."""
