@@ -61,11 +61,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A startpoint that a task has to apply.
 
     ``stream`` is the name under which the task keeps its position in the input (``TaskScope.position_name``).
+    ``offset`` is the one that was found when the order was applied for the first time: applied again after a rollback,
+    the order means the same.
     """
 
     stream: str
     partition: int
     startpoint: Startpoint
+    offset: Offset | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
