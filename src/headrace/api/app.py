@@ -33,6 +33,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.home import home_of
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
+from headrace.systems.positions import CustomStartpoint, check_customs
 from headrace.systems.registry import SystemSpec
 
 _DEFAULTS = Settings()
@@ -61,6 +62,7 @@ class Declarations:
         restarts_max: int = _DEFAULTS.restarts_max,
         drain_timeout: Duration = "30s",
         grouping: Grouping = _DEFAULTS.grouping,
+        startpoints: Sequence[type[CustomStartpoint]] = (),
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
@@ -78,6 +80,7 @@ class Declarations:
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
+                startpoints=check_customs(startpoints),
             )
             self._draft = Draft(name, settings, here)
 

@@ -49,6 +49,7 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """A startpoint and its state.
 
     *pending*: written; it waits for the next start. *ordered*: a task has to apply it; ``generation`` has been told to.
+    An earlier one has applied it if there is an ``offset``, and ended before a commit.
     *applied*: ``generation`` reads from ``offset``; no commit covers it yet. *failed*: ``reason`` says why. The others
     are done with. *released*: a commit of ``version`` covers it. *replaced*: another one came before it was applied.
     *deleted*: by a user. ``named``: the user wrote it for this task. ``at_ms``: when it came into this state.
@@ -73,8 +74,8 @@ class StartpointState(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def order(self) -> Order:
-        """It as an order of its task."""
-        return Order(stream=self.stream, partition=self.partition, startpoint=self.startpoint)
+        """It as an order of its task; applied again, it means the same offset."""
+        return Order(stream=self.stream, partition=self.partition, startpoint=self.startpoint, offset=self.offset)
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -320,7 +321,7 @@ def _told(state: StartpointState, generation: int) -> StartpointState:
     """An order that this generation gets. A failed one remains so until the task has tried again."""
     if state.state == "failed":
         return msgspec.structs.replace(state, generation=generation)
-    return msgspec.structs.replace(state, state="ordered", generation=generation, offset=None)
+    return msgspec.structs.replace(state, state="ordered", generation=generation)
 
 
 def _put(name: str, state: StartpointState, old: Entry | None) -> Put:

@@ -16,12 +16,13 @@ from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
+from headrace.runners.committed import committed_in
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.endings import LifeSign, forget, record
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.last_words import clear, folder_of, take
-from headrace.runners.startpoints import StartpointService, committed_in
+from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
 
 
@@ -45,7 +46,8 @@ def coordinated(
         chance=random.random,
     )
     left_behind = folder_of(Path(settings.home), app)
-    startpoints = StartpointService(metadata, inputs_of(planned), committed_in(Path(settings.home), app), WallClock())
+    committed = partial(committed_in, Path(settings.home), app)
+    startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
     with Coordinator(
         ledger,
         metadata,

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -21,7 +20,7 @@ from headrace.core.moment import check_past
 from headrace.metadata.startpoints import StartpointBook, StartpointKey
 from headrace.metadata.store import MetadataStore
 from headrace.runners.app_inputs import AppInput, AppInputs
-from headrace.runners.checkpoints import TaskCheckpoint, read_checkpoints
+from headrace.runners.committed import Committed, position_in
 from headrace.runners.coordination.startpoint_messages import (
     Move,
     SetAnswer,
@@ -43,23 +42,6 @@ AGAIN = "results of messages that are read again are sent again"
 LATER = "it takes effect when the app starts the next time"
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
 
-Committed = Callable[[str], TaskCheckpoint | None]
-"""Returns the last commit of a task; None if it has none."""
-
-
-def committed_in(home: Path, app: str) -> Committed:
-    """What reads the last commits of an app's tasks from its home."""
-
-    def find(task: str) -> TaskCheckpoint | None:
-        try:
-            (found,) = read_checkpoints(home, app, task)
-        except UsageError:  # the app, or this task of it, has never run
-            return None
-        return found
-
-    return find
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A partition of an input in one task."""
@@ -72,7 +54,10 @@ class _Place:
 class StartpointService:
     """The startpoints of one app. Threads may share it."""
 
-    def __init__(self, metadata: MetadataStore, inputs: AppInputs, committed: Committed, clock: Clock) -> None:
+    def __init__(
+        self, metadata: MetadataStore, inputs: AppInputs, committed: Callable[[], Committed], clock: Clock
+    ) -> None:
+        """``committed`` gives what reads the commits as they are then."""
         self.inputs = inputs
         self.book = StartpointBook(metadata, inputs.app)
         self._committed = committed
@@ -176,7 +161,7 @@ class StartpointService:
     def _resolving(self) -> Iterator[_Resolving]:
         connections = Connections()
         try:
-            yield _Resolving(self.inputs, self._committed, connections)
+            yield _Resolving(self.inputs, self._committed(), connections)
         finally:
             connections.close()
 
@@ -198,7 +183,6 @@ class _Resolving:
         self._inputs = inputs
         self._committed = committed
         self._connections = connections
-        self._checkpoints: dict[str, TaskCheckpoint | None] = {}
         self._offsets: dict[tuple[str, int], Offset] = {}
 
     def move(self, place: _Place, point: Startpoint) -> Move:
@@ -207,7 +191,7 @@ class _Resolving:
         self._check_not_ended(place)
         spec = self._inputs.system(one)
         described = {"input": one.id, "stream": one.stream, "partition": place.partition, "task": place.task}
-        position = self._position(place)
+        position = position_in(self._committed(place.task), one, place.partition)
         if spec is None or (isinstance(point, StartpointCustom) and self._is_unknown(point)):
             return msgspec.convert(
                 described | {"direction": "unknown", "fromOffset": position, "committed": position is not None}, Move
@@ -243,25 +227,13 @@ class _Resolving:
         """Whether only the app's program can resolve it, which isn't here."""
         return not self._inputs.declared and point.name in self._inputs.kinds
 
-    def _checkpoint(self, task: str) -> TaskCheckpoint | None:
-        if task not in self._checkpoints:
-            self._checkpoints[task] = self._committed(task)
-        return self._checkpoints[task]
-
     def _check_not_ended(self, place: _Place) -> None:
-        checkpoint = self._checkpoint(place.task)
+        checkpoint = self._committed(place.task)
         if checkpoint is not None and checkpoint.ended:
             raise UsageError(
                 f"task {place.task} of app {self._inputs.app!r} has ended: its inputs have, and it has processed them",
                 hint="to read them again, start the app under another name, or restore a savepoint",
             )
-
-    def _position(self, place: _Place) -> Offset | None:
-        checkpoint = self._checkpoint(place.task)
-        for position in () if checkpoint is None else checkpoint.inputs:
-            if (position.stream, position.partition) == (place.input.kept_as, place.partition):
-                return position.offset
-        return None
 
     def _default(self, one: AppInput, partition: int, admin: Admin) -> Offset | None:
         """Where the task begins without a commit; None if that is where the end is then."""

@@ -7,12 +7,19 @@ The offset that comes out can be read from, else there is an error that says why
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, assert_never
 
 import msgspec
 
-from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError, UsageError, UserFunctionError
+from headrace.core.errors import (
+    DeclarationError,
+    HeadraceError,
+    StreamNotFoundError,
+    TrimmedOffsetError,
+    UsageError,
+    UserFunctionError,
+)
 from headrace.core.ids import SSP, Offset
 from headrace.core.moment import utc_text
 from headrace.systems.base import Admin, Extent
@@ -109,6 +116,24 @@ Customs = Sequence[type[CustomStartpoint]]
 """The kinds that an app registers."""
 
 
+def check_customs(kinds: Iterable[object]) -> Customs:
+    """Return what an app registers. Raises ``DeclarationError`` for what is no kind, or has no name of its own."""
+    found: list[type[CustomStartpoint]] = []
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
+            raise DeclarationError(
+                f"startpoints: {kind!r} is no subclass of hr.startpoints.CustomStartpoint",
+                hint="give the class itself, as in startpoints=[AfterRelease]",
+            )
+        name = getattr(kind, "kind", None)
+        if not isinstance(name, str) or not name:
+            raise DeclarationError(f"startpoints: {kind.__name__} has no name", hint='write kind = "after-release"')
+        if any(other.kind == name for other in found):
+            raise DeclarationError(f"startpoints: two classes have the name {name!r}", hint="give each its own kind")
+        found.append(kind)
+    return tuple(found)
+
+
 def extent_of(ssp: SSP, admin: Admin) -> Extent:
     """Return where the partition begins and ends. Raises ``StreamNotFoundError`` if there is no such partition."""
     extents = admin.extents(ssp.stream.name)
@@ -118,6 +143,21 @@ def extent_of(ssp: SSP, admin: Admin) -> Extent:
             hint="delete the startpoint, or set one for a partition that exists",
         )
     return extents[ssp.partition]
+
+
+def newest_time(ssp: SSP, admin: Admin, now_ms: int) -> int | None:
+    """Return when the newest message arrived, as well as ``offset_at`` tells; None if there is none, or it can't."""
+    extent = extent_of(ssp, admin)
+    early, late = admin.time_of(ssp, extent.oldest), now_ms + 1
+    if early is None:
+        return None
+    while late - early > 1:
+        middle = (early + late) // 2
+        if admin.offset_at(ssp, middle) < extent.upcoming:
+            early = middle
+        else:
+            late = middle
+    return early
 
 
 def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = ()) -> Offset:

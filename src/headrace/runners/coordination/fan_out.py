@@ -40,7 +40,7 @@ class _Orders:
         """Whether a startpoint without a task may go to this task: not over one that names it and isn't applied."""
         key = StartpointKey(point.stream, point.partition, task)
         old = self.new.get(key) or self.before.get(key)
-        return old is None or not old.named or old.state == "applied"
+        return old is None or not old.named or old.offset is not None
 
     def pass_over(self, task: str, point: StartpointState) -> None:
         """Note that a task has a startpoint of its own, and doesn't get this one."""

@@ -99,6 +99,12 @@ TABLE = {
         {("count/0", "views[0]"): "all"},
         {("mine", "count/0"): "replaced"},
     ),
+    "nor if that task died before a commit": (
+        [written("all")],
+        [order("mine", named=True, state="ordered", offset=4, generation=2)],
+        {("count/0", "views[0]"): "all"},
+        {("mine", "count/0"): "replaced"},
+    ),
     "a newer one with a task replaces an older one with": (
         [written("new", task="count/0")],
         [order("old", named=True)],
