@@ -20,7 +20,10 @@ DRAIN_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a whole app; the only place where their defaults are written."""
+    """Settings of a whole app; the only place where their defaults are written.
+
+    The user doesn't set ``timeline``: it is the one in which the app runs, as the metadata store has it.
+    """
 
     home: str = DEFAULT_HOME
     intermediate_partitions: int | None = None
@@ -33,6 +36,7 @@ class Settings:
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
+    timeline: int = 1
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""
