@@ -82,7 +82,7 @@ class Timelines:
     def numbers(self) -> tuple[int, ...]:
         """The numbers of all timelines that haven't been deleted, perhaps with the first one."""
         begun = {one.number for one in self.all}
-        first = {FIRST} if FIRST == self.current or any(one.before == FIRST for one in self.all) else set()
+        first = {FIRST} if self.current == FIRST or any(one.before == FIRST for one in self.all) else set()
         return tuple(sorted(begun | first))
 
     def get(self, number: int) -> Timeline | None:
