@@ -20,6 +20,7 @@ from headrace.core.errors import (
     StreamSealedError,
     TrimmedOffsetError,
     UnavailableError,
+    UnsupportedPositionError,
     UsageError,
     UserFunctionError,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "StreamSealedError",
     "TrimmedOffsetError",
     "UnavailableError",
+    "UnsupportedPositionError",
     "UsageError",
     "UserFunctionError",
 ]

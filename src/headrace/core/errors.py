@@ -48,6 +48,10 @@ class UsageError(HeadraceError):
     fault = "user"
 
 
+class UnsupportedPositionError(UsageError):
+    """A position of a kind that the system of the stream doesn't know, such as a time where records have none."""
+
+
 class DeploymentError(HeadraceError):
     """Two versions of an app contradict each other, or what one of them has left can't be continued by the other."""
 

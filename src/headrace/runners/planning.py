@@ -16,7 +16,7 @@ from headrace.api.specs import Graph, Role
 from headrace.core.errors import DataError, HeadraceError, PlanError, UnavailableError, UsageError
 from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
-from headrace.metadata.store import Entry, MetadataStore
+from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
 from headrace.metadata.timelines import current_timeline
 from headrace.plan.changes import Changes, Verdict, check_consent, compare
 from headrace.plan.heritage import Consent, Heritage
@@ -135,37 +135,37 @@ class Deployment:
                 hint="start it again: it begins where the savepoint was taken",
             )
         new = inventory_of(planned.plan)
-        changed = [record for name, record in new.stages.items() if not stages or name in stages]
-        for record in changed:
-            data = record.encode()
-            known = self._entries.get(record.stage)
-            if known is not None and known.value == data:
-                continue
-            if self._metadata.put_if(self._namespace, record.stage, data, known.version if known else None) is None:
-                raise self._overtaken()
+        changes = self._puts(record for name, record in new.stages.items() if not stages or name in stages)
         if not stages:
-            self._give_up(self.inventory, new)
+            changes += self._given_up(self.inventory, new)
+        if self._metadata.write(self._namespace, changes) is None:
+            raise UnavailableError(
+                f"another start of app {self._declared.app!r} has recorded its version at the same time",
+                hint="start it again, unless the other one is running",
+            )
         self._entries = self._metadata.scan(self._namespace)
         for change in planned.changes.notable if self.inventory else ():
             _log.info("the app has changed", what=change.what, verdict=change.verdict.value, why=change.why)
 
-    def _give_up(self, before: Inventory, new: Inventory) -> None:
-        """Note the names of stages and streams that are gone, so that no new one gets them; then forget the stages."""
-        gone = {*before.gone, *(before.stages.keys() - new.stages.keys()), *(_streams(before) - _streams(new))}
-        if self._metadata is None or gone == before.gone:
-            return
-        known = self._entries.get(_GONE)
-        data = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
-        if self._metadata.put_if(self._namespace, _GONE, data, known.version if known else None) is None:
-            raise self._overtaken()
-        for name in before.stages.keys() - new.stages.keys():
-            self._metadata.delete_if(self._namespace, name, self._entries[name].version)
+    def _puts(self, records: Iterable[StageRecord]) -> list[Change]:
+        data = {record.stage: record.encode() for record in records}
+        known = {stage: entry for stage, entry in self._entries.items() if stage in data}
+        return [
+            Put(stage, value, known[stage].version if stage in known else None)
+            for stage, value in data.items()
+            if stage not in known or known[stage].value != value
+        ]
 
-    def _overtaken(self) -> UnavailableError:
-        return UnavailableError(
-            f"another start of app {self._declared.app!r} has recorded its version at the same time",
-            hint="start it again, unless the other one is running",
-        )
+    def _given_up(self, before: Inventory, new: Inventory) -> list[Change]:
+        """Note the names of stages and streams that are gone, so that no new one gets them, and forget the stages."""
+        over = before.stages.keys() - new.stages.keys()
+        gone = {*before.gone, *over, *(_streams(before) - _streams(new))}
+        if gone == before.gone:
+            return []
+        known = self._entries.get(_GONE)
+        names = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
+        note = Put(_GONE, names, known.version if known else None)
+        return [note, *(Delete(name, self._entries[name].version) for name in sorted(over))]
 
 
 def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:

@@ -13,10 +13,11 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import polars as pl
 
+from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
 
 
@@ -54,6 +55,20 @@ class Extent:
     oldest: Offset
     upcoming: Offset
     sealed: bool = False
+
+
+def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
+    """Raise ``TrimmedOffsetError`` if the offset is below the extent, ``UsageError`` if it is past its end."""
+    if offset < extent.oldest:
+        raise TrimmedOffsetError(
+            f"{ssp}: offset {offset} is below the oldest one that is kept, {extent.oldest}",
+            hint="read from oldest, or from a later offset",
+        )
+    if offset > extent.upcoming:
+        raise UsageError(
+            f"{ssp}: offset {offset} is after the end, {extent.upcoming}",
+            hint="name an offset up to the end; headrace stream describe shows where it is",
+        )
 
 
 # -- what a consumer hands out ---------------------------------------------------------------------
@@ -262,6 +277,46 @@ class Admin(Protocol):
     def extents(self, stream: str) -> builtins.list[Extent]:
         """Return the offsets of each partition, in partition order. Raises ``StreamNotFoundError``."""
         ...
+
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        """Return the offset of the first record that was appended at ``time_ms`` (since the epoch) or later.
+
+        The first in the order of offsets, by the clock of whoever appended it: later records may have earlier times if
+        clocks differ or are set back. The upcoming offset if there is none. Raises ``StreamNotFoundError``, and
+        ``UnsupportedPositionError`` if the system doesn't know when records were appended.
+        """
+        raise UnsupportedPositionError(
+            f"{ssp}: its system doesn't know when records were appended, so a time is no position in it",
+            hint="use an offset, oldest or upcoming",
+        )
+
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        """Return when the first record at or after ``offset`` was appended (ms since the epoch).
+
+        None if there is no such record, or if the system doesn't know. Cheap: it is called to show how far readers are.
+        """
+        return None
+
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        """Raise unless a consumer can be registered at ``offset`` and reads on from there.
+
+        ``TrimmedOffsetError`` below the oldest offset, ``UsageError`` past the end or inside a record,
+        ``StreamNotFoundError`` if there is no such partition.
+        """
+        extents = self.extents(ssp.stream.name)
+        if not 0 <= ssp.partition < len(extents):
+            raise StreamNotFoundError(f"{ssp}: the stream has partitions 0 to {len(extents) - 1}")
+        check_within(ssp, offset, extents[ssp.partition])
+
+    def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
+        """Return the offset of a position that only this system knows; ``value`` describes it in the terms of ``kind``.
+
+        Raises ``UnsupportedPositionError`` if the system doesn't know the kind, ``UsageError`` if the value is wrong.
+        """
+        raise UnsupportedPositionError(
+            f"{ssp}: its system knows no positions of the kind {kind!r}",
+            hint="use an offset, a time, oldest or upcoming",
+        )
 
     def seal(self, stream: str) -> None:
         """End a stream: readers get ``Ended``, writers ``StreamSealedError``. Idempotent."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import os
 import threading
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 import polars as pl
 from typing_extensions import override
 
+from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import (
     DeclarationError,
     StreamNotFoundError,
@@ -36,6 +38,7 @@ from headrace.systems.base import (
     Records,
     StreamInfo,
     System,
+    check_within,
 )
 from headrace.systems.registered import Reading, RegisteringConsumer
 from headrace.systems.shape import new_columns, require_same_shape, wanted_shape, with_columns
@@ -45,14 +48,22 @@ _PARTITIONS_MAX = 100_000
 
 @dataclass(slots=True)
 class _Partition:
-    """The kept records; ``payloads[0]`` has the offset ``oldest``."""
+    """The kept records; ``payloads[0]`` has the offset ``oldest``. ``times`` (ms) says when each was appended.
+
+    Times never fall: a clock that is set back stands still here.
+    """
 
     payloads: list[bytes] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
     oldest: Offset = 0
 
     @property
     def upcoming(self) -> Offset:
         return self.oldest + len(self.payloads)
+
+    def append(self, records: list[bytes], time_ms: int) -> None:
+        self.payloads.extend(records)
+        self.times.extend([max(time_ms, self.times[-1] if self.times else 0)] * len(records))
 
 
 @dataclass(slots=True)
@@ -69,7 +80,8 @@ class MemorySystem(System):
     _named: ClassVar[dict[str, MemorySystem]] = {}
     _naming: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or WallClock()
         self._lock = threading.Lock()
         self._streams: dict[str, _Stream] = {}
         self._consumers: set[MemoryConsumer] = set()
@@ -172,6 +184,18 @@ class MemoryAdmin(Admin):
             return [Extent(part.oldest, part.upcoming, there.sealed) for part in there.partitions]
 
     @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        with self._system._lock:
+            part = self._system._partition(ssp.stream.name, ssp.partition)
+            return part.oldest + bisect_left(part.times, time_ms)
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        with self._system._lock:
+            part = self._system._partition(ssp.stream.name, ssp.partition)
+            return part.times[max(0, offset - part.oldest)] if offset < part.upcoming else None
+
+    @override
     def seal(self, stream: str) -> None:
         with self._system._lock:
             there = self._system._stream(stream)
@@ -186,6 +210,7 @@ class MemoryAdmin(Admin):
                 raise UsageError(f"{ssp}: can't trim before {before}: the end is {part.upcoming}")
             if before > part.oldest:
                 del part.payloads[: before - part.oldest]
+                del part.times[: before - part.oldest]
                 part.oldest = before
 
     @override
@@ -228,10 +253,7 @@ class MemoryConsumer(RegisteringConsumer[Reading]):
                 start = part.oldest if position is Edge.OLDEST else part.upcoming
             else:
                 start = position
-            if start < part.oldest:
-                raise TrimmedOffsetError(f"{ssp}: offset {start} was trimmed; the oldest is {part.oldest}")
-            if start > part.upcoming:
-                raise UsageError(f"{ssp}: offset {start} is after the end, {part.upcoming}")
+            check_within(ssp, start, Extent(part.oldest, part.upcoming))
             self._readings[ssp] = Reading(ssp, start)
             self._registered.add((ssp.stream.name, ssp.partition))
 
@@ -323,6 +345,7 @@ class MemoryProducer(Producer):
         failure: StreamSealedError | None = None
         buffer, self._buffer = self._buffer, {}
         with self._system._lock:
+            now = self._system._clock.now_ms()
             for (stream, partition), records in buffer.items():
                 try:
                     self._refuse_if_sealed(stream)
@@ -330,7 +353,7 @@ class MemoryProducer(Producer):
                     failure = failure or error
                     continue
                 part = self._system._partition(stream, partition)
-                part.payloads.extend(records)
+                part.append(records, now)
                 ends[stream, partition] = part.upcoming
             self._system._wake(set(ends))
         if failure is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import UsageError
+from headrace.core.errors import UnsupportedPositionError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.systems.base import Admin, Extent, StreamInfo
 
@@ -30,6 +32,18 @@ class WriteOnlyAdmin(Admin):
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         raise self.refused("has no offsets")
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        raise self._no_positions()
+
+    @override
+    def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
+        raise self._no_positions()
+
+    def _no_positions(self) -> UnsupportedPositionError:
+        refused = self.refused("has no positions to read from")
+        return UnsupportedPositionError(refused.message, hint=refused.hint)
 
     @override
     def seal(self, stream: str) -> None:
