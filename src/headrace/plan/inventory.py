@@ -48,6 +48,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sheds: bool = False
     reads: bool = False
     writers: dict[str, int] = {}
+    dealt_by: tuple[str, ...] | None = None
 
     @property
     def partial(self) -> bool:
