@@ -27,8 +27,11 @@ from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, TaskName
 from headrace.runtime import pauses
 from headrace.runtime.container import OBSERVE_MS
-from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.host.ports import Ports
+from headrace.runtime.host.startpoints import by_system
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause
+from headrace.systems.startpoint import Grant, Outcome
 from headrace.runtime.run_loop import RunLoop, backpressures
 from simulator.calls import VirtualCalls
 from simulator.cluster import Cluster
@@ -168,8 +171,11 @@ class SimContainer:
         self.tell(what)
         return IndeterminateWriteError(f"{self.name} {what}")
 
-    def _next_generation(self, task: TaskName) -> int:
-        return self._granted.pop(task)
+    def _next_generation(self, task: TaskName) -> Grant:
+        return Grant(generation=self._granted.pop(task))
+
+    def _report(self, outcomes: Sequence[Outcome]) -> None:
+        raise AssertionError(f"{self.name} reports {outcomes}, but was given no orders")
 
     # -- the life
 
@@ -284,6 +290,8 @@ class SimContainer:
                 cluster.factories(scope, journal, machine, self._connections),
                 state,
                 machine,
+                by_system(scope, self._connections),
+                self._report,
                 jitter=chance,
                 trim_step=trim_step,
             )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from headrace.checkpoint import instructions as do
-from headrace.checkpoint.machine import MachineConfig, ProtocolMachine
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.frame import (
     UNVERSIONED,
     ControlMessage,

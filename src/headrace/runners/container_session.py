@@ -24,6 +24,7 @@ from headrace.runners.holdups import Standstill, held_by_run_loop
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Work
+from headrace.systems.startpoint import Grant
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 
@@ -181,9 +182,9 @@ class ContainerSession:
             self._statuses, self._observed_ms = statuses, now
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
 
-    def _next_generation(self, task: TaskName) -> int:
+    def _next_generation(self, task: TaskName) -> Grant:
         """The generation that came with the assignment; after a rollback a new one."""
         if task in self._granted:
-            return self._granted.pop(task)
+            return Grant(generation=self._granted.pop(task))
         request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
-        return self._link.generation(request).generation
+        return Grant(generation=self._link.generation(request).generation)

@@ -21,11 +21,13 @@ from headrace.plan.model import Plan
 from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
-from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.host.ports import Ports
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause, run
 from headrace.runtime.run_loop import RunLoop, backpressures
 from headrace.runtime.task import task_factory
 from headrace.runtime.task_scope import TaskScope
+from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
 DRAIN_PAUSE_MS = 2.0
@@ -71,13 +73,15 @@ class Container:
         self,
         plan: Plan,
         tasks: Collection[TaskName],
-        next_generation: Callable[[TaskName], int],
+        next_generation: Callable[[TaskName], Grant],
         clock: Clock,
         keep: Callable[[Work | None], None] = lambda work: None,
+        report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
     ) -> None:
-        """``next_generation`` issues a task's next generation, at its start and at each rollback.
+        """``next_generation`` issues a task's next generation with its orders, at its start and at each rollback.
 
-        ``keep`` is given each call of the app's own code as it begins, and None when it ends.
+        ``report`` tells the coordinator what has become of orders. ``keep`` is given each call of the app's own code as
+        it begins, and None when it ends.
         """
         self._clock = clock
         self.wakeup = Wakeup()
@@ -96,6 +100,7 @@ class Container:
                 scope,
                 Factories(task_factory(plan, stage, scope)),
                 partial(next_generation, task.name),
+                report,
                 self.connections,
                 clock,
                 self._pulse,

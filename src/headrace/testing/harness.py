@@ -34,6 +34,7 @@ from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
 from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
+from headrace.systems.startpoint import Grant
 from headrace.runtime.container import Container
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.metrics import COUNTERS
@@ -370,9 +371,9 @@ class TestApp:
             host.start()
         return container
 
-    def _next_generation(self, task: TaskName) -> int:
+    def _next_generation(self, task: TaskName) -> Grant:
         self._generations[task] = self._generations.get(task, 0) + 1
-        return self._generations[task]
+        return Grant(generation=self._generations[task])
 
     def _stop(self) -> None:
         for host in self._container.hosts:

@@ -8,9 +8,9 @@ import pytest
 from machine_host import A0, END, A, B, Host, checkpoint, restore, user
 
 from headrace.checkpoint.instructions import AppendCommit, FlushOutputs, Verdict
-from headrace.checkpoint.machine import MachineConfig
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import encode_record
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.errors import FencedError, ProtocolError
 from headrace.core.frame import UNVERSIONED, Header, Kind
 
