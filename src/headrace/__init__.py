@@ -1,7 +1,8 @@
 """Headrace: a stream processor for Python teams who run Spark.
 
 What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
-``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints`` and ``hr.errors``. Each public
+``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints`` and
+``hr.errors``. Each public
 name has one home. ``headrace.testing`` has the test kit's contracts. Every other module may change.
 """
 
