@@ -14,6 +14,9 @@ Grouping = Literal["partition", "container"]
 RESTARTS_MAX = 5
 """How many times in a row a container that fails is started again."""
 
+INTERVAL_MS = 1000
+"""The time between two checkpoints."""
+
 DRAIN_TIMEOUT_MS = 30_000
 """How long a drain waits for one call of the app's own code."""
 
@@ -28,7 +31,7 @@ class Settings:
     home: str = DEFAULT_HOME
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
-    checkpoint_interval_ms: int = 1000
+    checkpoint_interval_ms: int = INTERVAL_MS
     ahead_bytes_max: int = 64 << 20
     restarts_max: int = RESTARTS_MAX
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS

@@ -22,11 +22,15 @@ FORMAT = 1
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``."""
+    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``.
+
+    ``last``: a task that has kept its state processes nothing more.
+    """
 
     id: str
     version: int
     folder: str
+    last: bool = False
 
 
 class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

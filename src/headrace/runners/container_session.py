@@ -24,9 +24,9 @@ from headrace.runners.holdups import Standstill, held_by_run_loop
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Work
-from headrace.systems.startpoint import Grant
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+from headrace.systems.startpoint import Grant
 
 _log = logger(__name__)
 
@@ -153,6 +153,7 @@ class ContainerSession:
 
     def obey(self, orders: messages.Orders) -> None:
         """Stop or drain the container, if the coordinator ordered that."""
+        self._container.cut(orders.cut)
         if orders.stop:
             self._container.stop()
         elif orders.drain:

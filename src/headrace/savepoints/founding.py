@@ -28,10 +28,11 @@ Commits = Mapping[TaskName, CommitRecord]
 class Restored:
     """What a new timeline begins with.
 
-    ``kept`` are the commits in the savepoint, and ``folder`` says where each task has its state. ``latest`` are the last commits of the timeline that it follows: empty for an app that never ran.
-    ``inventory`` is the new one. ``streams`` are the new names of intermediate streams by their old ones, both with
-    their system. ``former_streams`` are all intermediate streams that any timeline has had. ``silent``: outputs aren't
-    written until each input has been read to where it was.
+    ``kept`` are the commits in the savepoint, and ``folder`` says where each task has its state. ``latest`` are the
+    last commits of the timeline before: empty for an app that never ran. ``inventory`` is the new one. ``streams`` are
+    the new names of intermediate streams by their old ones, both with their system. ``former_streams`` are all
+    intermediate streams that any timeline has had. ``silent``: outputs aren't written until each input has been read to
+    where it was.
     """
 
     version: int

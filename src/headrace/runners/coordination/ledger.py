@@ -14,13 +14,14 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.settings import DRAIN_TIMEOUT_MS, RESTARTS_MAX
+from headrace.api.settings import DRAIN_TIMEOUT_MS, INTERVAL_MS, RESTARTS_MAX
 from headrace.core.duration import format_ms
 from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
 from headrace.runners.coordination.caught_up import watch
+from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport, margin_ms
 from headrace.runners.coordination.lives import LastWords, death, pause_ms
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
@@ -101,6 +102,7 @@ class Ledger:
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
         drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
+        interval_ms: int = INTERVAL_MS,
         chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """``chance`` returns random numbers from [0, 1), which spread restarts."""
@@ -116,6 +118,8 @@ class Ledger:
         self._restarts_max = restarts_max
         self._drain_timeout_ms = drain_timeout_ms
         self._draining_since: float | None = None
+        self._interval_ms = interval_ms
+        self._cuts = CutBook()
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
@@ -261,6 +265,19 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
+    def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
+        """Order a cut, or none any more; return what has become of the present one. ``clock_ms`` is the time of day."""
+        self._cuts.order(message)
+        gone = {task for c in self._containers if not c.alive for task in c.tasks if task in self._finished}
+        return CutReport(
+            id=None if self._cuts.cut is None else self._cuts.cut.id,
+            states=self._cuts.states(self._statuses, gone),
+            guarantee=self._guarantee,
+            now_ms=clock_ms,
+            interval_ms=self._interval_ms,
+            margin_ms=margin_ms(self.heartbeat_ms, self._interval_ms),
+        )
+
     def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
         if self.error is None and self.state != "finished":
@@ -282,7 +299,7 @@ class Ledger:
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return messages.Orders(drain=self._drain, stop=self._over)
+        return messages.Orders(drain=self._drain, stop=self._over, cut=self._cuts.cut)
 
     @property
     def state(self) -> messages.AppState:

@@ -54,6 +54,11 @@ class Keeper:
             return self._cut.id, "missed"
         return self._cut.id, "kept" if self._machine.cut_kept else "waiting"
 
+    @property
+    def holds(self) -> bool:
+        """The state is kept, and nothing is to be processed after that."""
+        return self._cut is not None and self._cut.last and self._machine.cut_kept
+
     def keep(self) -> None:
         """Keep a durable copy of the local state and of its commit."""
         cut, local, record = self._cut, self._machine.local, self._machine.record
