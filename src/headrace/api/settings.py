@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
+from headrace.core.url import SecretUrl
+from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -29,6 +31,8 @@ class Settings:
     """
 
     home: str = DEFAULT_HOME
+    metadata: SecretUrl | None = None
+    """The database with the metadata store; None: an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = INTERVAL_MS
@@ -40,6 +44,8 @@ class Settings:
     state_on_disk: bool = True
     combine: bool = True
     timeline: int = 1
+    startpoints: Customs = ()
+    """The kinds of startpoint that the app defines."""
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 import selectors
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
@@ -77,7 +77,7 @@ class Container:
         next_generation: Callable[[TaskName], Grant],
         clock: Clock,
         keep: Callable[[Work | None], None] = lambda work: None,
-        report: Callable[[Sequence[Outcome]], None] = lambda outcomes: None,
+        report: Callable[[TaskName, Sequence[Outcome]], None] = lambda task, outcomes: None,
     ) -> None:
         """``next_generation`` issues a task's next generation with its orders, at its start and at each rollback.
 
@@ -90,6 +90,7 @@ class Container:
         self._draining = False
         self._stopping = False
         self._cut: Cut | None = None
+        self._restarts: Mapping[TaskName, int] = {}
         self._observe: Observe | None = None
         self._observed = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
@@ -102,7 +103,7 @@ class Container:
                 scope,
                 Factories(task_factory(plan, stage, scope)),
                 partial(next_generation, task.name),
-                report,
+                partial(report, task.name),
                 self.connections,
                 clock,
                 self._pulse,
@@ -124,6 +125,12 @@ class Container:
         """Have all tasks take part in a cut; None: in none any more. Safe from any thread."""
         if cut != self._cut:
             self._cut = cut
+            self.wakeup.ring()
+
+    def restart(self, generations: Mapping[TaskName, int]) -> None:
+        """Have these tasks start over in place, unless they have a later generation. Safe from any thread."""
+        self._restarts = generations
+        if generations:
             self.wakeup.ring()
 
     @property
@@ -178,6 +185,10 @@ class Container:
 
     def turn(self) -> float:
         """One turn of the loop; returns for how long (ms) it may sleep after it."""
+        restarts = self._restarts
+        for host in self.hosts if restarts else ():
+            if host.name in restarts:
+                host.restart_beyond(restarts[host.name])
         return run(self._loop.turning())
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:

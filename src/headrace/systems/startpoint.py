@@ -18,10 +18,13 @@ from headrace.core.ids import Offset
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
-    """``id`` is its own; ``created_ms`` says when it was written, by the clock of whoever wrote it."""
+    """``id`` is its own; ``created_ms`` says when it was written, by the clock of whoever wrote it.
 
-    id: str
-    created_ms: int
+    One that isn't written yet has neither.
+    """
+
+    id: str = ""
+    created_ms: int = 0
 
 
 class StartpointSpecific(_Base, frozen=True, kw_only=True, tag="specific"):
@@ -69,7 +72,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What has become of an order.
+    """What happened to an order.
 
     *Applied*: ``generation`` of the task reads from ``offset``; no commit covers it yet. *Failed*: ``reason`` says why
     it can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it, so it may be deleted.

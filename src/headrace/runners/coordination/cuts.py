@@ -46,17 +46,30 @@ class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
 class CutBook:
     """The present cut of one deployment."""
 
-    def __init__(self) -> None:
+    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int) -> None:
         self.cut: Cut | None = None
+        self._guarantee = guarantee
+        self._interval_ms = interval_ms
+        self._margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
 
-    def order(self, message: CutOrder) -> None:
-        """Take an order."""
+    def order(
+        self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
+    ) -> CutReport:
+        """Take an order; return what has become of the present cut.
+
+        ``gone`` are the tasks that have ended with their containers.
+        """
         if not message.ask:
             self.cut = message.cut
-
-    def states(self, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName]) -> dict[str, CutState]:
-        """What has become of it; ``gone`` are the tasks that have ended with their containers."""
-        return {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}
+        states = {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}
+        return CutReport(
+            id=None if self.cut is None else self.cut.id,
+            states=states,
+            guarantee=self._guarantee,
+            now_ms=now_ms,
+            interval_ms=self._interval_ms,
+            margin_ms=self._margin_ms,
+        )
 
     def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:
         if status.cut is not None and self.cut is not None and status.cut.id == self.cut.id:
@@ -69,8 +82,3 @@ def choose(reports: Collection[CutReport]) -> int:
     interval = max(report.interval_ms for report in reports)
     soonest = max(report.now_ms + report.margin_ms for report in reports)
     return (soonest // interval + 1) * interval
-
-
-def margin_ms(heartbeat_ms: int, interval_ms: int) -> int:
-    """How far ahead a cut has to be."""
-    return SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms

@@ -21,8 +21,9 @@ from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
 from headrace.runners.coordination.caught_up import watch
-from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport, margin_ms
+from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import LastWords, death, pause_ms
+from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
 
@@ -118,8 +119,7 @@ class Ledger:
         self._restarts_max = restarts_max
         self._drain_timeout_ms = drain_timeout_ms
         self._draining_since: float | None = None
-        self._interval_ms = interval_ms
-        self._cuts = CutBook()
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
@@ -130,6 +130,7 @@ class Ledger:
         self._under_way: set[TaskName] = set()
         self._drain = False
         self._watch = watch(list(self._stages.values()), guarantee) if until_caught_up else None
+        self._restarts = Restarts()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
@@ -174,6 +175,7 @@ class Ledger:
         """Note the generations that were issued for a registration or request that the ledger accepted."""
         container = self._container(message.container)
         container.grants.update(grants)
+        self._restarts.granted(grants)
         for task, generation in grants.items():
             self._statuses[task] = msgspec.structs.replace(self._statuses[task], generation=generation)
 
@@ -188,6 +190,16 @@ class Ledger:
             )
         self._seen(container, now_ms)
         return task
+
+    def check_report(self, container: int, incarnation: str, task: str, generations: Iterable[int]) -> None:
+        """Raise ``FencedError`` unless this incarnation runs the task, as the only one of these generations."""
+        current = self._current(container, incarnation)
+        (name,) = self._of_container(container, [task])
+        if strangers := set(generations) - {current.grants.get(name)}:
+            raise FencedError(
+                f"generation {_listed(strangers)} of task {task} of app {self.app!r} is not the current one, which is "
+                f"{current.grants.get(name)}"
+            )
 
     def check_current(self, container: int, incarnation: str) -> None:
         """Raise ``FencedError`` unless this is the container's current incarnation."""
@@ -211,7 +223,7 @@ class Ledger:
         if self._watch is not None and not self._drain and self._watch.caught_up(self._statuses):
             self._note("info", "the app has read all that was there when it started, and stops")
             self.drain()
-        return self.orders
+        return self.orders_for(message.container)
 
     def finished(self, message: messages.Finished, now_ms: float) -> messages.Orders:
         """Note that tasks have ended; the container has too if it has no others."""
@@ -267,16 +279,18 @@ class Ledger:
 
     def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
         """Order a cut, or none any more; return what has become of the present one. ``clock_ms`` is the time of day."""
-        self._cuts.order(message)
         gone = {task for c in self._containers if not c.alive for task in c.tasks if task in self._finished}
-        return CutReport(
-            id=None if self._cuts.cut is None else self._cuts.cut.id,
-            states=self._cuts.states(self._statuses, gone),
-            guarantee=self._guarantee,
-            now_ms=clock_ms,
-            interval_ms=self._interval_ms,
-            margin_ms=margin_ms(self.heartbeat_ms, self._interval_ms),
-        )
+        return self._cuts.order(message, self._statuses, gone, clock_ms)
+
+    def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
+        """Order these tasks to start over in place. Returns those that run here and haven't ended."""
+        found: list[TaskName] = []
+        wanted = set(tasks)
+        for container in self._containers:
+            found += self._restarts.ask(container.grants, [task for task in self._left(container) if task in wanted])
+        if found:
+            self._note("info", "tasks start over, to apply startpoints", tasks=_listed(found))
+        return found
 
     def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
@@ -300,6 +314,11 @@ class Ledger:
     def orders(self) -> messages.Orders:
         """The orders for every container."""
         return messages.Orders(drain=self._drain, stop=self._over, cut=self._cuts.cut)
+
+    def orders_for(self, container: int) -> messages.Orders:
+        """The orders for one container."""
+        restart = self._restarts.of(self._container(container).tasks)
+        return msgspec.structs.replace(self.orders, restart=restart)
 
     @property
     def state(self) -> messages.AppState:

@@ -17,6 +17,7 @@ from headrace.checkpoint.founding import Cut
 from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
+from headrace.systems.startpoint import Order
 
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
@@ -245,22 +246,25 @@ class Failure(Message, frozen=True, kw_only=True):
 
 
 class TaskGrant(Message, frozen=True, kw_only=True):
-    """The right to run a task as this generation."""
+    """The right to run a task as this generation, and the startpoints that it has to apply."""
 
     name: str
     generation: int
+    orders: tuple[Order, ...] = ()
 
 
 class Orders(Message, frozen=True, kw_only=True):
     """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
+    ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
     ``cut`` is the one to take part in: see module ``cuts``.
     """
 
     drain: bool = False
     stop: bool = False
     pause_ms: int = 0
+    restart: dict[str, int] = {}
     cut: Cut | None = None
 
 

@@ -89,7 +89,11 @@ def taken_over(
             share = Share.of_donor(donor.number, task.number, founding.tasks)
         with state.donated(donor.folder / DATABASE_FOLDER) as database, empty_stores() as stores:
             for name, store in stores.items():
+                if name in founding.copied and donor != founding.donors[0]:
+                    continue
                 store.attach(KeySpace(database, name))
-                mine = share if share is None or founding.shares is None else share.by(founding.shares.get(name, ()))
+                mine = None
+                if share is not None and founding.shares is not None and name not in founding.copied:
+                    mine = share.by(founding.shares.get(name, ()))
                 for change in store.whole(mine):
                     yield Change(name, change)

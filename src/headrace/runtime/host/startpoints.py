@@ -6,7 +6,6 @@ On the run-loop thread. Finding the offset, and reporting it to the coordinator,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import assert_never
 
 from headrace.api.specs import Role
 from headrace.core.errors import DeploymentError, HeadraceError, UsageError
@@ -14,15 +13,8 @@ from headrace.core.ids import SSP, Offset
 from headrace.core.log import logger
 from headrace.runtime.connections import Connections
 from headrace.runtime.task_scope import TaskScope
-from headrace.systems.startpoint import (
-    Order,
-    Outcome,
-    StartpointCustom,
-    StartpointOldest,
-    StartpointSpecific,
-    StartpointTimestamp,
-    StartpointUpcoming,
-)
+from headrace.systems.positions import resolve as where
+from headrace.systems.startpoint import Order, Outcome
 
 Resolve = Callable[[Order, SSP], Offset]
 """Finds the offset that a startpoint means; raises a ``HeadraceError`` if there is none."""
@@ -96,23 +88,10 @@ class Startpoints:
 
 
 def by_system(scope: TaskScope, connections: Connections) -> Resolve:
-    """Ask the input's system where a startpoint is."""
+    """Ask the input's system, or the user's own function, where a startpoint is."""
 
     def resolve(order: Order, ssp: SSP) -> Offset:
         admin = connections.admin(scope.specs[ssp].system)
-        match order.startpoint:
-            case StartpointSpecific(offset=offset):
-                admin.check_offset(ssp, offset)
-                return offset
-            case StartpointTimestamp(time_ms=time_ms):
-                return admin.offset_at(ssp, time_ms)
-            case StartpointOldest():
-                return admin.extents(ssp.stream.name)[ssp.partition].oldest
-            case StartpointUpcoming():
-                return admin.extents(ssp.stream.name)[ssp.partition].upcoming
-            case StartpointCustom(name=name, value=value):
-                return admin.custom_offset(ssp, name, value)
-            case _:
-                assert_never(order.startpoint)
+        return where(order.startpoint, ssp, admin, scope.settings.startpoints)
 
     return resolve

@@ -1,4 +1,4 @@
-"""Cuts in the ledger: ordered by heartbeats, reported by heartbeats, chosen so that every task hears of them in time."""
+"""Cuts in the ledger: ordered and reported by heartbeats, and chosen so that every task hears of them in time."""
 
 from __future__ import annotations
 
