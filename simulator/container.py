@@ -31,8 +31,8 @@ from headrace.runtime.host.ports import Ports
 from headrace.runtime.host.startpoints import by_system
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause
-from headrace.systems.startpoint import Grant, Outcome
 from headrace.runtime.run_loop import RunLoop, backpressures
+from headrace.systems.startpoint import Grant, Outcome
 from simulator.calls import VirtualCalls
 from simulator.cluster import Cluster
 from simulator.disks import SimDisk

@@ -25,9 +25,9 @@ from headrace.runners.holdups import Standstill, held_by_run_loop
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Work
-from headrace.systems.startpoint import Grant, Outcome
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
 
@@ -203,7 +203,5 @@ class ContainerSession:
 
     def _report_outcomes(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
         self._link.outcomes(
-            OutcomeReport(
-                container=self.number, incarnation=self.incarnation, task=str(task), outcomes=tuple(outcomes)
-            )
+            OutcomeReport(container=self.number, incarnation=self.incarnation, task=str(task), outcomes=tuple(outcomes))
         )

@@ -89,4 +89,3 @@ def _measured(
     return msgspec.structs.replace(
         known, lag=behind.messages, lag_bytes=behind.size, committed_ms=admin.time_of(ssp, known.committed)
     )
-

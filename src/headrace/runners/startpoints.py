@@ -42,6 +42,7 @@ AGAIN = "results of messages that are read again are sent again"
 LATER = "it takes effect when the app starts the next time"
 UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
 
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A partition of an input in one task."""

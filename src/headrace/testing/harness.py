@@ -34,7 +34,6 @@ from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
 from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.connections import Connections
-from headrace.systems.startpoint import Grant
 from headrace.runtime.container import Container
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.runtime.metrics import COUNTERS
@@ -44,6 +43,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.base import Edge, Records
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
+from headrace.systems.startpoint import Grant
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000

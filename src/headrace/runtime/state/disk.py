@@ -65,4 +65,4 @@ class Disk:
 
     def open_copy(self, folder: Path) -> Database:
         """The database in the folder of a savepoint, which others may have open, too. It is never changed."""
-        return Database.copy_at(folder)
+        return Database(folder, read_only=True)
