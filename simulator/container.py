@@ -16,6 +16,7 @@ from headrace.checkpoint import instructions as do
 from headrace.checkpoint.protocol import Phase
 from headrace.core.clock import Clock
 from headrace.core.errors import (
+    DeploymentError,
     FencedError,
     HeadraceError,
     IndeterminateWriteError,
@@ -183,10 +184,10 @@ class SimContainer:
         """Live until all tasks are over, or until somebody else has the right to them."""
         try:
             yield from self._live()
-        except (FencedError, InfrastructureError) as error:
+        except (FencedError, InfrastructureError, DeploymentError) as error:
             self._end(error)
         except ProtocolError as error:
-            if not self._began_in_what_was_trimmed():
+            if not (self._began_in_what_was_trimmed() or self._is_of_a_version_before()):
                 raise
             self._end(error)
 
@@ -196,8 +197,15 @@ class SimContainer:
         trimmed = any(self.cluster.logs[ssp].oldest for host in new for ssp in host.scope.producers)
         return trimmed and not self.cluster.coordinator.is_current(self)
 
+    def _is_of_a_version_before(self) -> bool:
+        """The app has changed, and a stale copy may not know what to do with what the new version writes."""
+        scopes = self.cluster.scopes
+        return any(scopes.get(host.name) is not host.scope for host in self.hosts)
+
     def _end(self, error: HeadraceError) -> None:
         """Only one that was replaced may be stopped, or one of an app that another one's failures have ended.
+
+        A stale copy of the version before stops at what a task writes that it doesn't know.
 
         Trouble that passes kills anybody, and a new attempt follows.
         """
@@ -277,7 +285,8 @@ class SimContainer:
         pressures = backpressures(scopes, self._connections, self.world.now)
         trim_step = chance.choice(_TRIM_STEPS) if cluster.settings.trims else _NEVER_TRIM
         for scope in scopes:
-            journal = self.journals[scope.producer] = Journal(self, cluster.shape_of(scope.name))
+            journal = Journal(self, cluster.shape_of(scope.name), exactly_once=scope.machine.exactly_once)
+            self.journals[scope.producer] = journal
             machine = parts.machine(scope.machine, self.incarnation, journal)
             disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored)
             assert scope.folders is not None

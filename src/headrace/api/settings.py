@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
+from headrace.core.url import SecretUrl
 from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
@@ -24,6 +25,8 @@ class Settings:
     """Settings of a whole app; the only place where their defaults are written."""
 
     home: str = DEFAULT_HOME
+    metadata: SecretUrl | None = None
+    """The database with the metadata store; None: an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = 1000

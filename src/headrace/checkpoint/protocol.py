@@ -211,7 +211,7 @@ DECISIONS = (
     Decision("buffer_due", "decide_feed", Phase.FEEDING, "a buffered label <= max(T, M): feed the lowest"),
     Decision("finish_due", "nothing", Phase.FINISHING, "all inputs ended, end-of-stream not sent: finish"),
     Decision("final_due", "decide_final", Phase.FLUSHING, "end-of-stream sent and M = END: final commit, next END"),
-    Decision("version_closed", "decide_command", Phase.FLUSHING, "C < M < END: commit M, next M + 1"),
+    Decision("version_closed", "decide_command", Phase.FLUSHING, "L <= M < END: commit M, next M + 1"),
     Decision(
         "clock_passed", "decide_timer", Phase.FLUSHING, "M = END and clock > label: commit, next max(V + 1, clock)"
     ),

@@ -61,11 +61,15 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OutputSeq(_Body, frozen=True, kw_only=True):
-    """The seq of the last frame that the task had written to one output partition when it committed."""
+    """The seq of the last frame that the task had written to one output partition when it committed.
+
+    ``generation`` has written there last: that of the commit, or an earlier one if the app had given up the output.
+    """
 
     stream: str
     partition: int
     seq: int
+    generation: int
 
 
 class ParentEntry(_Body, frozen=True, kw_only=True):

@@ -129,8 +129,7 @@ class TableMethods:
         """Announce to every downstream partition what is committed. The label until the next commit is chosen here."""
         self.label = self._first_label()
         self._stamper.label = self.label
-        record = self._changelog.record
-        return SendControl(self._stamper.restores(self.version, record.generation if record else 0, self.label))
+        return SendControl(self._stamper.restores(self.version, self.label))
 
     def scan_ahead(self) -> Instruction:
         """Learn which frames are void before processing any of them."""
@@ -233,8 +232,12 @@ class TableMethods:
         return self.end_of_stream_sent and self._inputs_ended and self._timer_driven
 
     def version_closed(self) -> bool:
-        """All upstream tasks have closed the next version, or several."""
-        return self.version < self._closed_through < END_VERSION
+        """All upstream tasks have closed the next version, or several.
+
+        Its own label is the next version, but for a task that was timer-driven until its upstream tasks changed to
+        exactly-once. It has announced that label, so it waits until they have closed it: labels don't fall.
+        """
+        return self.label <= self._closed_through < END_VERSION
 
     def clock_passed(self) -> bool:
         """The interval is over. An idle task commits too, because downstream tasks wait for its versions."""

@@ -21,7 +21,7 @@ from headrace.core.frame import Header, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.generations import Generations
-from headrace.metadata.sqlite import existing_metadata
+from headrace.metadata.opening import existing_metadata
 from headrace.runtime.naming import changelog_name
 from headrace.runtime.state.task_state import Snapshot
 from headrace.systems.base import Edge, Extent, Records
@@ -113,7 +113,7 @@ def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[Task
 
 def _tasks(home: Path, app: str) -> list[TaskName]:
     with existing_metadata(home) as metadata:
-        return [] if metadata is None else sorted(Generations(metadata, app).latest())
+        return sorted(Generations(metadata, app).latest())
 
 
 def _embedded_log(home: Path) -> LogSystem:

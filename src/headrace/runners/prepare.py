@@ -19,8 +19,11 @@ _PATHS = ("root", "path", "list_file")
 
 
 def at_home(graph: Graph) -> Graph:
-    """The app with absolute paths, because containers have other working folders."""
-    settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()))
+    """The app as containers get it: paths are absolute, as their working folders are others.
+
+    The metadata store is the driver's business, so containers don't get its password.
+    """
+    settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()), metadata=None)
     streams = {
         id_: replace(spec, system=replace(spec.system, options=_absolute(spec.system.options)))
         for id_, spec in graph.streams.items()

@@ -257,6 +257,25 @@ def test_a_task_is_timer_driven_once_its_parents_have_ended(reader):
     assert again.machine.label == 20_000
 
 
+def test_a_task_that_was_timer_driven_waits_for_the_label_that_it_has_announced(reader):
+    """Its parents were at-least-once when it started, and announce labels below its own."""
+
+    def hear(announced):
+        for producer in (1, 2):
+            reader.receive(A0, *announced(producer))
+            reader.run()
+
+    reader.run()
+    hear(lambda producer: restore(producer, 1, -1, 0, UNVERSIONED))
+    reader.machine.tick(9_000)
+    reader.run()
+    assert (reader.machine.version, reader.machine.label) == (0, 9_000)
+    hear(lambda producer: restore(producer, 2, UNVERSIONED, 1, 3_000))
+    assert (reader.machine.version, reader.machine.label) == (0, 9_000)
+    hear(lambda producer: checkpoint(producer, 2, 9_500, 3))
+    assert (reader.machine.version, reader.machine.label) == (9_500, 9_501)
+
+
 def test_without_barriers_nothing_is_labelled_held_back_or_rolled_back(reader):
     config = MachineConfig(**{f: getattr(reader.config, f) for f in CONFIG}, exactly_once=False)
     host = Host(config)
