@@ -33,7 +33,7 @@ class Scene:
     def declare(self, **settings: Any) -> hr.App:
         app = hr.App("page-views", home=str(self.home), checkpoint_interval="200ms", **(self.settings | settings))
         rates = app.input("rates", RATES, broadcast=True).select("currency")
-        members = app.table("members", key="member", side_inputs=app.input("members", VIEWS), schema=VIEWS)
+        members = app.table("known", key="member", side_inputs=app.input("members", VIEWS), schema=VIEWS)
         views = app.input("views", VIEWS)
         views.send_to(app.output("seen"))
         views.join(members, how="left", suffix="_known").partition_by("member", id="by-member", partitions=2).send_to(
@@ -52,7 +52,6 @@ class Scene:
         with hr.streams.StreamWriter(stream, home=self.home) as writer:
             for n in range(first, first + count):
                 writer.write(pl.DataFrame({"member": ["m"], "n": [n]}, schema=VIEWS))
-                writer.flush()
         return WallClock().now_ms()
 
     def rate(self, *currencies: str) -> None:

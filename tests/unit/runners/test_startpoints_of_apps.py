@@ -10,6 +10,8 @@ from startpoint_scene import Scene
 
 import headrace as hr
 from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.ids import SSP, StreamId
+from headrace.systems.log.system import LogSystem
 
 
 @pytest.fixture
@@ -20,6 +22,16 @@ def scene(tmp_path):
 @pytest.fixture
 def ran(scene):
     """The scene after a run over ten messages."""
+    scene.write(10)
+    scene.rate("EUR", "USD")
+    scene.run()
+    return scene
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """As ``ran``, for tests that change nothing."""
+    scene = Scene(tmp_path_factory.mktemp("once") / "home")
     scene.write(10)
     scene.rate("EUR", "USD")
     scene.run()
@@ -102,8 +114,8 @@ def test_a_kind_of_the_apps_own_by_name_is_kept_until_the_app_resolves_it(ran):
     assert len(ran.seen()) > 10
 
 
-def test_a_function_that_fails_is_reported_before_anything_is_written(ran):
-    points = hr.startpoints.open_startpoints(ran.declare(startpoints=[Last]))
+def test_a_function_that_fails_is_reported_before_anything_is_written(once):
+    points = hr.startpoints.open_startpoints(once.declare(startpoints=[Last]))
     with pytest.raises(hr.errors.UserFunctionError, match=r"Last\.offset\(\) .* raised ValueError for log\.views\[0\]"):
         points.set("views", Last({"how": 0}))
     with pytest.raises(UsageError, match="the startpoint 'last' doesn't take"):
@@ -188,11 +200,11 @@ def test_without_apply_it_waits_for_the_next_start_and_says_so(ran):
     assert ran.seen() == sorted([*[*range(10), 50, 51] * 2])
 
 
-def test_apply_needs_a_running_app(ran):
-    for apply in (lambda: ran.points.set("views", hr.startpoints.oldest(), apply=True), ran.points.apply):
+def test_apply_needs_a_running_app(once):
+    for apply in (lambda: once.points.set("views", hr.startpoints.oldest(), apply=True), once.points.apply):
         with pytest.raises(UsageError, match=r"app 'page-views' isn't running on .*, so nothing can be applied now"):
             apply()
-    assert ran.points.list() == []
+    assert once.points.list() == []
 
 
 # -- what it shows
@@ -252,7 +264,7 @@ def test_one_that_cant_be_resolved_stops_the_app_and_stays_until_it_is_deleted(r
     committed = next(one.committed for one in ran.points.offsets() if (one.input, one.partition) == ("views", 0))
     ran.points.set("views", hr.startpoints.oldest(), partition=1)
     ran.points.set("views", hr.startpoints.offset(32), partition=0)
-    hr_trim(ran, 0, committed)
+    trim(ran, 0, committed)
     for _ in range(2):
         with pytest.raises(hr.errors.HeadraceError) as caught:
             ran.app.run(local=True, progress=False)
@@ -265,10 +277,7 @@ def test_one_that_cant_be_resolved_stops_the_app_and_stays_until_it_is_deleted(r
     ran.run()
 
 
-def hr_trim(scene, partition, before):
-    from headrace.core.ids import SSP, StreamId
-    from headrace.systems.log.system import LogSystem
-
+def trim(scene, partition, before):
     LogSystem(scene.home / "streams").admin().trim(SSP(StreamId("log", "views"), partition), before)
 
 
@@ -300,10 +309,10 @@ def hr_trim(scene, partition, before):
         (lambda p: p.delete("clicks"), "app 'page-views' has no input 'clicks'"),
     ],
 )
-def test_wrong_requests(ran, request_, message):
+def test_wrong_requests(once, request_, message):
     with pytest.raises(UsageError, match=message):
-        request_(ran.points)
-    assert ran.points.list() == []
+        request_(once.points)
+    assert once.points.list() == []
 
 
 def test_a_time_before_the_oldest_message_is_refused_where_messages_are_gone(ran):
@@ -312,31 +321,25 @@ def test_a_time_before_the_oldest_message_is_refused_where_messages_are_gone(ran
     early = offsets[partition].oldest_ms - 5
     ran.points.preview("views", hr.startpoints.at(early))  # nothing is gone
     ran.write(4, first=50)
-    hr_trim(ran, partition, offsets[partition].committed)
+    trim(ran, partition, offsets[partition].committed)
     with pytest.raises(hr.errors.TrimmedOffsetError, match=r"keeps nothing from .*: its oldest message arrived at"):
         ran.points.set("views", hr.startpoints.at(early))
     assert ran.points.list() == []
 
 
-def test_an_unknown_app(ran, tmp_path):
+def test_an_unknown_app(once, tmp_path):
     with pytest.raises(UsageError, match="app 'shop' has never run on"):
-        hr.startpoints.open_startpoints("shop", home=ran.home).list()
+        hr.startpoints.open_startpoints("shop", home=once.home).list()
     with pytest.raises(UsageError, match="app 'page-views' has never run on"):
         hr.startpoints.open_startpoints("page-views", home=tmp_path / "elsewhere").offsets()
 
 
 def test_an_input_that_has_ended(ran):
     for name in ("views", "rates", "members"):
-        hr.streams.seal_stream(name, home=ran.home) if hasattr(hr.streams, "seal_stream") else seal(ran, name)
+        LogSystem(ran.home / "streams").admin().seal(name)
     ran.app.run(local=True, progress=False)
     with pytest.raises(UsageError, match="has ended: its inputs have, and it has processed them"):
         ran.points.set("views", hr.startpoints.oldest())
-
-
-def seal(scene, name):
-    from headrace.systems.log.system import LogSystem
-
-    LogSystem(scene.home / "streams").admin().seal(name)
 
 
 def test_kinds_that_an_app_cant_register():
