@@ -324,6 +324,21 @@ class Startpoints:
         with self._service() as service:
             return read_offsets(service.inputs, committed_in(self._home, self.app), WallClock().now_ms())
 
+    def positions_of(self, input: str) -> frozenset[str]:
+        """Return the names under which the app keeps its positions in an input.
+
+        Parameters
+        ----------
+        input
+            The input's id in the app.
+
+        Returns
+        -------
+        frozenset of str
+        """
+        with self._service() as service:
+            return frozenset(one.kept_as for one in service.inputs.named(input))
+
     # -- inside
 
     def _set(
