@@ -21,7 +21,7 @@ from headrace.core.frame import Header, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.generations import Generations
-from headrace.metadata.opening import existing_metadata
+from headrace.metadata.store import MetadataStore
 from headrace.runtime.naming import changelog_name
 from headrace.runtime.state.task_state import Snapshot
 from headrace.systems.base import Edge, Extent, Records
@@ -83,7 +83,7 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def apps_with_checkpoints(home: Path) -> list[str]:
+def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
     """Return the apps that have ever run on this home."""
     found: set[str] = set()
     for stream in _embedded_log(home).admin().list():
@@ -91,29 +91,26 @@ def apps_with_checkpoints(home: Path) -> list[str]:
         # The names of apps and stages may both contain dashes. Tasks that were granted generations resolve that.
         for n in range(1, len(words)):
             app, stage = "-".join(words[:n]), "-".join(words[n:])
-            if any(task.stage == stage for task in _tasks(home, app)):
+            if any(task.stage == stage for task in Generations(metadata, app).latest()):
                 found.add(app)
     return sorted(found)
 
 
-def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
+def read_checkpoints(home: Path, metadata: MetadataStore, app: str, task: str | None = None) -> list[TaskCheckpoint]:
     """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
-    tasks = _tasks(home, app)
+    tasks = sorted(Generations(metadata, app).latest())
     if not tasks:
-        known = ", ".join(apps_with_checkpoints(home))
+        known = ", ".join(apps_with_checkpoints(home, metadata))
         raise UsageError(
-            f"app {app!r} has never run on {home}",
-            hint=f"apps that have: {known}" if known else "name the home folder that it uses with --home",
+            f"app {app!r} has never run on {metadata.place}",
+            hint=f"apps that have: {known}"
+            if known
+            else "name the home folder that it uses with --home, or its metadata store with --metadata",
         )
     wanted = [name for name in tasks if task in (None, str(name))]
     if not wanted:
         raise UsageError(f"app {app!r} has no task {task!r}", hint=f"it has {', '.join(map(str, tasks))}")
     return [_task(home, app, name) for name in wanted]
-
-
-def _tasks(home: Path, app: str) -> list[TaskName]:
-    with existing_metadata(home) as metadata:
-        return sorted(Generations(metadata, app).latest())
 
 
 def _embedded_log(home: Path) -> LogSystem:

@@ -14,9 +14,8 @@ import msgspec
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
-from headrace.runners.coordination.address import publish
-from headrace.runners.coordination.endings import LifeSign, forget, record
 from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.last_words import clear, folder_of, take
 from headrace.runners.tables.catalogue import catalogue
@@ -44,7 +43,7 @@ def coordinated(
     left_behind = folder_of(Path(settings.home), app)
     with Coordinator(ledger, metadata, tables=catalogue(planned), last_words=partial(take, left_behind)) as coordinator:
         publication = publish(
-            Path(settings.home),
+            metadata,
             app,
             coordinator.url,
             coordinator.token,
@@ -54,8 +53,7 @@ def coordinated(
         )
         if not stages:  # else they may be those of another deployment, which runs
             clear(left_behind)
-        forget(publication, list(mine))
-        life_sign = LifeSign(publication)
+        life_sign = LifeSign(publication, coordinator.fail)
         life_sign.start()
         try:
             yield coordinator
@@ -64,8 +62,7 @@ def coordinated(
             raise
         finally:
             life_sign.close()
-            record(publication, msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
-            publication.close()
+            publication.close(msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
 
 
 def _interrupted() -> HeadraceError:
