@@ -51,6 +51,8 @@ class App(Declarations):
         How long a drain waits for one call of a function. Then the app ends at once, with an error.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
+    startpoints
+        The kinds of startpoint that the app defines, see ``hr.startpoints.CustomStartpoint``.
 
     Examples
     --------

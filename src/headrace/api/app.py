@@ -33,6 +33,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.home import home_of, metadata_url_of
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
+from headrace.systems.positions import CustomStartpoint, check_customs
 from headrace.systems.registry import SystemSpec
 
 _DEFAULTS = Settings()
@@ -62,6 +63,7 @@ class Declarations:
         restarts_max: int = _DEFAULTS.restarts_max,
         drain_timeout: Duration = "30s",
         grouping: Grouping = _DEFAULTS.grouping,
+        startpoints: Sequence[type[CustomStartpoint]] = (),
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
@@ -80,6 +82,7 @@ class Declarations:
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
+                startpoints=check_customs(startpoints),
             )
             self._draft = Draft(name, settings, here)
 

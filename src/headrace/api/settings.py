@@ -7,6 +7,7 @@ from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
 from headrace.core.url import SecretUrl
+from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -36,6 +37,8 @@ class Settings:
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
+    startpoints: Customs = ()
+    """The kinds of startpoint that the app defines."""
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""

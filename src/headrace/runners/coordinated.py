@@ -11,13 +11,17 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
+from headrace.runners.app_inputs import inputs_of, record_inputs
+from headrace.runners.committed import committed_in
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.last_words import clear, folder_of, take
+from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
 
 
@@ -41,7 +45,15 @@ def coordinated(
         chance=random.random,
     )
     left_behind = folder_of(Path(settings.home), app)
-    with Coordinator(ledger, metadata, tables=catalogue(planned), last_words=partial(take, left_behind)) as coordinator:
+    committed = partial(committed_in, Path(settings.home), metadata, app)
+    startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
+    with Coordinator(
+        ledger,
+        metadata,
+        tables=catalogue(planned),
+        startpoints=startpoints,
+        last_words=partial(take, left_behind),
+    ) as coordinator:
         publication = publish(
             metadata,
             app,
@@ -53,6 +65,8 @@ def coordinated(
         )
         if not stages:  # else they may be those of another deployment, which runs
             clear(left_behind)
+        record_inputs(metadata, planned, stages)
+        coordinator.fan_out()
         life_sign = LifeSign(publication, coordinator.fail)
         life_sign.start()
         try:

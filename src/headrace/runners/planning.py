@@ -135,7 +135,7 @@ class Deployment:
     def _given_up(self, before: Inventory, new: Inventory) -> list[Change]:
         """Note the names of stages and streams that are gone, so that no new one gets them, and forget the stages."""
         over = before.stages.keys() - new.stages.keys()
-        gone = {*before.gone, *over, *(_streams(before) - _streams(new))}
+        gone = new.after(before).gone
         if gone == before.gone:
             return []
         known = self._entries.get(_GONE)
@@ -188,7 +188,3 @@ def _inventory(entries: Mapping[str, Entry]) -> Inventory:
         except msgspec.MsgspecError as error:
             raise DataError(f"the list of the app's former names is unreadable: {error}") from error
     return Inventory(stages, gone)
-
-
-def _streams(inventory: Inventory) -> set[str]:
-    return {part.kept_as for _, part in inventory.parts() if part.kind == "stream"}
