@@ -129,7 +129,7 @@ def test_a_time_is_where_the_log_has_it(app, orders):
 def test_one_that_cannot_be_applied_stops_the_task_and_stays(app, orders):
     before = first_run(app, orders)
     order = give(app, StartpointSpecific(id="s1", created_ms=1, offset=10**12))
-    with pytest.raises(DeploymentError, match="task orders/0 can't apply startpoint s1 to partition 0 of log.orders"):
+    with pytest.raises(DeploymentError, match=r"task orders/0 can't apply startpoint s1 to partition 0 of log\.orders"):
         app.start()
     assert [(o.state, o.order) for o in app.outcomes] == [("failed", order)]
     assert app.outcomes[0].reason
