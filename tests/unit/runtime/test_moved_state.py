@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,10 @@ STEPS = st.lists(
     ),
     max_size=8,
 )
+
+
+def ms(time: int) -> datetime:
+    return datetime(1970, 1, 1) + timedelta(milliseconds=time)
 
 
 def planned(case: str, tasks: int) -> Plan:
@@ -281,6 +286,46 @@ def kept(task: Chain) -> dict[str, list[str]]:
         id_: sorted(repr(row) for rows in store.frames() for row in rows.rows(named=True))
         for id_, store in task.stores().items()
     }
+
+
+_VIEW = {"member": "ann", "shop": 1, "ts": 12, "n": 4}
+_SO_FAR = {"shop": 1, "member": "ann", "n": 1, "most": 4, "mean": 4.0}
+SEEN: dict[str, dict[str, dict[str, Any]]] = {
+    "tumbling": {"kept": {**_SO_FAR, "window_start": ms(10), "window_end": ms(20)}},
+    "hopping": {"kept": {**_SO_FAR, "slice_start": ms(12)}},
+    "panes": {"kept": {**_SO_FAR, "window_start": ms(10), "window_end": ms(20), "due_at": ms(20)}},
+    "sliding": {"kept": {**_SO_FAR, "time": ms(12)}},
+    "session": {"kept": {**_SO_FAR, "window_start": ms(12), "window_end": ms(17), "due_at": ms(17)}},
+    "count": {"kept": {**_SO_FAR, "due_at": None}},
+    "overlapping count": {"kept": {**_SO_FAR, "from_message": 0, "to_message": 2}},
+    "global": {"kept": {**_SO_FAR, "due_at": None}},
+    "deduplicate": {"kept": {"member": "ann", "time": ms(12)}},
+    "full join": {"kept.left": {**_VIEW, "time": ms(12)}, "kept.right": {**_VIEW, "time": ms(12)}},
+    "join of the latest": {"kept.left": _VIEW, "kept.right": _VIEW},
+    "table of versions": {
+        "versions": {**_VIEW, "valid_from": ms(12), "deleted": False},
+        "kept.held": {**_VIEW, "time": ms(12)},
+    },
+    "table on disk": {"rows": _VIEW},
+    "table in memory": {"rows": {**_VIEW, "put_at": ms(1000)}},
+    "low-level task": {
+        "kept.seen": {"member": "ann", "shop": 1, "n": 1},
+        "kept.__timers": {"axis": "event", "time": ms(17), "name": "1", "key": "ann"},
+    },
+}
+
+
+@pytest.mark.parametrize("case", SEEN)
+def test_people_see_what_a_step_has_so_far(case: str, tmp_path: Path) -> None:
+    stage = Stage(case, 1, tmp_path)
+    stage.begin([])
+    stage.run([(name, [tuple(_VIEW.values())]) for name in ("views", "others")])
+    stage.commit()
+    (task,) = stage.tasks
+    found = {id_: rows for id_, store in task.stores().items() for rows in store.frames()}
+    for id_, row in SEEN[case].items():
+        assert found[id_].to_dicts() == [row]
+    stage.close()
 
 
 def test_messages_of_other_tasks_have_not_had_the_same_partners(tmp_path: Path) -> None:
