@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
+from headrace.core.url import SecretUrl
+from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -20,9 +22,14 @@ DRAIN_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a whole app; the only place where their defaults are written."""
+    """Settings of a whole app; the only place where their defaults are written.
+
+    The user doesn't set ``timeline``: it is the one in which the app runs, as the metadata store has it.
+    """
 
     home: str = DEFAULT_HOME
+    metadata: SecretUrl | None = None
+    """The database with the metadata store; None: an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_ms: int = 1000
@@ -33,6 +40,9 @@ class Settings:
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
+    startpoints: Customs = ()
+    """The kinds of startpoint that the app defines."""
+    timeline: int = 1
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""

@@ -13,10 +13,16 @@ from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Versio
 class MemoryMetadata(MetadataStore):
     """The reference implementation, in the memory of one process. ``close`` keeps the contents."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str = "memory") -> None:
+        self._place = place
         self._entries: dict[tuple[str, str], Entry] = {}
         self._last_version = 0
         self._lock = threading.Lock()
+
+    @property
+    @override
+    def place(self) -> str:
+        return self._place
 
     @override
     def get(self, namespace: str, key: str) -> Entry | None:

@@ -54,20 +54,6 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
-@contextmanager
-def existing_metadata(home: Path) -> Iterator[SqliteMetadata | None]:
-    """The metadata store of a home; None if nothing has run there. Creates nothing."""
-    path = home / FILE
-    if not path.exists():
-        yield None
-        return
-    metadata = SqliteMetadata(path)
-    try:
-        yield metadata
-    finally:
-        metadata.close()
-
-
 class SqliteMetadata(MetadataStore):
     """A handle on the file. Threads may share it; a forked process has to open its own."""
 
@@ -93,6 +79,11 @@ class SqliteMetadata(MetadataStore):
         except BaseException:
             self.close()
             raise
+
+    @property
+    @override
+    def place(self) -> str:
+        return str(self._path.parent)
 
     @override
     def get(self, namespace: str, key: str) -> Entry | None:

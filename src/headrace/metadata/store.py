@@ -53,6 +53,11 @@ class MetadataStore(Protocol):
     ``IndeterminateWriteError``.
     """
 
+    @property
+    def place(self) -> str:
+        """Where it is, for messages: a home folder, or the URL of a server without its secrets."""
+        ...
+
     def get(self, namespace: str, key: str) -> Entry | None:
         """Return the value and its version; None if the key doesn't exist."""
         ...

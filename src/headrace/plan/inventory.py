@@ -143,6 +143,15 @@ class Inventory:
         """All ids by which the user can name a part."""
         return {name for _, part in self.parts() for name in (part.id, part.owner)}
 
+    def after(self, before: Inventory) -> Inventory:
+        """This inventory, with the names that are gone by now: those that ``before`` had and this one hasn't, too."""
+        lost = (before.stages.keys() - self.stages.keys()) | (before.streams() - self.streams())
+        return Inventory(self.stages, before.gone | lost)
+
+    def streams(self) -> set[str]:
+        """The names of all intermediate streams."""
+        return {part.kept_as for _, part in self.parts() if part.kind == "stream"}
+
     def stream(self, id_: str) -> Part | None:
         """The intermediate stream of this id; None if there is none."""
         return next((part for _, part in self.parts() if part.id == id_ and part.kind == "stream"), None)

@@ -16,6 +16,7 @@ import msgspec
 from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
+from headrace.systems.startpoint import Order
 
 FORMAT = 1
 """The version of all messages together. Another one is refused; unknown fields are ignored."""
@@ -235,21 +236,24 @@ class Failure(Message, frozen=True, kw_only=True):
 
 
 class TaskGrant(Message, frozen=True, kw_only=True):
-    """The right to run a task as this generation."""
+    """The right to run a task as this generation, and the startpoints that it has to apply."""
 
     name: str
     generation: int
+    orders: tuple[Order, ...] = ()
 
 
 class Orders(Message, frozen=True, kw_only=True):
     """``drain``: read no more input, finish and commit what was read, and end. ``stop``: end at once, without a commit.
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
+    ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
     """
 
     drain: bool = False
     stop: bool = False
     pause_ms: int = 0
+    restart: dict[str, int] = {}
 
 
 class Assignment(Message, frozen=True, kw_only=True):
