@@ -6,6 +6,7 @@
     <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
     <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
     <root>/<stream>/p00000.trim          the trim point: records below it are dropped
+    <root>/<stream>/p00000.times         where times are in the partition (``time_index``); can be rebuilt
     <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
     <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
 
@@ -72,6 +73,10 @@ class StreamFolder:
     def trim(self, partition: int) -> Path:
         """The file with the trim point of a partition; absent if nothing was trimmed."""
         return self.path / f"p{partition:05d}.trim"
+
+    def times(self, partition: int) -> Path:
+        """The time index of a partition; absent while the partition is small, or if it was lost."""
+        return self.path / f"p{partition:05d}.times"
 
     def added(self, number: int) -> Path:
         """The file with the columns that were added at one time; times are counted from 1."""
@@ -200,7 +205,7 @@ class StreamFolder:
 
     def write_trim(self, partition: int, before: Offset) -> None:
         """Set the oldest offset that is kept."""
-        replace_file(self.trim(partition), f"{before}\n")
+        replace_file(self.trim(partition), f"{before}\n".encode())
 
     def read_seal(self) -> Seal | None:
         """Read the seal; None if the stream hasn't ended."""
@@ -213,7 +218,8 @@ class StreamFolder:
     def write_seal(self, seal: Seal) -> None:
         """Write the seal: from now on the stream has ended."""
         ends = None if seal.ends is None else list(seal.ends)
-        replace_file(self.seal, json.dumps({"version": FORMAT_VERSION, "ends": ends}) + "\n")
+        text = json.dumps({"version": FORMAT_VERSION, "ends": ends}) + "\n"
+        replace_file(self.seal, text.encode())
 
     def write_position(self, partition: int, group: str, position: Offset) -> None:
         """Store the position of a reader group, in one write of 8 bytes. 0 means none, so offsets are stored plus 1."""
@@ -268,9 +274,9 @@ def stream_names(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("[!.]*/stream.json"))
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Replace a file so that readers see either the old or the new text, even after a crash of the machine."""
-    with _staged(path, text.encode()) as staging:
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file so that readers see either the old or the new contents, even after a crash of the machine."""
+    with _staged(path, data) as staging:
         staging.replace(path)
 
 
