@@ -42,6 +42,7 @@ def coordinated(
         until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
         drain_timeout_ms=settings.drain_timeout_ms,
+        interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
     )
     left_behind = folder_of(Path(settings.home), app)

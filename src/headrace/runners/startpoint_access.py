@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime, timedelta
@@ -262,7 +263,7 @@ class Startpoints:
         """
         return self._set(input, startpoint, partition, task, apply=False, dry_run=True)
 
-    def list(self, *, done: bool = False) -> list[StartpointState]:
+    def list(self, *, done: bool = False) -> builtins.list[StartpointState]:
         """Return the startpoints that wait or are being applied, each with its state.
 
         Parameters
@@ -277,7 +278,9 @@ class Startpoints:
         with self._service() as service:
             return service.book.states(done=done)
 
-    def delete(self, input: str, *, partition: int | None = None, task: str | None = None) -> list[StartpointState]:
+    def delete(
+        self, input: str, *, partition: int | None = None, task: str | None = None
+    ) -> builtins.list[StartpointState]:
         """Delete startpoints that no task has been told to apply; with the app stopped, all.
 
         Parameters
@@ -315,7 +318,7 @@ class Startpoints:
             raise self._not_running()
         return _apply(addresses)
 
-    def offsets(self) -> list[InputOffsets]:
+    def offsets(self) -> builtins.list[InputOffsets]:
         """Return where the tasks are in their inputs, and what the inputs hold.
 
         Returns
@@ -325,6 +328,21 @@ class Startpoints:
         with self._opened() as metadata:
             committed = committed_in(self._home, metadata, self.app)
             return read_offsets(self._inputs(metadata), committed, WallClock().now_ms())
+
+    def positions_of(self, input: str) -> frozenset[str]:
+        """Return the names under which the app keeps its positions in an input.
+
+        Parameters
+        ----------
+        input
+            The input's id in the app.
+
+        Returns
+        -------
+        frozenset of str
+        """
+        with self._service() as service:
+            return frozenset(one.kept_as for one in service.inputs.named(input))
 
     # -- inside
 
@@ -359,7 +377,7 @@ class Startpoints:
             answer = msgspec.structs.replace(answer, restarted=restarted)
         return answer
 
-    def _running(self) -> list[Address]:
+    def _running(self) -> builtins.list[Address]:
         with existing_metadata(self._home, self._metadata) as metadata:
             return find_all(metadata, self.app)
 
