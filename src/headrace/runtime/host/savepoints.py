@@ -5,7 +5,7 @@ On the run-loop thread. Both wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -71,6 +71,13 @@ def folder_of(task: TaskName) -> str:
     return f"{task.stage}-{task.number}"
 
 
+def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """The columns by which a store is dealt: a step may have several stores, whose names begin with its own."""
+    while store and store not in shares:
+        store = store.rpartition(".")[0]
+    return shares.get(store, ())
+
+
 def taken_over(
     founding: Founding,
     task: TaskName,
@@ -86,6 +93,8 @@ def taken_over(
         with state.donated(donor.folder / DATABASE_FOLDER) as database, empty_stores() as stores:
             for name, store in stores.items():
                 store.attach(KeySpace(database, name))
-                mine = share if share is None or founding.shares is None else share.by(founding.shares.get(name, ()))
+                mine = (
+                    share if share is None or founding.shares is None else share.by(columns_for(name, founding.shares))
+                )
                 for change in store.whole(mine):
                     yield Change(name, change)
