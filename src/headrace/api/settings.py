@@ -22,7 +22,10 @@ DRAIN_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a whole app; the only place where their defaults are written."""
+    """Settings of a whole app; the only place where their defaults are written.
+
+    The user doesn't set ``timeline``: it is the one in which the app runs, as the metadata store has it.
+    """
 
     home: str = DEFAULT_HOME
     metadata: SecretUrl | None = None
@@ -39,6 +42,7 @@ class Settings:
     combine: bool = True
     startpoints: Customs = ()
     """The kinds of startpoint that the app defines."""
+    timeline: int = 1
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""

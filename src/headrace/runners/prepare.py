@@ -73,7 +73,7 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
         _check_unsealed(connections, plan, stages)
         internal = connections.admin(plan.graph.settings.internal_system())
         for stage in plan.stages:
-            name = changelog_name(plan.graph.app, stage.name)
+            name = changelog_name(plan.graph.app, stage.name, plan.graph.settings.timeline)
             info = internal.describe(name)
             if info is not None and info.partitions > len(stage.tasks):
                 raise StreamExistsError(
