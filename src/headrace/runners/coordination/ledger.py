@@ -14,13 +14,14 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.settings import DRAIN_TIMEOUT_MS, RESTARTS_MAX
+from headrace.api.settings import DRAIN_TIMEOUT_MS, INTERVAL_MS, RESTARTS_MAX
 from headrace.core.duration import format_ms
 from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
 from headrace.runners.coordination.caught_up import watch
+from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import LastWords, death, pause_ms
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.stages import Rate, stage_status
@@ -102,6 +103,7 @@ class Ledger:
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
         drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
+        interval_ms: int = INTERVAL_MS,
         chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """``chance`` returns random numbers from [0, 1), which spread restarts."""
@@ -117,6 +119,7 @@ class Ledger:
         self._restarts_max = restarts_max
         self._drain_timeout_ms = drain_timeout_ms
         self._draining_since: float | None = None
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
@@ -274,6 +277,11 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
+    def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
+        """Order a cut, or none any more; return what has become of the present one. ``clock_ms`` is the time of day."""
+        gone = {task for c in self._containers if not c.alive for task in c.tasks if task in self._finished}
+        return self._cuts.order(message, self._statuses, gone, clock_ms)
+
     def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
         """Order these tasks to start over in place. Returns those that run here and haven't ended."""
         found: list[TaskName] = []
@@ -305,7 +313,7 @@ class Ledger:
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return messages.Orders(drain=self._drain, stop=self._over)
+        return messages.Orders(drain=self._drain, stop=self._over, cut=self._cuts.cut)
 
     def orders_for(self, container: int) -> messages.Orders:
         """The orders for one container."""
