@@ -40,17 +40,19 @@ class AppCluster(Cluster):
 
     @override
     def make_scopes(self) -> dict[TaskName, TaskScope]:
-        """Those of the first version, if the app changes. The last one has the same tasks."""
-        self._changing = False
-        if self.shape.first is None:
-            return dict(self.shape.scopes)
-        _, scopes = self.shape.first
-        self.world.after(self.world.chance.random() * self.settings.faults_until * 0.8, self._change)
-        return dict(scopes)
+        """Those of the first version, which others follow if the app changes."""
+        self._version = self._wanted = 0
+        for _ in self.shape.versions[1:]:
+            self.world.after(self.world.chance.random() * self.settings.faults_until * 0.8, self._change)
+        return dict(self.shape.versions[0].scopes)
+
+    @override
+    def changelog_of(self, task: TaskName) -> SSP:
+        return next(v.scopes[task].changelog[0] for v in self.shape.versions if task in v.scopes)
 
     def _change(self) -> None:
-        """The app is to be drained or killed, and started as its last version."""
-        self._changing = True
+        """The app is to be drained or killed, and started as its next version."""
+        self._wanted += 1
         self.world.tell("coordinator", "the app is to change")
         if self.world.chance.random() < 0.5:
             self.crash_coordinator(self.world.chance.random() * 20)
@@ -59,9 +61,10 @@ class AppCluster(Cluster):
 
     @override
     def restart(self) -> None:
-        if self._changing:
-            self._changing = False
-            self.scopes = dict(self.shape.scopes)
+        if self._version < self._wanted:
+            self._version = self._wanted
+            self.scopes = dict(self.shape.versions[self._version].scopes)
+            self.staff()
             self.world.tell("coordinator", "the app has changed")
         super().restart()
 

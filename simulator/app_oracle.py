@@ -7,7 +7,7 @@ and compared with every copy of it, and what the outputs hold with what the mess
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import cache
@@ -39,7 +39,7 @@ from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
 from simulator.oracle import Account, Oracle, TaskHistory
-from simulator.planned import AppShape, app_shape
+from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.shapes import TaskShape
 from simulator.storage import Folder
 from simulator.world import World
@@ -59,7 +59,7 @@ class AppOracle(Oracle):
     shape: AppShape
 
     def __init__(self, world: World, shape: AppShape, tasks: list[TaskShape]) -> None:
-        super().__init__(world, shape, tasks, exactly_once=True)
+        super().__init__(world, shape, tasks, exactly_once=not shape.case.repeats_work)
         self.inputs: dict[str, list[Message]] = {}
         self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
         self._of_source: dict[tuple[SSP, Offset], int] = {}
@@ -68,7 +68,7 @@ class AppOracle(Oracle):
         self._history: dict[TaskName, list[bytes]] = {task.name: [] for task in tasks}
         self._rows: dict[int, Sequence[Row]] = {}
         self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
-        self._streams = {s.spec.stream.name: s.spec.id for s in shape.plan.streams.values()}
+        self._streams = {s.spec.stream.name: s.spec.id for v in shape.versions for s in v.plan.streams.values()}
         self._count = 0
 
     # -- frames ------------------------------------------------------------------------------------------
@@ -176,6 +176,8 @@ class AppOracle(Oracle):
     def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
         """The task's stores, filled from all that counts in its changelog."""
         stores = self._empty_stores(task)
+        if task not in self.shape.scopes:
+            return stores
         dropped = self.shape.plan.stage(task.stage).dropped
         for body in self._history[task]:
             change = Change.decode(body)
@@ -187,11 +189,11 @@ class AppOracle(Oracle):
 
     def _empty_stores(self, task: TaskName) -> dict[str, StateStore]:
         """New stores of the task's kinds."""
+        if task not in self.shape.scopes:
+            return {}
+        stores = _stores_of(self.shape.case.name, self.shape.heritage, task)
         # What stores count is no part of their state.
-        return {
-            id_: deepcopy(store, {id(_UNREAD): _UNREAD})
-            for id_, store in _stores_of(self.shape.case.name, task).items()
-        }
+        return {id_: deepcopy(store, {id(_UNREAD): _UNREAD}) for id_, store in stores.items()}
 
     def _check_table(self, task: TaskName, table: str, store: StateStore, wanted: Mapping[int, set[int]]) -> set[int]:
         spec = self.shape.plan.graph.tables[table]
@@ -214,6 +216,8 @@ class AppOracle(Oracle):
         for name, frames in published.items():
             outputs[name] = self._decoded(frames)
         case = self.shape.case
+        if case.repeats_work:
+            outputs |= self._committed_rows(lambda name: True)
         wrong = case.wrong(self.inputs, outputs)
         if wrong is None and case.wrong_by_lives is not None:
             wrong = case.wrong_by_lives(self.inputs, outputs, self.lives)
@@ -224,22 +228,29 @@ class AppOracle(Oracle):
         """The sources are about to end: what has to be there by now, is."""
         if self.shape.case.due is None:
             return
-        outputs: dict[str, list[Row]] = {name: [] for name in self.shape.outputs}
-        for ssp in self.logs:
-            if ssp.stream.name in outputs:
-                outputs[ssp.stream.name] += self._decoded(sorted(self.expected_rows(ssp, 0)))
+        outputs = self._committed_rows(self.shape.outputs.__contains__)
         wrong = self.shape.case.due(self.inputs, outputs, self.lives)
         if wrong:
             self.fail("run", f"before the sources end: {wrong}")
+
+    def _committed_rows(self, of: Callable[[str], bool]) -> dict[str, list[Row]]:
+        """What is committed in the streams with certain names, by their ids."""
+        rows: dict[str, list[Row]] = {}
+        for ssp in self.logs:
+            if of(ssp.stream.name):
+                rows.setdefault(self._streams[ssp.stream.name], []).extend(
+                    self._decoded(sorted(self.expected_rows(ssp, 0)))
+                )
+        return rows
 
     def _decoded(self, frames: Iterable[int]) -> list[Row]:
         return [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
 
 
 @cache
-def _stores_of(app: str, task: TaskName) -> dict[str, StateStore]:
+def _stores_of(app: str, heritage: MakeHeritage, task: TaskName) -> dict[str, StateStore]:
     """Stores to copy while they are empty: making a task takes longer than filling them."""
-    shape = app_shape(app)
+    shape = app_shape(app, heritage)
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
     found = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()

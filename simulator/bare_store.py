@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import polars as pl
 from typing_extensions import override
 
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.database import KeySpace
+from headrace.stores.share import Share
 from simulator.disks import SimDatabase
 from simulator.storage import Folder
 
@@ -73,6 +76,17 @@ class BareStore(StateStore):
     def clear(self) -> None:
         self._view = None
         self._new.clear()
+
+    @override
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        for frame in self.frames():
+            mine = frame if share is None else share.of(STORE, frame)
+            yield from (msgspec.msgpack.encode(row) for row in mine.rows())
+
+    @override
+    def frames(self) -> Iterator[pl.DataFrame]:
+        values = self.values()
+        yield pl.DataFrame({"key": list(values), "value": list(values.values())}, {"key": pl.String, "value": pl.Int64})
 
     @override
     def entries(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 
+from headrace.api.settings import Guarantee
 from headrace.api.stream import Stream
 from headrace.app import App
 from simulator.expected import TICK_MS, Outputs, Sources
@@ -19,6 +20,21 @@ DISORDER = 8
 """How far out of order messages come, and how much of it the inputs allow; in ticks."""
 
 COLUMNS: dict[str, pl.DataType] = {"id": pl.Int64(), "k": pl.Int64(), "ts": pl.Int64()}
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of an app: how it is declared, what is different about its inputs, and how it runs.
+
+    ``drops`` is what the user gives up when it takes over from the version before it.
+    """
+
+    declare: Callable[[App], None]
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    """Partition counts that aren't those of the case."""
+    interval_ms: int = INTERVAL_MS
+    guarantee: Guarantee = "exactly_once"
+    drops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +52,10 @@ class AppCase:
     repeats: bool = False
     """Some messages come again under their id."""
     wrong_by_lives: Callable[[Sources, Outputs, Lives], str | None] | None = None
-    """As ``wrong``, of what is known only from what the tasks of each stage have committed, and when."""
+    """As ``wrong``, of what is known only from what the tasks of each stage have committed, and when.
+
+    If work is repeated, what is published may be there again. Then it is asked of what is committed, in all streams.
+    """
     due: Callable[[Sources, Outputs, Lives], str | None] | None = None
     """What is wrong when the sources end at last: asked just before, with what is committed by then."""
     disorder: int = DISORDER
@@ -52,12 +71,21 @@ class AppCase:
     lasting: tuple[str, ...] = ()
     """Stores of other kinds that hold something even then: those of windows and joins don't."""
 
-    before: Callable[[App], None] | None = None
-    """How it was declared at first: it changes while it runs, and then is as ``declare`` says."""
+    before: tuple[Version, ...] = ()
+    """What it was at first, if it changes while it runs: at last it is as ``declare`` says."""
     drops: tuple[str, ...] = ()
-    """What the user gives up at that change."""
-    interval_before_ms: int = INTERVAL_MS
-    """Its checkpoint interval until then."""
+    """What the user gives up at the last change."""
+    guarantee: Guarantee = "exactly_once"
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """All that it ever is, in order."""
+        return *self.before, Version(self.declare, guarantee=self.guarantee, drops=self.drops)
+
+    @property
+    def repeats_work(self) -> bool:
+        """Some version of it is at-least-once."""
+        return any(version.guarantee != "exactly_once" for version in self.versions)
 
     @property
     def asks(self) -> bool:

@@ -94,14 +94,14 @@ class Cluster:
         self._messages = 0
         self.draw_sources()
         self.partitions: dict[SSP, Log] = {**self.logs, **self.sources}
-        self.partitions |= {self.scopes[name].changelog[0]: log for name, log in self.changelogs.items()}
+        self.partitions |= {self.changelog_of(name): log for name, log in self.changelogs.items()}
         self.admin = SimAdmin(self.partitions, {})
         self._shapes = {task.name: task for task in self.tasks}
         self._folders = {f"{name.stage}-{name.number}": name for name in self._shapes}
-        stages = {stage.name: [task.name for task in self.tasks if task.stage is stage] for stage in shape.stages}
-        self.seats = max(1, round(len(self.tasks) * (1 - settings.crowding)))
-        self.coordinator = parts.coordinator(world, stages, self.seats)
+        self.coordinator = parts.coordinator(world)
         self.current: dict[int, SimContainer] = {}
+        self.staff()
+        self.coordinator.begin()
         self.containers: list[SimContainer] = []
         self._suspected: set[int] = set()
         for ssp, log in self.logs.items():
@@ -121,6 +121,10 @@ class Cluster:
             internal=SystemSpec("sim", "log"),
         )
         return bare_scopes(self.shape, self.tasks, settings)
+
+    def changelog_of(self, task: TaskName) -> SSP:
+        """Where the changelog of a task is."""
+        return self.scopes[task].changelog[0]
 
     def factories(
         self, scope: TaskScope, journal: Journal, machine: WatchedMachine, connections: Connections
@@ -181,6 +185,15 @@ class Cluster:
         return self.world.chance.uniform(-skew, skew)
 
     # -- placing -----------------------------------------------------------------------------------------
+
+    def staff(self) -> None:
+        """Have as many containers as the tasks that there are now call for."""
+        stages: dict[str, list[TaskName]] = {}
+        for name in self.scopes:
+            stages.setdefault(name.stage, []).append(name)
+        self.seats = max(1, round(len(self.scopes) * (1 - self.settings.crowding)))
+        self.coordinator.assign(stages, self.seats)
+        self.current = {seat: container for seat, container in self.current.items() if seat < self.seats}
 
     def start(self) -> None:
         """Place everything for the first time."""

@@ -16,6 +16,7 @@ from headrace.checkpoint import instructions as do
 from headrace.checkpoint.protocol import Phase
 from headrace.core.clock import Clock
 from headrace.core.errors import (
+    DeploymentError,
     FencedError,
     HeadraceError,
     IndeterminateWriteError,
@@ -27,9 +28,12 @@ from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, TaskName
 from headrace.runtime import pauses
 from headrace.runtime.container import OBSERVE_MS
-from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.host.ports import Ports
+from headrace.runtime.host.startpoints import by_system
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause
 from headrace.runtime.run_loop import RunLoop, backpressures
+from headrace.systems.startpoint import Grant, Outcome
 from simulator.calls import VirtualCalls
 from simulator.cluster import Cluster
 from simulator.disks import SimDisk
@@ -168,8 +172,11 @@ class SimContainer:
         self.tell(what)
         return IndeterminateWriteError(f"{self.name} {what}")
 
-    def _next_generation(self, task: TaskName) -> int:
-        return self._granted.pop(task)
+    def _next_generation(self, task: TaskName) -> Grant:
+        return Grant(generation=self._granted.pop(task))
+
+    def _report(self, outcomes: Sequence[Outcome]) -> None:
+        raise AssertionError(f"{self.name} reports {outcomes}, but was given no orders")
 
     # -- the life
 
@@ -177,10 +184,10 @@ class SimContainer:
         """Live until all tasks are over, or until somebody else has the right to them."""
         try:
             yield from self._live()
-        except (FencedError, InfrastructureError) as error:
+        except (FencedError, InfrastructureError, DeploymentError) as error:
             self._end(error)
         except ProtocolError as error:
-            if not self._began_in_what_was_trimmed():
+            if not (self._began_in_what_was_trimmed() or self._is_of_a_version_before()):
                 raise
             self._end(error)
 
@@ -190,8 +197,15 @@ class SimContainer:
         trimmed = any(self.cluster.logs[ssp].oldest for host in new for ssp in host.scope.producers)
         return trimmed and not self.cluster.coordinator.is_current(self)
 
+    def _is_of_a_version_before(self) -> bool:
+        """The app has changed, and a stale copy may not know what to do with what the new version writes."""
+        scopes = self.cluster.scopes
+        return any(scopes.get(host.name) is not host.scope for host in self.hosts)
+
     def _end(self, error: HeadraceError) -> None:
         """Only one that was replaced may be stopped, or one of an app that another one's failures have ended.
+
+        A stale copy of the version before stops at what a task writes that it doesn't know.
 
         Trouble that passes kills anybody, and a new attempt follows.
         """
@@ -271,7 +285,8 @@ class SimContainer:
         pressures = backpressures(scopes, self._connections, self.world.now)
         trim_step = chance.choice(_TRIM_STEPS) if cluster.settings.trims else _NEVER_TRIM
         for scope in scopes:
-            journal = self.journals[scope.producer] = Journal(self, cluster.shape_of(scope.name))
+            journal = Journal(self, cluster.shape_of(scope.name), exactly_once=scope.machine.exactly_once)
+            self.journals[scope.producer] = journal
             machine = parts.machine(scope.machine, self.incarnation, journal)
             disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored)
             assert scope.folders is not None
@@ -284,6 +299,8 @@ class SimContainer:
                 cluster.factories(scope, journal, machine, self._connections),
                 state,
                 machine,
+                by_system(scope, self._connections),
+                self._report,
                 jitter=chance,
                 trim_step=trim_step,
             )

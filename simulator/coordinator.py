@@ -38,15 +38,17 @@ _ANSWER_LOST = 0.05
 class Coordinator:
     """Who runs what. Requests travel, wait for a coordinator that is down, and get lost with one that dies."""
 
-    def __init__(self, world: World, stages: Mapping[str, Sequence[TaskName]], containers: int) -> None:
+    def __init__(self, world: World) -> None:
         self.world = world
         self.up = True
         self.term = 0
         self.draining = False
+        self._metadata = MemoryMetadata()
+
+    def assign(self, stages: Mapping[str, Sequence[TaskName]], containers: int) -> None:
+        """What there is to do from the next run on, and for how many containers."""
         self._stages = stages
         self._containers = containers
-        self._metadata = MemoryMetadata()
-        self.begin()
 
     def begin(self) -> None:
         """A new run of the app."""

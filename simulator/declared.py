@@ -7,9 +7,7 @@ from the messages alone, whatever order they arrive in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 
 import polars as pl
 from typing_extensions import override
@@ -24,15 +22,9 @@ from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
-from headrace.plan.changes import compare
-from headrace.plan.heritage import NO_HERITAGE, Heritage, consent_of
-from headrace.plan.inventory import inventory_of
-from headrace.plan.model import Plan
-from headrace.plan.planner import plan
-from headrace.systems.base import StreamInfo
 from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped
 from simulator.calls import answer, write
-from simulator.case import COLUMNS, INTERVAL_MS, AppCase, read, ticks
+from simulator.case import COLUMNS, AppCase, read, ticks
 from simulator.expected import TICK_MS
 
 
@@ -367,32 +359,3 @@ CASES: Mapping[str, AppCase] = {
         *changed.CASES,
     )
 }
-
-
-@dataclass(frozen=True)
-class Plans:
-    """The plan of an app; of one that changes also the ``first``."""
-
-    last: Plan
-    first: Plan | None = None
-
-
-@cache
-def planned(name: str) -> Plans:
-    """The plans of an app, made once a process."""
-    case = CASES[name]
-    if case.before is None:
-        return Plans(_plan(case, case.declare, INTERVAL_MS, NO_HERITAGE))
-    first = _plan(case, case.before, case.interval_before_ms, NO_HERITAGE)
-    heritage = Heritage(inventory_of(first), consent_of(case.drops, {}))
-    last = _plan(case, case.declare, INTERVAL_MS, heritage)
-    compare(inventory_of(last), heritage).check()
-    return Plans(last, first)
-
-
-def _plan(case: AppCase, declare: Callable[[App], None], interval_ms: int, heritage: Heritage) -> Plan:
-    app = App(case.name, checkpoint_interval=f"{interval_ms}ms")
-    declare(app)
-    graph = heritage.adopt(app.graph())
-    facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in case.inputs.items()}
-    return plan(graph, facts, heritage=heritage)

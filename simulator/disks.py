@@ -146,6 +146,7 @@ class SimDisk(Disk):
         self.local = local
         self.shared = shared
         self.stored = stored
+        self.files: dict[Path, bytes] = {}
 
     @override
     def lock(self, folder: Path) -> FolderLock:
@@ -182,6 +183,14 @@ class SimDisk(Disk):
     @override
     def discard_drafts(self, snapshots: Path) -> None:
         return
+
+    @override
+    def open_copy(self, folder: Path) -> Database:
+        return SimDatabase(self.shared[folder], folder)
+
+    @override
+    def write(self, path: Path, data: bytes) -> None:
+        self.files[path] = data
 
     @override
     def snapshots(self, folder: Path) -> list[Path]:

@@ -93,7 +93,7 @@ class Faults:
     def _zombie(self) -> None:
         chance = self.world.chance
         victim = self._one()
-        if victim is None or self.cluster.current[victim.seat] is not victim:
+        if victim is None or self.cluster.current.get(victim.seat) is not victim:
             return
         self.world.tell(victim.name, "is believed dead, and lives on")
         if chance.random() < 0.6:
@@ -103,8 +103,8 @@ class Faults:
             self.world.after(20 + chance.random() * 20, lambda: self._crawl(victim))
 
     def _crawl(self, victim: SimContainer) -> None:
-        replacement = self.cluster.current[victim.seat]
-        if replacement is not victim and not self.over:
+        replacement = self.cluster.current.get(victim.seat)
+        if replacement is not None and replacement is not victim and not self.over:
             self.world.tell(replacement.name, "crawls")
             replacement.actor.slowness = 30.0
             self.world.after(150, lambda: _walk(replacement))

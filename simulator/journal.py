@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from headrace.checkpoint import instructions as do
-from headrace.checkpoint.machine import MachineConfig, ProtocolMachine
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.frame import (
     UNVERSIONED,
     ControlMessage,
@@ -43,8 +44,9 @@ _CONTROLS = frozenset({Kind.CHECKPOINT, Kind.RESTORE})
 class Journal:
     """What one incarnation of a task has done since its last commit."""
 
-    def __init__(self, container: SimContainer, shape: TaskShape) -> None:
+    def __init__(self, container: SimContainer, shape: TaskShape, *, exactly_once: bool) -> None:
         self.container = container
+        self.exactly_once = exactly_once
         self.shape = shape
         self.world = container.world
         self.oracle = container.cluster.oracle
@@ -85,7 +87,7 @@ class Journal:
             assert isinstance(verdict, do.Verdict | do.Forget)
             self.tell(f"{ssp}@{offset} {frame(header, control)}: {answer(verdict)}")
         if verdict is do.Verdict.PROCESS:
-            if header.version <= before and header.version != UNVERSIONED:
+            if self.exactly_once and header.version <= before and header.version != UNVERSIONED:
                 self.oracle.late(self.shape, header.producer, header.version, before)
             self._note(ssp, header)
         elif verdict is do.Verdict.BUFFER:
@@ -132,10 +134,11 @@ class Journal:
         oracle = self.oracle
         if self.world.story is not None:
             self.tell(f"writes {frame(header, None)} to {ssp}")
-        if header.kind is Kind.USER:
+        message = oracle.message_of(ssp, payload) if header.kind is Kind.USER else None
+        oracle.sent(message, header, exactly_once=self.exactly_once)
+        if message is not None:
             if ssp in self.ended:
                 oracle.fail(self.name, f"writes {frame(header, None)} to {ssp} behind its end")
-            message = oracle.message_of(ssp, payload)
             oracle.emitted(message, ssp.stream.name, payload)
             self.emitted.append(message)
             oracle.labelled(self.shape, header.generation, header.version)
@@ -159,6 +162,7 @@ class Journal:
                 frozenset(self.ended),
                 tuple(self.told),
                 self.latest,
+                self.exactly_once,
             )
             self.oracle.accounts[payload] = account
             self._next()

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
-from headrace.core.frame import Kind, body_of, decode_header
+from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
 from simulator.bare_store import values_in
 from simulator.message import decode_message
@@ -36,6 +36,8 @@ class Account:
     """Of each of ``consumed``: as ``Arrival`` in ``lives`` has it."""
     latest: int = 0
     """The latest that the task's clock has shown by the commit."""
+    exactly_once: bool = True
+    """The guarantee of the version that has made it."""
 
 
 @dataclass
@@ -50,6 +52,8 @@ class TaskHistory:
     pending: list[Any] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
     ended: set[SSP] = field(default_factory=set)
+    covered: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Of each partition that it has ever written the last seq that is committed."""
 
     @property
     def last(self) -> CommitRecord | None:
@@ -58,7 +62,7 @@ class TaskHistory:
 
 
 class Oracle:
-    """Judges one run. ``exactly_once`` off: everything at least once."""
+    """Judges one run. ``exactly_once`` off: some of its tasks, or all, are at-least-once, so that work is repeated."""
 
     def __init__(self, world: World, shape: Shape, tasks: list[TaskShape], exactly_once: bool) -> None:
         self.world = world
@@ -69,6 +73,8 @@ class Oracle:
         self.accounts: dict[bytes, Account] = {}
         """By the frame of each commit that any incarnation has sent."""
         self.committed: set[int] = set()
+        self.loose: set[int] = set()
+        """Messages that at-least-once tasks have made: readers outside get them though they may not be committed."""
         self.rollbacks = 0
         self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
         self._messages: dict[int, tuple[str, int]] = {}
@@ -78,6 +84,10 @@ class Oracle:
         self._highest: dict[int, dict[int, int]] = defaultdict(dict)
         self._begun: dict[int, dict[int, int]] = defaultdict(dict)
         self._lowered: set[int] = set()
+        self._makers: dict[int, tuple[int, int]] = {}
+        """The producer of each message, and its generation."""
+        self._repeating: dict[int, int] = {}
+        """By producer the last generation that was at-least-once: what wasn't committed by then is made again."""
         self._rolled_back: set[tuple[str, int, SSP, int, int]] = set()
 
     def fail(self, who: object, what: str) -> NoReturn:
@@ -96,6 +106,20 @@ class Oracle:
         """A task has made a message, and the frame for it."""
         self._messages[message] = (stream, decode_message(body_of(payload))[1])
 
+    def sent(self, message: int | None, header: Header, *, exactly_once: bool) -> None:
+        """A task has sent a frame, with a message or without."""
+        writer = header.producer, header.generation
+        if message is not None:
+            self._makers[message] = writer
+        if not exactly_once:
+            self._repeating[writer[0]] = max(writer[1], self._repeating.get(writer[0], 0))
+            if message is not None:
+                self.loose.add(message)
+
+    def _is_repeated(self, writer: tuple[int, int] | None) -> bool:
+        """What a generation of a producer hasn't committed is made again by a later one, and doesn't become void."""
+        return writer is not None and writer[1] <= self._repeating.get(writer[0], 0)
+
     def labelled(self, task: TaskShape, generation: int, label: int, *, restore: bool = False) -> None:
         """A task will label what follows; a restore may go below what it announced before.
 
@@ -111,9 +135,18 @@ class Oracle:
             self._lowered.add(task.producer)
 
     def late(self, task: TaskShape, producer: int, label: int, version: int) -> None:
-        """A frame of a version already committed was processed: only after a restore that lowered a label."""
-        if self.exactly_once and producer not in self._lowered:
+        """A frame of a version already committed was processed: only after a restore that lowered a label.
+
+        Or the commit didn't wait for this producer: it is new, or was at-least-once then.
+        """
+        if producer not in self._lowered and self._waited(task, producer, version):
             self.fail(task.name, f"late effect: label {label} of producer {producer} after commit {version}")
+
+    def _waited(self, task: TaskShape, producer: int, version: int) -> bool:
+        """Whether a commit was made when a producer had closed its version."""
+        record = next(r for r in self.ledgers[task.name].commits.values() if r.version == version)
+        parents = [parent for entry in record.inputs for parent in entry.parents if parent.producer == producer]
+        return any(parent.version != END_VERSION for parent in parents)
 
     def rolled_back(self, task: TaskShape, incarnation: int, ssp: SSP, key: tuple[int, int], scanned: Offset) -> None:
         """A task rolls back: at most once a restore, and never for one that its scan could see."""
@@ -175,6 +208,8 @@ class Oracle:
         elif kind == Kind.RESTORE:
             header = decode_header(payload)
             key = (ssp, header.producer, header.generation)
+            if key not in self._restores:
+                self._judge_restore(ssp, header, payload)
             if self._restores.setdefault(key, (payload, offset))[0] != payload:
                 self.fail(ssp, f"two different restores of producer {header.producer}, {header.generation}")
         elif kind == Kind.CHECKPOINT:
@@ -182,6 +217,13 @@ class Oracle:
             last = self._by_producer[header.producer].last
             if last is None or last.version < header.version:
                 self.fail(ssp, f"checkpoint {header.version} of producer {header.producer} before its commit")
+
+    def _judge_restore(self, ssp: SSP, header: Header, payload: bytes) -> None:
+        """A restore of the current generation goes back to what is committed."""
+        ledger, restore = self._by_producer[header.producer], decode_control(header.kind, body_of(payload))
+        covered = ledger.covered.get((str(ssp.stream), ssp.partition), 0)
+        if isinstance(restore, Restore) and header.generation == ledger.generation and restore.seq != covered:
+            self.fail(ssp, f"{ledger.shape.name} goes back to #{restore.seq}, and has committed #{covered}")
 
     def _recorded(self, ledger: TaskHistory, offset: Offset, payload: bytes) -> None:
         header = decode_header(payload)
@@ -212,36 +254,39 @@ class Oracle:
             self.fail(task.name, f"commit {record.version} sends the end of {sorted(again)}, which was sent before")
         ledger.ended |= account.ended
         self._judge_consumed(ledger, record, account)
-        self._judge_positions(ledger, record)
+        self._judge_positions(ledger, record, account)
         self.committed.update(account.emitted)
         self.lived(ledger, record, account)
         ledger.consumed += account.consumed
         ledger.commits[offset] = record
+        for output in record.outputs:
+            at = output.stream, output.partition
+            ledger.covered[at] = max(output.seq, ledger.covered.get(at, 0))
         self.settle(ledger)
         ledger.pending.clear()
 
     def _judge_consumed(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         task = ledger.shape
         done = self._consumed[task.stage.name]
-        if self.exactly_once:
+        if account.exactly_once:
             if account.label > record.version:
                 self.fail(task.name, f"commit {record.version} holds effects of version {account.label}")
             for message in account.consumed:
-                if message not in self.committed:
+                if message not in self.committed and not self._is_repeated(self._makers.get(message)):
                     self.fail(task.name, f"commit {record.version} consumes {message}, which nobody has committed")
-                if message in done:
-                    self.fail(task.name, f"commit {record.version} consumes {message}, which was consumed before")
-                done.add(message)
-        done.update(account.consumed)
+        for message in account.consumed:
+            if message in done:
+                self.fail(task.name, f"commit {record.version} consumes {message}, which was consumed before")
+            done.add(message)
 
-    def _judge_positions(self, ledger: TaskHistory, record: CommitRecord) -> None:
+    def _judge_positions(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         task = ledger.shape
         for entry in record.inputs:
             ssp = next(s for s in task.inputs if (str(s.stream), s.partition) == (entry.stream, entry.partition))
             log = self.logs[ssp]
             if entry.offset is not None and not log.oldest <= entry.offset <= log.end:
                 self.fail(task.name, f"commit {record.version} resumes {ssp} at {entry.offset}, kept {log.oldest}")
-            if not self.exactly_once:
+            if not account.exactly_once:
                 continue
             for parent in entry.parents:
                 if parent.version < record.version:
@@ -251,7 +296,7 @@ class Oracle:
                 covered = next(
                     (o.seq for o in outputs if (o.stream, o.partition) == (entry.stream, entry.partition)), 0
                 )
-                if parent.seq > covered + 1:
+                if parent.seq > covered + 1 and not self._is_repeated((parent.producer, parent.generation)):
                     self.fail(
                         task.name,
                         f"commit {record.version} covers {ssp} of producer {parent.producer} through "
@@ -313,10 +358,10 @@ class Oracle:
     def judge_rows(self, ssp: SSP, published: list[int], start: Offset) -> None:
         """What a reader that began at an offset has published: all that is committed, nothing else, nothing twice."""
         rows = set(published)
-        if self.exactly_once and len(rows) != len(published):
+        if len(rows) != len(published):
             self.fail(ssp, f"published twice: {sorted(m for m in rows if published.count(m) > 1)}")
-        if self.exactly_once and not rows <= self.committed:
-            self.fail(ssp, f"published, but not committed: {sorted(rows - self.committed)}")
+        if void := rows - self.committed - self.loose:
+            self.fail(ssp, f"published, but not committed: {sorted(void)}")
         lost = self.expected_rows(ssp, start) - rows
         if lost:
             self.fail(ssp, f"committed, but not published: {sorted(lost)}")

@@ -1,21 +1,42 @@
-"""A planned app in the terms of the simulator: its stages, tasks and streams, as the plan has them."""
+"""A planned app in the terms of the simulator: its stages, tasks and streams, as the plan has them.
+
+An app that changes has a plan for each of its versions. What a run needs for all of them, logs and tasks, is the union.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from typing_extensions import override
 
 from headrace.api.specs import Role
-from headrace.core.ids import StreamId, TaskName
+from headrace.app import App
+from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.plan.changes import Changes, compare
+from headrace.plan.heritage import Consent, Heritage, consent_of
+from headrace.plan.inventory import NOTHING, Inventory, inventory_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan
+from headrace.plan.planner import plan
 from headrace.runtime.task_scope import TaskScope
+from headrace.systems.base import StreamInfo
 from headrace.systems.registry import keeps_rows
-from simulator.case import AppCase
-from simulator.declared import CASES, planned
+from simulator.case import COLUMNS, AppCase, Version
+from simulator.declared import CASES
 from simulator.shapes import Shape, Stage, TaskShape
+
+MakeHeritage = Callable[[Inventory, Consent], Heritage]
+"""The seam for mutants of the planner: the plans of an app are made once a process for each."""
+
+
+@dataclass(frozen=True)
+class PlannedVersion:
+    """A version of an app with its plan, and what it changes in what the app keeps."""
+
+    plan: Plan
+    scopes: Mapping[TaskName, TaskScope]
+    changes: Changes
 
 
 @dataclass(frozen=True)
@@ -30,13 +51,22 @@ class AppStage(Stage):
 
 @dataclass(frozen=True)
 class AppShape(Shape):
-    """An app and its plan."""
+    """An app and its plans."""
 
-    plan: Plan
     case: AppCase
-    scopes: Mapping[TaskName, TaskScope]
-    first: tuple[Plan, Mapping[TaskName, TaskScope]] | None = None
-    """What an app that changes begins with."""
+    versions: tuple[PlannedVersion, ...]
+    heritage: MakeHeritage
+    """By which its versions were planned."""
+
+    @property
+    def plan(self) -> Plan:
+        """What the app is at last."""
+        return self.versions[-1].plan
+
+    @property
+    def scopes(self) -> Mapping[TaskName, TaskScope]:
+        """The tasks that it has at last."""
+        return self.versions[-1].scopes
 
     @property
     @override
@@ -55,14 +85,13 @@ class AppShape(Shape):
 
     @property
     def sources(self) -> tuple[StreamPlan, ...]:
-        """What it reads from outside."""
-        return tuple(s for s in self.plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT))
+        """What any version of it reads from outside, as the last one that does has it."""
+        found = {s.spec.id: s for version in self.versions for s in version.plan.streams.values()}
+        return tuple(s for s in found.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT))
 
     def plan_of(self, scope: TaskScope) -> Plan:
-        """The plan that a task is of: when the app has changed, containers of the first version may still live."""
-        if self.first is not None and scope is self.first[1][scope.name]:
-            return self.first[0]
-        return self.plan
+        """The plan that a task is of: when the app has changed, containers of earlier versions may still live."""
+        return next(v.plan for v in self.versions if v.scopes.get(scope.name) is scope)
 
     @override
     def id_of(self, stream: str) -> StreamId:
@@ -70,34 +99,60 @@ class AppShape(Shape):
 
     @override
     def tasks(self) -> list[TaskShape]:
-        return [self._task(scope) for scope in self.scopes.values()]
+        names = dict.fromkeys(name for version in reversed(self.versions) for name in version.scopes)
+        return [self._task([v.scopes[name] for v in self.versions if name in v.scopes]) for name in names]
 
-    def _task(self, scope: TaskScope) -> TaskShape:
+    def _task(self, lives: list[TaskScope]) -> TaskShape:
+        """What a task is connected to in any of its versions."""
+        last = lives[-1]
+        inputs: dict[SSP, tuple[int, ...]] = {}
+        outputs: dict[StreamId, int] = {}
+        for scope in lives:
+            inputs |= {ssp: tuple(producers) for ssp, producers in scope.producers.items()}
+            outputs |= scope.machine.outputs
         return TaskShape(
-            name=scope.name,
-            stage=next(s for s in self.stages if s.name == scope.name.stage),
-            producer=scope.producer,
-            inputs={ssp: tuple(producers) for ssp, producers in scope.producers.items()},
-            writers=scope.writers,
-            outputs={**(self.first[1][scope.name].machine.outputs if self.first else {}), **scope.machine.outputs},
-            sources=tuple(ssp for ssp in scope.specs if ssp not in scope.producers),
+            name=last.name,
+            stage=next((s for s in self.stages if s.name == last.name.stage), AppStage(last.name.stage, "nothing", 0)),
+            producer=last.producer,
+            inputs=inputs,
+            writers=last.writers,
+            outputs=outputs,
+            sources=tuple(dict.fromkeys(ssp for scope in lives for ssp in scope.specs if ssp not in inputs)),
         )
 
 
 @cache
-def app_shape(name: str) -> AppShape:
-    """The shape of an app by its name."""
-    plans = planned(name)
-    plan, first = plans.last, plans.first
+def app_shape(name: str, heritage: MakeHeritage = Heritage) -> AppShape:
+    """The shape of an app by its name; ``heritage`` makes what each version takes over from."""
+    versions = _planned(CASES[name], heritage)
+    plan = versions[-1].plan
     framed = [s for s in plan.streams.values() if not keeps_rows(s.spec.system) and s.writers]
     return AppShape(
         streams={s.spec.stream.name: s.partitions for s in framed},
         stages=tuple(_stage(plan, stage) for stage in plan.stages),
-        plan=plan,
         case=CASES[name],
-        scopes=_scopes(plan),
-        first=None if first is None else (first, _scopes(first)),
+        versions=versions,
+        heritage=heritage,
     )
+
+
+def _planned(case: AppCase, make: MakeHeritage) -> tuple[PlannedVersion, ...]:
+    recorded, found = NOTHING, []
+    for version in case.versions:
+        heritage = make(recorded, consent_of(version.drops, {}))
+        plan = _plan(case, version, heritage)
+        inventory = inventory_of(plan)
+        found.append(PlannedVersion(plan, _scopes(plan), compare(inventory, heritage)))
+        recorded = inventory.after(recorded)
+    return tuple(found)
+
+
+def _plan(case: AppCase, version: Version, heritage: Heritage) -> Plan:
+    app = App(case.name, checkpoint_interval=f"{version.interval_ms}ms", guarantee=version.guarantee)
+    version.declare(app)
+    counts = {**case.inputs, **version.inputs}
+    facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in counts.items()}
+    return plan(heritage.adopt(app.graph()), facts, heritage=heritage)
 
 
 def _scopes(plan: Plan) -> dict[TaskName, TaskScope]:

@@ -9,6 +9,7 @@ from functools import partial
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP
+from headrace.plan.heritage import Heritage
 from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.outputs.publisher import Publisher as TargetPublisher
@@ -26,7 +27,7 @@ from simulator.disks import SimState
 from simulator.faults import Faults
 from simulator.journal import WatchedMachine
 from simulator.oracle import Oracle
-from simulator.planned import AppShape, app_shape
+from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.readers import MakeReader, Publisher
 from simulator.shapes import SHAPES, Shape
 from simulator.systems import RowTarget
@@ -71,6 +72,7 @@ class Parts:
     coordinator: type[Coordinator] = Coordinator
     target: type[RowTarget] = RowTarget
     reader_at_edge: type[Publisher] = Publisher
+    heritage: MakeHeritage = Heritage
     reader: MakeReader = lambda position, whole: ReadCommitted(position, whole=whole)
 
 
@@ -108,7 +110,7 @@ class Run:
         self.oracle: Oracle
         self.cluster: Cluster
         if self.shape_name in CASES:
-            self.shape: Shape = (app := app_shape(self.shape_name))
+            self.shape: Shape = (app := app_shape(self.shape_name, parts.heritage))
             self.settings = _draw_app_settings(world, app)
             self.oracle = judge = AppOracle(world, app, app.tasks())
             self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)

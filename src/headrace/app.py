@@ -33,6 +33,10 @@ class App(Declarations):
     home
         The folder of its streams, state and metadata. By default the environment variable ``HEADRACE_HOME``, or
         ``.headrace``.
+    metadata
+        The URL of a PostgreSQL database that keeps the metadata instead, for drivers and commands on several machines:
+        ``postgresql://user:password@host/database``. It needs ``pip install "headrace[postgres]"``. By default the
+        environment variable ``HEADRACE_METADATA``, or an SQLite file in the home. The password is never shown.
     intermediate_partitions
         The partition count of intermediate streams where nothing else decides it.
     guarantee
@@ -47,6 +51,8 @@ class App(Declarations):
         How long a drain waits for one call of a function. Then the app ends at once, with an error.
     grouping
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
+    startpoints
+        The kinds of startpoint that the app defines, see ``hr.startpoints.CustomStartpoint``.
 
     Examples
     --------
@@ -74,13 +80,13 @@ class App(Declarations):
         PlanError
             If an input doesn't exist, or streams that are joined have different partition counts.
         """
-        from headrace.metadata.sqlite import existing_metadata
+        from headrace.metadata.opening import existing_metadata
         from headrace.plan.heritage import NO_CONSENT
         from headrace.plan.readable import ReadablePlan
         from headrace.runners.planning import Deployment
 
         graph = self.graph()
-        with existing_metadata(Path(graph.settings.home)) as metadata:
+        with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
             return ReadablePlan.of(Deployment(graph, metadata, NO_CONSENT).planned(containers).plan)
 
     def explain(self, containers: int = 1) -> str:
@@ -153,7 +159,7 @@ class App(Declarations):
         HeadraceError
             What made the app fail.
         """
-        from headrace.metadata.sqlite import FILE, SqliteMetadata
+        from headrace.metadata.opening import open_metadata
         from headrace.plan.heritage import consent_of
         from headrace.runners.prepare import at_home
         from headrace.runners.progress import ProgressLine, set_aside
@@ -165,7 +171,7 @@ class App(Declarations):
             )
         _check_options(master, containers, stages, conf)
         graph = at_home(self.graph())
-        metadata = SqliteMetadata(Path(graph.settings.home) / FILE)  # makes the home folder
+        metadata = open_metadata(Path(graph.settings.home), self.settings.metadata)
         consent = consent_of(drop_state, rename or {})
         line = ProgressLine() if progress else None
         began = time.monotonic()

@@ -199,7 +199,7 @@ class FollowsClock(WatchedMachine):
     def tick(self, now_ms):
         super().tick(now_ms)
         if not self.ended():
-            self._stamper.label = max(self._stamper.label, self._clock)
+            self._stamper.label = max(self._stamper.label, self._cadence.clock)
 
 
 mutant("F9 label follows the clock", "frames of one commit carry labels above it", Parts(machine=FollowsClock))

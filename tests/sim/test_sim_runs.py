@@ -9,6 +9,7 @@ from mutants import MUTANTS
 
 from simulator.__main__ import main
 from simulator.declared import CASES
+from simulator.planned import app_shape
 from simulator.run import Outcome, Parts, Run, simulate
 from simulator.shapes import SHAPES, tasks_of
 
@@ -25,6 +26,12 @@ def test_real_operators_and_stores_pass_seeds_of_every_app(app):
     assert failed == []
 
 
+@pytest.mark.parametrize("app", CASES)
+def test_the_versions_of_an_app_may_follow_each_other(app):
+    for version in app_shape(app).versions:
+        version.changes.check()
+
+
 def test_a_zombie_that_announces_more_than_its_replacement_makes_labels_late_by_right():
     """The replacement began at label 4 before the zombie, whose clock was ahead, began at 8; and came second."""
     assert simulate(289319, ("wide",)).failure is None
@@ -34,9 +41,26 @@ def test_a_stale_copy_of_the_version_before_is_fenced_by_state_that_it_does_not_
     assert simulate(50170, ("app-grown", "app-cut")).failure is None
 
 
+@pytest.mark.parametrize("seed", [37, 70])
+def test_a_task_does_not_fall_below_its_label_when_its_parents_become_exactly_once(seed):
+    assert simulate(seed, ("app-stricter", "app-looser")).failure is None
+
+
+@pytest.mark.parametrize("seed", [5451, 5577])
+def test_what_was_committed_last_before_an_output_went_is_published_when_it_returns(seed):
+    """Its task had died before it could say so in that output, and other generations have committed since."""
+    shapes = ("app-wider", "app-narrower", "app-replaced", "app-returned", "app-stricter", "app-looser")
+    assert simulate(seed, shapes).failure is None
+
+
+def test_a_stale_copy_does_not_understand_the_version_after_it():
+    """It holds frames of a version to come when those of its next, which is at-least-once, arrive without any."""
+    assert simulate(96, ("app-stricter", "app-looser")).failure is None
+
+
 def test_an_app_that_failed_too_often_is_started_again():
     """Five writes of unknown outcome in a row end an app, so a container of it would never be given tasks again."""
-    assert simulate(7532).failure is None
+    assert simulate(112, ("wide",)).failure is None
 
 
 @pytest.mark.parametrize("shapes", [tuple(SHAPES), tuple(CASES)])

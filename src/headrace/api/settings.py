@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.core.home import DEFAULT_HOME
+from headrace.core.url import SecretUrl
+from headrace.systems.positions import Customs
 from headrace.systems.registry import SystemSpec
 
 Guarantee = Literal["exactly_once", "at_least_once"]
@@ -14,18 +16,26 @@ Grouping = Literal["partition", "container"]
 RESTARTS_MAX = 5
 """How many times in a row a container that fails is started again."""
 
+INTERVAL_MS = 1000
+"""The time between two checkpoints."""
+
 DRAIN_TIMEOUT_MS = 30_000
 """How long a drain waits for one call of the app's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of a whole app; the only place where their defaults are written."""
+    """Settings of a whole app; the only place where their defaults are written.
+
+    The user doesn't set ``timeline``: it is the one in which the app runs, as the metadata store has it.
+    """
 
     home: str = DEFAULT_HOME
+    metadata: SecretUrl | None = None
+    """The database with the metadata store; None: an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
-    checkpoint_interval_ms: int = 1000
+    checkpoint_interval_ms: int = INTERVAL_MS
     ahead_bytes_max: int = 64 << 20
     restarts_max: int = RESTARTS_MAX
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
@@ -33,6 +43,9 @@ class Settings:
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
+    timeline: int = 1
+    startpoints: Customs = ()
+    """The kinds of startpoint that the app defines."""
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""

@@ -33,6 +33,8 @@ class FrameStamper:
         self._task_count = task_count
         self._barriers = barriers
         self._seqs: dict[StreamId, list[int]] = {stream: [0] * count for stream, count in outputs.items()}
+        self._committed_by: dict[tuple[StreamId, int], int] = {}
+        """The generation that has made the last commit of each partition: a reader has seen its restore there."""
         self._former: list[OutputSeq] = []
         """The seqs in outputs that the app doesn't have any more: it goes on from there if it has them again."""
 
@@ -42,11 +44,8 @@ class FrameStamper:
         seqs[partition] = seq = seqs[partition] + 1
         return Header(kind, self.producer, self.generation, self.label if self._barriers else UNVERSIONED, seq)
 
-    def restores(self, version: int, committed_by: int, next_version: int) -> tuple[ControlFrame, ...]:
-        """Return the restore frames of a generation that starts from the commit of ``version``.
-
-        ``committed_by`` is the generation that made that commit.
-        """
+    def restores(self, version: int, next_version: int) -> tuple[ControlFrame, ...]:
+        """Return the restore frames of a generation that starts from the commit of ``version``."""
         version, next_version = (version, next_version) if self._barriers else (UNVERSIONED, UNVERSIONED)
         frames = []
         for stream, partition, covered in self._partitions():
@@ -56,7 +55,7 @@ class FrameStamper:
                 task_count=self._task_count,
                 seq=covered,
                 next_version=next_version,
-                committed_by=committed_by,
+                committed_by=self._committed_by.get((stream, partition), 0),
             )
             frames.append(ControlFrame(stream, partition, header, message))
         return tuple(frames)
@@ -73,18 +72,22 @@ class FrameStamper:
 
     def save(self) -> tuple[OutputSeq, ...]:
         """Return the seq of the last frame to each output partition."""
-        written = (OutputSeq(stream=str(s), partition=p, seq=seq) for s, p, seq in self._partitions())
+        generation = self.generation
+        written = (
+            OutputSeq(stream=str(stream), partition=partition, seq=seq, generation=generation)
+            for stream, partition, seq in self._partitions()
+        )
         return (*written, *self._former)
 
     def load(self, saved: Iterable[OutputSeq]) -> None:
         """Continue from the seqs in a commit record. A partition that it doesn't name starts at 0."""
         for seqs in self._seqs.values():
             seqs[:] = [0] * len(seqs)
-        by_name = {str(stream): seqs for stream, seqs in self._seqs.items()}
-        self._former = []
+        by_name = {str(stream): (stream, seqs) for stream, seqs in self._seqs.items()}
+        self._former, self._committed_by = [], {}
         for entry in saved:
-            seqs_of = by_name.get(entry.stream)
-            if seqs_of is None:
+            stream, seqs_of = by_name.get(entry.stream, (None, []))
+            if stream is None:
                 self._former.append(entry)
             elif entry.partition >= len(seqs_of):
                 raise ProtocolError(
@@ -94,6 +97,7 @@ class FrameStamper:
                 )
             else:
                 seqs_of[entry.partition] = entry.seq
+                self._committed_by[stream, entry.partition] = entry.generation
 
     def _partitions(self) -> list[tuple[StreamId, int, int]]:
         return [(s, p, seq) for s, seqs in self._seqs.items() for p, seq in enumerate(seqs)]

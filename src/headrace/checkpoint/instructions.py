@@ -12,6 +12,7 @@ from headrace.checkpoint.record import AbortRecord, CommitRecord, LocalCheckpoin
 from headrace.core.errors import HeadraceError
 from headrace.core.frame import ControlMessage, Header
 from headrace.core.ids import SSP, Offset, StreamId
+from headrace.systems.startpoint import Order
 
 # -- verdicts on a received frame -------------------------------------------------------------------
 
@@ -76,11 +77,18 @@ class ReadChangelog:
 class Resume:
     """Restore bookkeeping, timers and source positions from the record; seek each input partition to its offset.
 
-    ``record`` is None if the task never committed. An offset of None means the oldest frame.
+    ``record`` is None if the task never committed. An offset of None means the oldest frame. ``orders`` are
+    startpoints: they say where to read sources, whatever the record says.
     """
 
     record: CommitRecord | None
     inputs: tuple[tuple[SSP, Offset | None], ...]
+    orders: tuple[Order, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Fill the stores, which are empty, with what the task takes over from a savepoint. A commit follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,13 @@ class Finish:
     """All inputs have ended: fire the open windows, then send end-of-stream to every output partition."""
 
 
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Keep a durable copy of the local state, which holds the commit of ``version``, and of the commit's record."""
+
+    version: int
+
+
 # -- instructions: commit ---------------------------------------------------------------------------
 
 
@@ -164,6 +179,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseOrders:
+    """Tell the coordinator that a commit covers these orders, and wait until it knows."""
+
+    orders: tuple[Order, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """The task is over. No instruction follows."""
 
@@ -180,15 +202,18 @@ Instruction = (
     | AppendAbort
     | ReadChangelog
     | Resume
+    | Found
     | SendControl
     | ScanAhead
     | Feed
     | Finish
+    | Keep
     | FlushOutputs
     | AppendChanges
     | AppendCommit
     | WriteLocal
     | Report
+    | ReleaseOrders
     | End
     | Stop
 )

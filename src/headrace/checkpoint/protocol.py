@@ -37,6 +37,21 @@ frames, it rolls back too. The cascade ends, because a restore that voids nothin
 soon, because a task that starts or rolls back first scans its inputs ahead for restores, and never processes what they
 void.
 
+Startpoints. The coordinator gives a task its orders together with a generation: where to read partitions of sources,
+whatever was committed. ``TaskOrders`` says which of them are due. They are applied after a start or rollback, and every
+commit record names the startpoint that was applied last to each source partition. So once a commit counts, the order is
+covered: it is released, and never applied again. Nothing else of the protocol knows of them: to a task, messages that
+are read again are new messages.
+
+Cuts. A cut is a version that all tasks commit exactly, where they otherwise may pass over versions (``Cadence``). At
+a cut, nothing that a task has processed is missing in the commit of another, and nothing is on its way between them.
+So the states that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is
+told of a cut too late misses it, and then the cut is given up.
+
+Founding. Restoring a savepoint begins a new *timeline*: changelogs and intermediate streams under new names. A task
+whose changelog is empty, and which is to be founded, first commits what it takes over (``Found``), and then resumes
+from that commit as from any other.
+
 The end. When all inputs have ended, the task fires its open windows and sends end-of-stream. Its final commit is
 announced with next = END, which closes every version there could be. The task is over once that is acknowledged.
 
@@ -71,9 +86,13 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
    the next candidate. If the range to *check* was trimmed, the task was replaced long ago: it stops. A snapshot is
    made durable before the changelog is trimmed up to the snapshot's commit;
 9. drops all uncommitted state on ``Verdict.ROLLBACK``, on ``TakeGeneration``, and when it dies;
-10. may call ``abandon`` after an external failure (a full disk, or a commit that may or may not have been written):
+10. answers ``Found`` by filling its stores with its share of what the donors hold; the changes and the record that
+    the machine was given become the first commit. It answers ``Keep`` with a durable copy of local state and record;
+11. reports to the coordinator each order that it applied, and each that it can't apply; then it stops.
+    ``ReleaseOrders`` waits until the coordinator knows;
+12. may call ``abandon`` after an external failure (a full disk, or a commit that may or may not have been written):
     the task rolls back, and the changelog says what was committed;
-11. reads intermediate inputs only from the offsets that the instructions give. Only a task that was replaced long
+13. reads intermediate inputs only from the offsets that the instructions give. Only a task that was replaced long
     ago meets a trimmed offset: it stops.
 
 A crash between any two instructions is safe. So is a replacement that starts at any time, even while the old
@@ -100,10 +119,12 @@ class Phase(Enum):
     DOWN = "down"
     FENCING = "fencing"
     REPLAYING = "replaying"
+    FOUNDING = "founding"
     RESUMING = "resuming"
     ANNOUNCING = "announcing"
     SCANNING = "scanning"
     RUNNING = "running"
+    KEEPING = "keeping"
     FEEDING = "feeding"
     FINISHING = "finishing"
     FLUSHING = "flushing"
@@ -114,6 +135,7 @@ class Phase(Enum):
     CLOSING = "closing"
     CONFIRMING = "confirming"
     REPORTING = "reporting"
+    RELEASING = "releasing"
     OVER = "over"
     STOPPED = "stopped"
 
@@ -135,11 +157,18 @@ STEPS = (
     # start and rollback
     Step(Phase.DOWN, "take_generation", (("always", Phase.FENCING),)),
     Step(Phase.FENCING, "append_abort", (("always", Phase.REPLAYING),)),
-    Step(Phase.REPLAYING, "read_changelog", (("fenced", Phase.STOPPED), ("always", Phase.RESUMING)), "adopt_record"),
-    Step(Phase.RESUMING, "resume", (("always", Phase.ANNOUNCING),)),
+    Step(
+        Phase.REPLAYING,
+        "read_changelog",
+        (("fenced", Phase.STOPPED), ("founding", Phase.FOUNDING), ("always", Phase.RESUMING)),
+        "adopt_record",
+    ),
+    Step(Phase.FOUNDING, "found", (("always", Phase.APPENDING),)),
+    Step(Phase.RESUMING, "resume", (("always", Phase.ANNOUNCING),), "resumed"),
     Step(Phase.ANNOUNCING, "send_restores", (("ended", Phase.CONFIRMING), ("always", Phase.SCANNING))),
     Step(Phase.SCANNING, "scan_ahead", (("always", Phase.RUNNING),)),
     # running
+    Step(Phase.KEEPING, "keep", (("always", Phase.RUNNING),), "kept"),
     Step(Phase.FEEDING, "feed", (("always", Phase.RUNNING),), "fed"),
     Step(Phase.FINISHING, "finish", (("always", Phase.RUNNING),), "finished"),
     # commit
@@ -147,10 +176,20 @@ STEPS = (
     Step(Phase.APPENDING, "append_changes", (("always", Phase.COMMITTING),)),
     Step(Phase.COMMITTING, "append_commit", (("always", Phase.CHECKING),)),
     Step(Phase.CHECKING, "read_changelog", (("fenced", Phase.STOPPED), ("always", Phase.STORING)), "check_commit"),
-    Step(Phase.STORING, "write_local", (("always", Phase.CLOSING),)),
+    Step(Phase.STORING, "write_local", (("founding", Phase.RESUMING), ("always", Phase.CLOSING)), "stored"),
     Step(Phase.CLOSING, "send_checkpoints", (("ended", Phase.CONFIRMING), ("always", Phase.REPORTING)), "committed"),
     Step(Phase.CONFIRMING, "flush_outputs", (("always", Phase.REPORTING),)),
-    Step(Phase.REPORTING, "report", (("ended", Phase.OVER), ("always", Phase.RUNNING))),
+    Step(
+        Phase.REPORTING,
+        "report",
+        (("covered", Phase.RELEASING), ("ended", Phase.OVER), ("restart_due", Phase.DOWN), ("always", Phase.RUNNING)),
+    ),
+    Step(
+        Phase.RELEASING,
+        "release_orders",
+        (("ended", Phase.OVER), ("restart_due", Phase.DOWN), ("always", Phase.RUNNING)),
+        "released",
+    ),
     # the two ends
     Step(Phase.OVER, "end", ()),
     Step(Phase.STOPPED, "stop", ()),
@@ -168,10 +207,11 @@ class Decision:
 
 
 DECISIONS = (
+    Decision("keep_due", "nothing", Phase.KEEPING, "C is the cut, and isn't kept: keep the state"),
     Decision("buffer_due", "decide_feed", Phase.FEEDING, "a buffered label <= max(T, M): feed the lowest"),
     Decision("finish_due", "nothing", Phase.FINISHING, "all inputs ended, end-of-stream not sent: finish"),
     Decision("final_due", "decide_final", Phase.FLUSHING, "end-of-stream sent and M = END: final commit, next END"),
-    Decision("version_closed", "decide_command", Phase.FLUSHING, "C < M < END: commit M, next M + 1"),
+    Decision("version_closed", "decide_command", Phase.FLUSHING, "L <= M < END: commit M, next M + 1"),
     Decision(
         "clock_passed", "decide_timer", Phase.FLUSHING, "M = END and clock > label: commit, next max(V + 1, clock)"
     ),

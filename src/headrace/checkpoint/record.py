@@ -43,7 +43,7 @@ from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, Bytes
 from headrace.core.ids import Offset
 
-COMMIT_FORMAT = 1
+COMMIT_FORMAT = 2
 ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
@@ -61,11 +61,15 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class OutputSeq(_Body, frozen=True, kw_only=True):
-    """The seq of the last frame that the task had written to one output partition when it committed."""
+    """The seq of the last frame that the task had written to one output partition when it committed.
+
+    ``generation`` has written there last: that of the commit, or an earlier one if the app had given up the output.
+    """
 
     stream: str
     partition: int
     seq: int
+    generation: int
 
 
 class ParentEntry(_Body, frozen=True, kw_only=True):
@@ -123,7 +127,10 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 
 
 class SourceEntry(_Body, frozen=True, kw_only=True):
-    """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``."""
+    """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
+
+    ``startpoint`` is the id of the startpoint that was applied to it last.
+    """
 
     stream: str
     partition: int
@@ -131,6 +138,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     whole: bool = False
     covered: tuple[Covered, ...] = ()
     plain_before: Offset | UnsetType = UNSET
+    startpoint: str | UnsetType = UNSET
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ def plan(
     Looks at existing streams and at what the app keeps, says what has changed since it ran last, and runs nothing.
     """
     from headrace.cli.loader import load_app
-    from headrace.metadata.sqlite import existing_metadata
+    from headrace.metadata.opening import existing_metadata
     from headrace.plan import changes
     from headrace.plan.document import to_json
     from headrace.plan.heritage import consent_of
@@ -62,7 +62,7 @@ def plan(
 
     graph = load_app(pipeline, app, arguments or (), arg or ()).graph()
     consent = consent_of(drop_state or (), renames(rename or ()))
-    with existing_metadata(Path(graph.settings.home)) as metadata:
+    with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
         deployment = Deployment(graph, metadata, consent, against or "")
         found = deployment.planned(containers)
     if against is not None:

@@ -97,8 +97,9 @@ class Checkpoint(_Control, frozen=True, kw_only=True):
 class Restore(_Control, frozen=True, kw_only=True, omit_defaults=True):
     """A new generation starts. Frames up to ``seq`` are committed, as of the header's version; later ones are void.
 
-    ``committed_by`` is the generation that made that commit; the field is absent if there is none. A reader that
-    starts in the middle of the stream needs it to distinguish committed frames from late copies of void ones.
+    ``committed_by`` is the generation that made that commit, or the last one that had this output; the field is absent
+    if there is none. A reader that starts in the middle of the stream needs it to distinguish committed frames from
+    late copies of void ones.
     """
 
     version: int = msgspec.field(default_factory=lambda: CONTROL_VERSION)

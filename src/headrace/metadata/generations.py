@@ -52,25 +52,15 @@ class Generations:
 
         Raises ``StorageError`` or ``UnavailableError``; after either, the call may be repeated.
         """
-        issued: dict[TaskName, int] = {}
-        missing = list(dict.fromkeys(tasks))
+        wanted = list(dict.fromkeys(tasks))
         for _ in range(_MOST_ATTEMPTS):
-            if not missing:
-                return issued
             known = self._store.scan(self._namespace)
-            wanted = [self._next(task, known.get(str(task))) for task in missing]
-            puts = [put for _, put in wanted]
-            answers = self._put(puts)
-            for task, (generation, _), version in zip(missing, wanted, answers, strict=True):
-                if version is not None:
-                    issued[task] = generation
-            missing = [task for task in missing if task not in issued]
-            if missing:
-                _log.info(
-                    "another driver took the same generations; trying the next", app=self._app, tasks=len(missing)
-                )
+            issued = {task: self._next(task, known.get(str(task))) for task in wanted}
+            if self._write([self._put(task, issued[task], known.get(str(task))) for task in wanted]):
+                return issued
+            _log.info("another driver took the same generations; trying the next", app=self._app, tasks=len(wanted))
         raise UnavailableError(
-            f"other drivers took each generation of {', '.join(map(str, missing))} of app {self._app!r}"
+            f"other drivers took a generation of {', '.join(map(str, wanted))} of app {self._app!r}"
             f" first, {_MOST_ATTEMPTS} times in a row",
             hint="find out which other drivers run this app",
         )
@@ -80,9 +70,9 @@ class Generations:
         entries = self._store.scan(self._namespace)
         return {TaskName.parse(key): self._read(key, entry) for key, entry in entries.items()}
 
-    def _put(self, puts: Sequence[Put]) -> list[int | None]:
+    def _write(self, puts: Sequence[Put]) -> bool:
         try:
-            return self._store.put_each_if(self._namespace, puts)
+            return self._store.write(self._namespace, puts) is not None
         except IndeterminateWriteError as error:
             # If it was written, these numbers are skipped, which does no harm: the next call returns higher ones.
             raise StorageError(
@@ -90,15 +80,18 @@ class Generations:
                 hint="make room on the disk of the metadata store",
             ) from error
 
-    def _next(self, task: TaskName, entry: Entry | None) -> tuple[int, Put]:
+    def _next(self, task: TaskName, entry: Entry | None) -> int:
         generation = self._read(str(task), entry) + 1 if entry else 1
         if generation > HIGHEST:
             raise ProtocolError(
                 f"task {task} of app {self._app!r} has used up all {HIGHEST} generations",
                 hint="start the app under another name",
             )
+        return generation
+
+    def _put(self, task: TaskName, generation: int, entry: Entry | None) -> Put:
         record = msgspec.json.encode(_Record(generation=generation))
-        return generation, Put(str(task), record, entry.version if entry else None)
+        return Put(str(task), record, entry.version if entry else None)
 
     def _read(self, task: str, entry: Entry) -> int:
         where = f"the generation of task {task} of app {self._app!r} in the metadata store"

@@ -7,16 +7,22 @@ from collections.abc import Sequence
 
 from typing_extensions import override
 
-from headrace.metadata.store import Entry, MetadataStore, Put, Version
+from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Version, check_changes
 
 
 class MemoryMetadata(MetadataStore):
     """The reference implementation, in the memory of one process. ``close`` keeps the contents."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: str = "memory") -> None:
+        self._place = place
         self._entries: dict[tuple[str, str], Entry] = {}
         self._last_version = 0
         self._lock = threading.Lock()
+
+    @property
+    @override
+    def place(self) -> str:
+        return self._place
 
     @override
     def get(self, namespace: str, key: str) -> Entry | None:
@@ -24,22 +30,12 @@ class MemoryMetadata(MetadataStore):
             return self._entries.get((namespace, key))
 
     @override
-    def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
-        return self.put_each_if(namespace, [Put(key, value, expected)])[0]
-
-    @override
-    def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
+    def write(self, namespace: str, changes: Sequence[Change]) -> list[Version] | None:
+        check_changes(changes)
         with self._lock:
-            return [self._put(namespace, put) for put in puts]
-
-    @override
-    def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        with self._lock:
-            entry = self._entries.get((namespace, key))
-            if entry is None or entry.version != expected:
-                return False
-            del self._entries[namespace, key]
-            return True
+            if not all(self._is_as_expected(namespace, change) for change in changes):
+                return None
+            return [self._make(namespace, change) for change in changes]
 
     @override
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
@@ -54,10 +50,14 @@ class MemoryMetadata(MetadataStore):
     def close(self) -> None:
         return
 
-    def _put(self, namespace: str, put: Put) -> Version | None:
-        entry = self._entries.get((namespace, put.key))
-        if (entry.version if entry else None) != put.expected:
-            return None
+    def _is_as_expected(self, namespace: str, change: Change) -> bool:
+        entry = self._entries.get((namespace, change.key))
+        return (entry.version if entry else None) == change.expected
+
+    def _make(self, namespace: str, change: Change) -> Version:
+        if isinstance(change, Delete):
+            del self._entries[namespace, change.key]
+            return 0
         self._last_version += 1
-        self._entries[namespace, put.key] = Entry(bytes(put.value), self._last_version)
+        self._entries[namespace, change.key] = Entry(bytes(change.value), self._last_version)
         return self._last_version

@@ -27,7 +27,7 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.core.log import logger
-from headrace.metadata.store import Entry, MetadataStore, Put, Version
+from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Version, check_changes
 
 FORMAT = 1
 """Version of the tables, kept in the file's ``user_version``."""
@@ -52,20 +52,6 @@ _log = logger(__name__)
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-
-@contextmanager
-def existing_metadata(home: Path) -> Iterator[SqliteMetadata | None]:
-    """The metadata store of a home; None if nothing has run there. Creates nothing."""
-    path = home / FILE
-    if not path.exists():
-        yield None
-        return
-    metadata = SqliteMetadata(path)
-    try:
-        yield metadata
-    finally:
-        metadata.close()
 
 
 class SqliteMetadata(MetadataStore):
@@ -94,6 +80,11 @@ class SqliteMetadata(MetadataStore):
             self.close()
             raise
 
+    @property
+    @override
+    def place(self) -> str:
+        return str(self._path.parent)
+
     @override
     def get(self, namespace: str, key: str) -> Entry | None:
         query = "SELECT value, version FROM entries WHERE namespace = ? AND key = ?"
@@ -102,19 +93,12 @@ class SqliteMetadata(MetadataStore):
         return Entry(bytes(row[0]), row[1]) if row else None
 
     @override
-    def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
-        return self.put_each_if(namespace, [Put(key, value, expected)])[0]
-
-    @override
-    def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
+    def write(self, namespace: str, changes: Sequence[Change]) -> list[Version] | None:
+        check_changes(changes)
         with self._writing() as connection:
-            return [_put(connection, namespace, put) for put in puts]
-
-    @override
-    def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        query = "DELETE FROM entries WHERE namespace = ? AND key = ? AND version = ?"
-        with self._writing() as connection:
-            return connection.execute(query, (namespace, key, expected)).rowcount == 1
+            if not all(_is_as_expected(connection, namespace, change) for change in changes):
+                return None
+            return [_make(connection, namespace, change) for change in changes]
 
     @override
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
@@ -239,14 +223,18 @@ def _create(path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _put(connection: sqlite3.Connection, namespace: str, put: Put) -> Version | None:
+def _is_as_expected(connection: sqlite3.Connection, namespace: str, change: Change) -> bool:
     query = "SELECT version FROM entries WHERE namespace = ? AND key = ?"
-    row = connection.execute(query, (namespace, put.key)).fetchone()
-    if (row[0] if row else None) != put.expected:
-        return None
+    row = connection.execute(query, (namespace, change.key)).fetchone()
+    return (row[0] if row else None) == change.expected
+
+
+def _make(connection: sqlite3.Connection, namespace: str, change: Change) -> Version:
+    if isinstance(change, Delete):
+        connection.execute("DELETE FROM entries WHERE namespace = ? AND key = ?", (namespace, change.key))
+        return 0
     connection.execute("UPDATE last_version SET version = version + 1")
     version: int = connection.execute("SELECT version FROM last_version").fetchone()[0]
-    connection.execute(
-        "INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", (namespace, put.key, bytes(put.value), version)
-    )
+    row = (namespace, change.key, bytes(change.value), version)
+    connection.execute("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", row)
     return version

@@ -1,7 +1,7 @@
 """The metadata store's contract: namespaces, versioned values, compare-and-set.
 
-What several processes must agree on, such as a task's generation, is written with ``put_if``: the writer that read the
-latest value wins, all others read again. Values are few and small.
+What several processes must agree on, such as a task's generation, is written with ``write``: the writer that read the
+latest values wins, all others read again. Values are few and small.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from headrace.core.errors import UnavailableError
+from headrace.core.errors import ProtocolError, UnavailableError
 from headrace.core.log import logger
 
 Version = int
@@ -35,6 +35,16 @@ class Put(NamedTuple):
     expected: Version | None
 
 
+class Delete(NamedTuple):
+    """Delete ``key`` if its version is ``expected``."""
+
+    key: str
+    expected: Version
+
+
+Change = Put | Delete
+
+
 class MetadataStore(Protocol):
     """Keys and values in namespaces, with compare-and-set. Threads may share a handle.
 
@@ -43,20 +53,21 @@ class MetadataStore(Protocol):
     ``IndeterminateWriteError``.
     """
 
+    @property
+    def place(self) -> str:
+        """Where it is, for messages: a home folder, or the URL of a server without its secrets."""
+        ...
+
     def get(self, namespace: str, key: str) -> Entry | None:
         """Return the value and its version; None if the key doesn't exist."""
         ...
 
-    def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
-        """Set the value if its version is ``expected`` (None: if absent). Return the new version, or None."""
-        ...
+    def write(self, namespace: str, changes: Sequence[Change]) -> list[Version] | None:
+        """Make all changes or none. Return the new versions in order, with 0 for a delete.
 
-    def put_each_if(self, namespace: str, puts: Sequence[Put]) -> list[Version | None]:
-        """Do several ``put_if``, each by itself, at the cost of one. Return their results in order."""
-        ...
-
-    def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
-        """Delete the key if its version is ``expected``. Return False if it isn't, or if the key doesn't exist."""
+        Returns None, and changes nothing, if one of the keys hasn't the version that its change expects. Each key may
+        be there once (``check_changes``).
+        """
         ...
 
     def scan(self, namespace: str, prefix: str = "") -> dict[str, Entry]:
@@ -66,6 +77,23 @@ class MetadataStore(Protocol):
     def close(self) -> None:
         """Release the handle's resources. Idempotent."""
         ...
+
+    def put_if(self, namespace: str, key: str, value: bytes, expected: Version | None) -> Version | None:
+        """Set the value if its version is ``expected`` (None: if absent). Return the new version, or None."""
+        versions = self.write(namespace, [Put(key, value, expected)])
+        return None if versions is None else versions[0]
+
+    def delete_if(self, namespace: str, key: str, expected: Version) -> bool:
+        """Delete the key if its version is ``expected``. Return False if it isn't, or if the key doesn't exist."""
+        return self.write(namespace, [Delete(key, expected)]) is not None
+
+
+def check_changes(changes: Sequence[Change]) -> None:
+    """Raise ``ProtocolError`` if a key is changed twice. For implementations of ``write``."""
+    keys = [change.key for change in changes]
+    twice = {key for key in keys if keys.count(key) > 1} if len(set(keys)) < len(keys) else ()
+    if twice:
+        raise ProtocolError(f"one write to the metadata store changes {', '.join(map(repr, sorted(twice)))} twice")
 
 
 def update(

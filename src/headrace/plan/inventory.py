@@ -18,11 +18,13 @@ from headrace.api.operators.streams import Broadcast, PartitionBy
 from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Role, StreamSpec, TableSpec
 from headrace.core.errors import DataError
+from headrace.plan.keys import partitionings
 from headrace.plan.model import Plan, StagePlan
+from headrace.plan.shares import Dealing, Partitionings, step_dealing, table_dealing
 from headrace.plan.traverse import reachable
 from headrace.systems.registry import keeps_rows
 
-FORMAT = 1
+FORMAT = 2
 
 PartKind = Literal["input", "side input", "stream", "output", "target", "table", "step"]
 """A *stream* is an intermediate one; a *target* is an output whose committed rows wait in an outbox."""
@@ -36,7 +38,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ``kept_as`` is the name under which its state, its position or its messages are kept. It is the same forever, even
     if the part is renamed; it changes only when the part starts over with nothing. ``owner`` is the step that a store
     belongs to, and else the part itself. ``writers`` are the stages that write an intermediate stream which this stage
-    reads, each with its number of tasks.
+    reads, each with its number of tasks. ``dealing`` says how state is dealt to another number of tasks.
     """
 
     kind: PartKind
@@ -48,6 +50,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sheds: bool = False
     reads: bool = False
     writers: dict[str, int] = {}
+    dealing: Dealing = Dealing()
 
     @property
     def partial(self) -> bool:
@@ -75,6 +78,13 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def tasks(self) -> int:
         """How many tasks it has."""
         return len(self.producers)
+
+    def part_of(self, store: str) -> Part | None:
+        """The part that a store belongs to, which has the store's name, or begins with it; None: it isn't known."""
+        kept = {part.kept_as: part for part in self.parts.values() if part.kind in ("table", "step", "target")}
+        while store and store not in kept:
+            store = store.rpartition(".")[0]
+        return kept.get(store)
 
     @property
     def states(self) -> set[str]:
@@ -133,6 +143,15 @@ class Inventory:
         """All ids by which the user can name a part."""
         return {name for _, part in self.parts() for name in (part.id, part.owner)}
 
+    def after(self, before: Inventory) -> Inventory:
+        """This inventory, with the names that are gone by now: those that ``before`` had and this one hasn't, too."""
+        lost = (before.stages.keys() - self.stages.keys()) | (before.streams() - self.streams())
+        return Inventory(self.stages, before.gone | lost)
+
+    def streams(self) -> set[str]:
+        """The names of all intermediate streams."""
+        return {part.kept_as for _, part in self.parts() if part.kind == "stream"}
+
     def stream(self, id_: str) -> Part | None:
         """The intermediate stream of this id; None if there is none."""
         return next((part for _, part in self.parts() if part.id == id_ and part.kind == "stream"), None)
@@ -143,11 +162,12 @@ NOTHING = Inventory()
 
 def inventory_of(plan: Plan) -> Inventory:
     """What the app keeps if it is run by this plan."""
-    return Inventory({stage.name: _record(plan, stage) for stage in plan.stages})
+    known = partitionings(plan.graph)
+    return Inventory({stage.name: _record(plan, stage, known) for stage in plan.stages})
 
 
-def _record(plan: Plan, stage: StagePlan) -> StageRecord:
-    parts = [*_streams(plan, stage), *_tables(plan, stage), *_steps(plan, stage)]
+def _record(plan: Plan, stage: StagePlan, known: Partitionings) -> StageRecord:
+    parts = [*_streams(plan, stage), *_tables(plan, stage, known), *_steps(plan, stage, known)]
     return StageRecord(
         stage=stage.name,
         producers=tuple(task.producer for task in stage.tasks),
@@ -234,12 +254,13 @@ def _key(graph: Graph, stream: str) -> str | None:
     return None
 
 
-def _tables(plan: Plan, stage: StagePlan) -> Iterator[Part]:
+def _tables(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]:
     for id_ in stage.tables:
         table = plan.graph.tables[id_]
         if table.remote is None:
             fillers = (node.id for node in plan.graph.writers_of(id_))
-            yield _part("table", id_, id_, stage, table_meaning(table), _spread(plan, stage, fillers))
+            part = _part("table", id_, id_, stage, table_meaning(table), _spread(plan, stage, fillers))
+            yield msgspec.structs.replace(part, dealing=table_dealing(plan.graph, stage, known, table))
 
 
 def table_meaning(table: TableSpec) -> StateMeaning:
@@ -257,13 +278,14 @@ def table_meaning(table: TableSpec) -> StateMeaning:
     return StateMeaning(fixed=fixed, columns={n: str(dtype) for n, dtype in columns.items() if n not in table.key})
 
 
-def _steps(plan: Plan, stage: StagePlan) -> Iterator[Part]:
+def _steps(plan: Plan, stage: StagePlan, known: Partitionings) -> Iterator[Part]:
     nodes = plan.graph.nodes
     for id_ in stage.nodes:
         node = nodes[id_]
         inputs = [schema for before in node.inputs if (schema := nodes[before].schema) is not None]
         for store, meaning in node.operator.kept_state(id_, inputs).items():
-            yield _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]))
+            part = _part("step", store, id_, stage, meaning, _spread(plan, stage, [id_]))
+            yield msgspec.structs.replace(part, dealing=step_dealing(plan.graph, stage, known, id_, meaning.key))
 
 
 def _spread(plan: Plan, stage: StagePlan, nodes: Iterable[str]) -> dict[str, str]:

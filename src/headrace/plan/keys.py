@@ -77,7 +77,7 @@ def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitionin
     """All that writes, deletes from or joins a local table must find a key in the same task."""
     first: tuple[Node, Partitioning, tuple[int, ...]] | None = None
     for node in (*graph.writers_of(table.id), *graph.joins_of(table.id)):
-        flow = known.get(_flow_of(graph, node))
+        flow = known.get(flow_of(graph, node))
         if flow is None or not flow.certain:
             continue
         on = node.operator.keys if isinstance(node.operator, TableJoin) else table.key
@@ -100,7 +100,7 @@ def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitionin
             )
 
 
-def _flow_of(graph: Graph, user: Node) -> str:
+def flow_of(graph: Graph, user: Node) -> str:
     """The node before a table's join or writer. A deletion is taken before the step that keeps only what it needs."""
     before = graph.nodes[user.inputs[0]]
     if isinstance(user.operator, SendToTable) and user.operator.deletes and isinstance(before.operator, Project):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.api.specs import Graph, StreamSpec
+from headrace.checkpoint.founding import Founding
 from headrace.core.ids import SSP, TaskName
 
 
@@ -27,11 +28,15 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlan:
-    """One task: its name, its producer id (int32, the same whenever the app is planned) and the partitions it reads."""
+    """One task: its name, its producer id (int32, the same whenever the app is planned) and the partitions it reads.
+
+    ``founding`` is what it takes over from a savepoint if the app's timeline begins with one.
+    """
 
     name: TaskName
     producer: int
     inputs: tuple[SSP, ...]
+    founding: Founding | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ beginning.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,15 @@ from headrace.core.frame import Header, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.generations import Generations
-from headrace.metadata.sqlite import existing_metadata
-from headrace.runtime.naming import changelog_name
+from headrace.metadata.opening import existing_metadata
+from headrace.metadata.timelines import current_timeline
+from headrace.runtime.naming import changelog_name, state_folders_at
 from headrace.runtime.state.task_state import Snapshot
 from headrace.systems.base import Edge, Extent, Records
 from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.system import LogSystem
 
-_CHANGELOG = "-changelog"
+_CHANGELOG = re.compile(r"(.+)-changelog(?:\.[0-9]+)?")
 _READ_BYTES = 8 << 20
 
 _log = logger(__name__)
@@ -87,7 +89,8 @@ def apps_with_checkpoints(home: Path) -> list[str]:
     """Return the apps that have ever run on this home."""
     found: set[str] = set()
     for stream in _embedded_log(home).admin().list():
-        words = stream.removesuffix(_CHANGELOG).split("-") if stream.endswith(_CHANGELOG) else []
+        matched = _CHANGELOG.fullmatch(stream)
+        words = matched[1].split("-") if matched is not None else []
         # The names of apps and stages may both contain dashes. Tasks that were granted generations resolve that.
         for n in range(1, len(words)):
             app, stage = "-".join(words[:n]), "-".join(words[n:])
@@ -98,7 +101,7 @@ def apps_with_checkpoints(home: Path) -> list[str]:
 
 def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
     """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
-    tasks = _tasks(home, app)
+    tasks, timeline = _tasks(home, app), timeline_of(home, app)
     if not tasks:
         known = ", ".join(apps_with_checkpoints(home))
         raise UsageError(
@@ -108,26 +111,48 @@ def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[Task
     wanted = [name for name in tasks if task in (None, str(name))]
     if not wanted:
         raise UsageError(f"app {app!r} has no task {task!r}", hint=f"it has {', '.join(map(str, tasks))}")
-    return [_task(home, app, name) for name in wanted]
+    return [_task(home, app, name, timeline) for name in wanted]
+
+
+def timeline_of(home: Path, app: str) -> int:
+    """The number of the timeline in which an app runs."""
+    with existing_metadata(home) as metadata:
+        return current_timeline(metadata, app)
+
+
+def last_commits(home: Path, app: str, timeline: int) -> dict[TaskName, CommitRecord | None]:
+    """The last commit that counts of each task that has ever run; None if it has made none in this timeline."""
+    system = _embedded_log(home)
+    return {task: _last_commit(system, home, app, task, timeline) for task in _tasks(home, app)}
+
+
+def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> CommitRecord | None:
+    name = changelog_name(app, task.stage, timeline)
+    info = system.admin().describe(name)
+    if info is None or task.number >= info.partitions:
+        return None
+    extent = system.admin().extents(name)[task.number]
+    snapshots = Snapshot.all(state_folders_at(home, app, task, timeline).snapshots)
+    return _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog.record
 
 
 def _tasks(home: Path, app: str) -> list[TaskName]:
     with existing_metadata(home) as metadata:
-        return [] if metadata is None else sorted(Generations(metadata, app).latest())
+        return sorted(Generations(metadata, app).latest())
 
 
 def _embedded_log(home: Path) -> LogSystem:
     return LogSystem(home / "streams")
 
 
-def _task(home: Path, app: str, task: TaskName) -> TaskCheckpoint:
-    name = changelog_name(app, task.stage)
+def _task(home: Path, app: str, task: TaskName, timeline: int) -> TaskCheckpoint:
+    name = changelog_name(app, task.stage, timeline)
     facts = TaskCheckpoint(app=app, task=str(task), changelog=f"log.{name}[{task.number}]")
-    folder = f"{task.stage}-{task.number}"
-    snapshots = Snapshot.all(home / "snapshots" / app / folder)
+    folders = state_folders_at(home, app, task, timeline)
+    snapshots = Snapshot.all(folders.snapshots)
     facts = msgspec.structs.replace(
         facts,
-        state_bytes=_size(home / "state" / app / folder),
+        state_bytes=_size(folders.local),
         snapshots=tuple(_snapshot(snapshot) for snapshot in snapshots),
     )
     system = _embedded_log(home)
@@ -147,7 +172,7 @@ def _task(home: Path, app: str, task: TaskName) -> TaskCheckpoint:
     return facts if record is None else _committed(facts, record, system)
 
 
-def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: StreamId) -> bool:
+def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: StreamId, timeline: int) -> bool:
     """Whether messages wait in an intermediate stream of the embedded log that these tasks, which read it, don't cover.
 
     Nothing may be running. Messages that a restart would take back count, too.
@@ -155,11 +180,7 @@ def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: Strea
     system = _embedded_log(home)
     covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
     for task in tasks:
-        name = changelog_name(app, task.stage)
-        ssp = SSP(StreamId("log", name), task.number)
-        extent = system.admin().extents(name)[task.number]
-        folder = home / "snapshots" / app / f"{task.stage}-{task.number}"
-        record = _read(system, ssp, extent, Snapshot.all(folder)).changelog.record
+        record = _last_commit(system, home, app, task, timeline)
         for entry in record.inputs if record is not None else ():
             if entry.stream == str(stream):
                 parents = {parent.producer: (parent.generation, parent.seq) for parent in entry.parents}

@@ -20,12 +20,14 @@ from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.plan.model import Plan
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.startpoint_messages import OutcomeReport
 from headrace.runners.holdups import Standstill, held_by_run_loop
 from headrace.runners.reporting import task_status
 from headrace.runners.tables.answering import TableAnswers
 from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+from headrace.systems.startpoint import Grant, Outcome
 
 _log = logger(__name__)
 
@@ -39,6 +41,10 @@ class CoordinatorLink(Protocol):
 
     def generation(self, message: messages.GenerationRequest) -> messages.TaskGrant:
         """Issue a new generation for a task."""
+        ...
+
+    def outcomes(self, message: OutcomeReport) -> messages.Orders:
+        """Note what happened to a task's startpoints."""
         ...
 
     def finished(self, message: messages.Finished) -> messages.Orders:
@@ -78,7 +84,10 @@ class ContainerSession:
         )
         tasks = " ".join(grant.name for grant in self.assignment.tasks)
         _log.info("the container has registered", incarnation=self.incarnation, tasks=tasks, host=socket.gethostname())
-        self._granted = {TaskName.parse(grant.name): grant.generation for grant in self.assignment.tasks}
+        self._granted = {
+            TaskName.parse(grant.name): Grant(generation=grant.generation, orders=grant.orders)
+            for grant in self.assignment.tasks
+        }
         self._lock = threading.Lock()
         self._statuses: list[messages.TaskStatus] = []
         self._observed_ms = self._clock.monotonic_ms()
@@ -89,7 +98,9 @@ class ContainerSession:
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
         """Create the container and its tasks. ``keep`` is given each call of the app's own code."""
-        self._container = Container(plan, list(self._granted), self._next_generation, self._clock, keep)
+        self._container = Container(
+            plan, list(self._granted), self._next_generation, self._clock, keep, self._report_outcomes
+        )
         self._at_work = self._container.connections.at_work
         self.obey(self.assignment.orders)
 
@@ -151,7 +162,9 @@ class ContainerSession:
         )
 
     def obey(self, orders: messages.Orders) -> None:
-        """Stop or drain the container, if the coordinator ordered that."""
+        """Stop or drain the container, or restart tasks of it, if the coordinator ordered that."""
+        self._container.cut(orders.cut)
+        self._container.restart({TaskName.parse(task): number for task, number in orders.restart.items()})
         if orders.stop:
             self._container.stop()
         elif orders.drain:
@@ -181,9 +194,15 @@ class ContainerSession:
             self._statuses, self._observed_ms = statuses, now
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
 
-    def _next_generation(self, task: TaskName) -> int:
-        """The generation that came with the assignment; after a rollback a new one."""
+    def _next_generation(self, task: TaskName) -> Grant:
+        """The generation that came with the assignment, and its startpoints; after a rollback new ones."""
         if task in self._granted:
             return self._granted.pop(task)
         request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
-        return self._link.generation(request).generation
+        granted = self._link.generation(request)
+        return Grant(generation=granted.generation, orders=granted.orders)
+
+    def _report_outcomes(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
+        self._link.outcomes(
+            OutcomeReport(container=self.number, incarnation=self.incarnation, task=str(task), outcomes=tuple(outcomes))
+        )

@@ -11,14 +11,18 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import HeadraceError, InfrastructureError
 from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
+from headrace.runners.app_inputs import inputs_of, record_inputs
+from headrace.runners.committed import committed_in
 from headrace.runners.coordination.address import publish
 from headrace.runners.coordination.endings import LifeSign, forget, record
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.last_words import clear, folder_of, take
+from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
 
 
@@ -39,10 +43,19 @@ def coordinated(
         until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
         drain_timeout_ms=settings.drain_timeout_ms,
+        interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
     )
     left_behind = folder_of(Path(settings.home), app)
-    with Coordinator(ledger, metadata, tables=catalogue(planned), last_words=partial(take, left_behind)) as coordinator:
+    committed = partial(committed_in, Path(settings.home), app)
+    startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
+    with Coordinator(
+        ledger,
+        metadata,
+        tables=catalogue(planned),
+        startpoints=startpoints,
+        last_words=partial(take, left_behind),
+    ) as coordinator:
         publication = publish(
             Path(settings.home),
             app,
@@ -55,6 +68,8 @@ def coordinated(
         if not stages:  # else they may be those of another deployment, which runs
             clear(left_behind)
         forget(publication, list(mine))
+        record_inputs(metadata, planned, stages)
+        coordinator.fan_out()
         life_sign = LifeSign(publication)
         life_sign.start()
         try:

@@ -7,16 +7,17 @@ is written before anything runs, so a start that dies in between is no different
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
-from headrace.api.specs import Graph
+from headrace.api.specs import Graph, Role
 from headrace.core.errors import DataError, HeadraceError, PlanError, UnavailableError, UsageError
 from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
-from headrace.metadata.store import Entry, MetadataStore
+from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
+from headrace.metadata.timelines import current_timeline
 from headrace.plan.changes import Changes, Verdict, check_consent, compare
 from headrace.plan.heritage import Consent, Heritage
 from headrace.plan.inventory import Inventory, StageRecord, inventory_of
@@ -26,6 +27,7 @@ from headrace.runners.checkpoints import messages_wait
 from headrace.runners.coordination import endings
 from headrace.runners.coordination.address import find_all
 from headrace.runners.facts import gather_facts
+from headrace.runtime.naming import inventory_namespace
 from headrace.systems.base import StreamInfo
 
 _GONE = ".gone"
@@ -53,8 +55,10 @@ class Deployment:
     def __init__(self, graph: Graph, metadata: MetadataStore | None, consent: Consent, against: str = "") -> None:
         """``against`` is the app whose inventory counts; by default this one's. Without metadata there is none."""
         self._metadata = metadata
-        self._declared = graph
-        self._namespace = f"inventory/{against or graph.app}"
+        self._app = against or graph.app
+        self.timeline = current_timeline(metadata, self._app)
+        self._declared = replace(graph, settings=replace(graph.settings, timeline=self.timeline))
+        self._namespace = inventory_namespace(self._app, self.timeline)
         self._entries = {} if metadata is None else metadata.scan(self._namespace)
         self.inventory = _inventory(self._entries)
         self._consent = Consent(consent.drop, _still_to_rename(consent.renamed, self.inventory))
@@ -94,7 +98,7 @@ class Deployment:
         record, part = found
         readers = [TaskName(record.stage, number) for number in range(record.tasks)]
         try:
-            return not messages_wait(home, graph.app, readers, StreamId("log", part.kept_as))
+            return not messages_wait(home, graph.app, readers, StreamId("log", part.kept_as), self.timeline)
         except HeadraceError as error:
             _log.info("can't say whether messages wait", stream=part.kept_as, error=error.message)
             return False
@@ -103,47 +107,65 @@ class Deployment:
         heritage = Heritage(self.inventory, consent)
         if consent not in self._facts:
             graph = heritage.adopt(self._declared)
-            self._facts[consent] = graph, gather_facts(graph)
+            self._facts[consent] = graph, self._known(graph, gather_facts(graph))
         graph, facts = self._facts[consent]
         planned = plan(graph, facts, containers, heritage)
         return Planned(planned, compare(inventory_of(planned), heritage, stages))
 
+    def _known(self, graph: Graph, facts: Mapping[str, StreamInfo | None]) -> dict[str, StreamInfo | None]:
+        """The facts; and the partition counts of a new timeline's streams, which exist only once it has run."""
+        counts = {part.kept_as: part.fixed.get("partitions", "") for _, part in self.inventory.parts()}
+        known = dict(facts)
+        for id_, spec in graph.streams.items():
+            count = counts.get(spec.stream.name, "")
+            if spec.role is Role.INTERMEDIATE and known[id_] is None and count.isdecimal():
+                known[id_] = StreamInfo(spec.stream.name, int(count))
+        return known
+
     def record(self, planned: Planned, stages: Sequence[str] = ()) -> None:
-        """Record the version that is about to run. Raises ``UnavailableError`` if another start was quicker."""
+        """Record the version that is about to run. Raises ``UnavailableError`` if another start was quicker.
+
+        Call it when the run's address is published. Then a restore either sees the run, or is seen here.
+        """
         if self._metadata is None:
             return
+        if current_timeline(self._metadata, self._app) != self.timeline:
+            raise UnavailableError(
+                f"a savepoint of app {self._app!r} was restored while it started",
+                hint="start it again: it begins where the savepoint was taken",
+            )
         new = inventory_of(planned.plan)
-        changed = [record for name, record in new.stages.items() if not stages or name in stages]
-        for record in changed:
-            data = record.encode()
-            known = self._entries.get(record.stage)
-            if known is not None and known.value == data:
-                continue
-            if self._metadata.put_if(self._namespace, record.stage, data, known.version if known else None) is None:
-                raise self._overtaken()
+        changes = self._puts(record for name, record in new.stages.items() if not stages or name in stages)
         if not stages:
-            self._give_up(self.inventory, new)
+            changes += self._given_up(self.inventory, new)
+        if self._metadata.write(self._namespace, changes) is None:
+            raise UnavailableError(
+                f"another start of app {self._declared.app!r} has recorded its version at the same time",
+                hint="start it again, unless the other one is running",
+            )
         self._entries = self._metadata.scan(self._namespace)
         for change in planned.changes.notable if self.inventory else ():
             _log.info("the app has changed", what=change.what, verdict=change.verdict.value, why=change.why)
 
-    def _give_up(self, before: Inventory, new: Inventory) -> None:
-        """Note the names of stages and streams that are gone, so that no new one gets them; then forget the stages."""
-        gone = {*before.gone, *(before.stages.keys() - new.stages.keys()), *(_streams(before) - _streams(new))}
-        if self._metadata is None or gone == before.gone:
-            return
-        known = self._entries.get(_GONE)
-        data = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
-        if self._metadata.put_if(self._namespace, _GONE, data, known.version if known else None) is None:
-            raise self._overtaken()
-        for name in before.stages.keys() - new.stages.keys():
-            self._metadata.delete_if(self._namespace, name, self._entries[name].version)
+    def _puts(self, records: Iterable[StageRecord]) -> list[Change]:
+        data = {record.stage: record.encode() for record in records}
+        known = {stage: entry for stage, entry in self._entries.items() if stage in data}
+        return [
+            Put(stage, value, known[stage].version if stage in known else None)
+            for stage, value in data.items()
+            if stage not in known or known[stage].value != value
+        ]
 
-    def _overtaken(self) -> UnavailableError:
-        return UnavailableError(
-            f"another start of app {self._declared.app!r} has recorded its version at the same time",
-            hint="start it again, unless the other one is running",
-        )
+    def _given_up(self, before: Inventory, new: Inventory) -> list[Change]:
+        """Note the names of stages and streams that are gone, so that no new one gets them, and forget the stages."""
+        over = before.stages.keys() - new.stages.keys()
+        gone = new.after(before).gone
+        if gone == before.gone:
+            return []
+        known = self._entries.get(_GONE)
+        names = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
+        note = Put(_GONE, names, known.version if known else None)
+        return [note, *(Delete(name, self._entries[name].version) for name in sorted(over))]
 
 
 def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
@@ -190,7 +212,3 @@ def _inventory(entries: Mapping[str, Entry]) -> Inventory:
         except msgspec.MsgspecError as error:
             raise DataError(f"the list of the app's former names is unreadable: {error}") from error
     return Inventory(stages, gone)
-
-
-def _streams(inventory: Inventory) -> set[str]:
-    return {part.kept_as for _, part in inventory.parts() if part.kind == "stream"}

@@ -19,8 +19,11 @@ _PATHS = ("root", "path", "list_file")
 
 
 def at_home(graph: Graph) -> Graph:
-    """The app with absolute paths, because containers have other working folders."""
-    settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()))
+    """The app as containers get it: paths are absolute, as their working folders are others.
+
+    The metadata store is the driver's business, so containers don't get its password.
+    """
+    settings = replace(graph.settings, home=str(Path(graph.settings.home).absolute()), metadata=None)
     streams = {
         id_: replace(spec, system=replace(spec.system, options=_absolute(spec.system.options)))
         for id_, spec in graph.streams.items()
@@ -70,7 +73,7 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
         _check_unsealed(connections, plan, stages)
         internal = connections.admin(plan.graph.settings.internal_system())
         for stage in plan.stages:
-            name = changelog_name(plan.graph.app, stage.name)
+            name = changelog_name(plan.graph.app, stage.name, plan.graph.settings.timeline)
             info = internal.describe(name)
             if info is not None and info.partitions > len(stage.tasks):
                 raise StreamExistsError(

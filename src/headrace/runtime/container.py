@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import select
 import selectors
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
@@ -21,11 +22,13 @@ from headrace.plan.model import Plan
 from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
-from headrace.runtime.host.task_host import Ports, TaskHost
+from headrace.runtime.host.ports import Ports
+from headrace.runtime.host.task_host import TaskHost
 from headrace.runtime.pauses import Pause, run
 from headrace.runtime.run_loop import RunLoop, backpressures
 from headrace.runtime.task import task_factory
 from headrace.runtime.task_scope import TaskScope
+from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
 DRAIN_PAUSE_MS = 2.0
@@ -71,19 +74,23 @@ class Container:
         self,
         plan: Plan,
         tasks: Collection[TaskName],
-        next_generation: Callable[[TaskName], int],
+        next_generation: Callable[[TaskName], Grant],
         clock: Clock,
         keep: Callable[[Work | None], None] = lambda work: None,
+        report: Callable[[TaskName, Sequence[Outcome]], None] = lambda task, outcomes: None,
     ) -> None:
-        """``next_generation`` issues a task's next generation, at its start and at each rollback.
+        """``next_generation`` issues a task's next generation with its orders, at its start and at each rollback.
 
-        ``keep`` is given each call of the app's own code as it begins, and None when it ends.
+        ``report`` tells the coordinator what has become of orders. ``keep`` is given each call of the app's own code as
+        it begins, and None when it ends.
         """
         self._clock = clock
         self.wakeup = Wakeup()
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
         self._draining = False
         self._stopping = False
+        self._cut: Cut | None = None
+        self._restarts: Mapping[TaskName, int] = {}
         self._observe: Observe | None = None
         self._observed = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
@@ -96,6 +103,7 @@ class Container:
                 scope,
                 Factories(task_factory(plan, stage, scope)),
                 partial(next_generation, task.name),
+                partial(report, task.name),
                 self.connections,
                 clock,
                 self._pulse,
@@ -112,6 +120,18 @@ class Container:
         """Return at once, without a checkpoint (another container has taken over). Safe from any thread."""
         self._stopping = True
         self.wakeup.ring()
+
+    def cut(self, cut: Cut | None) -> None:
+        """Have all tasks take part in a cut; None: in none any more. Safe from any thread."""
+        if cut != self._cut:
+            self._cut = cut
+            self.wakeup.ring()
+
+    def restart(self, generations: Mapping[TaskName, int]) -> None:
+        """Have these tasks start over in place, unless they have a later generation. Safe from any thread."""
+        self._restarts = generations
+        if generations:
+            self.wakeup.ring()
 
     @property
     def drained(self) -> bool:
@@ -165,10 +185,16 @@ class Container:
 
     def turn(self) -> float:
         """One turn of the loop; returns for how long (ms) it may sleep after it."""
+        restarts = self._restarts
+        for host in self.hosts if restarts else ():
+            if host.name in restarts:
+                host.restart_beyond(restarts[host.name])
         return run(self._loop.turning())
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
+            for host in self.hosts:
+                host.cut(self._cut)
             sleep = self.turn()
             self._pulse()
             if all(host.finished for host in self.hosts):

@@ -1,4 +1,8 @@
-"""Names of what an app owns in a system: its intermediate streams and changelogs. They are durable."""
+"""Names of what an app owns in a system and in its home: changelogs, state, snapshots, savepoints. They are durable.
+
+Each timeline of an app has its own changelogs and state. The names of the first one have no number. No other app can
+have the name of a later one, because names of apps contain no ``@``.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,29 @@ from pathlib import Path
 
 from headrace.api.settings import Settings
 from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.metadata.timelines import FIRST
 from headrace.systems.registry import SystemSpec
 
 
-def changelog_name(app: str, stage: str) -> str:
+def changelog_name(app: str, stage: str, timeline: int = FIRST) -> str:
     """The changelog stream of a stage; task n has partition n."""
-    return f"{app}-{stage}-changelog"
+    return f"{app}-{stage}-changelog" + ("" if timeline == FIRST else f".{timeline}")
+
+
+def folder_name(app: str, timeline: int = FIRST) -> str:
+    """The name of what an app has in one timeline, such as the folder of its state."""
+    return app if timeline == FIRST else f"{app}@{timeline}"
+
+
+def task_folder(task: TaskName) -> str:
+    """The name of a task's folder."""
+    return f"{task.stage}-{task.number}"
 
 
 def changelog_ssp(settings: Settings, app: str, task: TaskName) -> tuple[SSP, SystemSpec]:
     """The changelog partition of a task, and the system it is in."""
     system = settings.internal_system()
-    stream = StreamId(system.name, changelog_name(app, task.stage))
+    stream = StreamId(system.name, changelog_name(app, task.stage, settings.timeline))
     return SSP(stream, task.number), system
 
 
@@ -32,7 +47,25 @@ class StateFolders:
 
 def state_folders(settings: Settings, app: str, task: TaskName) -> StateFolders | None:
     """The folders of a task; None for an app that keeps no state on disk."""
-    if not settings.state_on_disk:
-        return None
-    home, name = Path(settings.home), f"{task.stage}-{task.number}"
-    return StateFolders(home / "state" / app / name, home / "snapshots" / app / name)
+    return state_folders_at(Path(settings.home), app, task, settings.timeline) if settings.state_on_disk else None
+
+
+def state_folders_at(home: Path, app: str, task: TaskName, timeline: int) -> StateFolders:
+    """The folders of a task in one timeline."""
+    app_folder, name = folder_name(app, timeline), task_folder(task)
+    return StateFolders(home / "state" / app_folder / name, home / "snapshots" / app_folder / name)
+
+
+def inventory_namespace(app: str, timeline: int) -> str:
+    """Where the metadata store has the inventory of an app."""
+    return f"inventory/{folder_name(app, timeline)}"
+
+
+def savepoints_folder(home: Path, app: str) -> Path:
+    """The folder of an app's savepoints."""
+    return home / "savepoints" / app
+
+
+def founding_folder(home: Path, app: str, timeline: int) -> Path:
+    """The folder of what the tasks of a timeline begin with."""
+    return home / "timelines" / app / str(timeline)

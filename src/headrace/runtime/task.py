@@ -107,6 +107,11 @@ class Task:
         """All inputs have ended: time to ``finish``."""
         return self.times.ended
 
+    @property
+    def ended_inputs(self) -> list[SSP]:
+        """The partitions that have ended."""
+        return [ssp for ssp, time in self.times.partitions.items() if time.progress.ended]
+
     def finish(self) -> bool:
         """All inputs have ended: emit what is open. False when that takes time: call again after ``collect``."""
         self.advance()

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from headrace.api.settings import Settings
 from headrace.api.specs import Role, StreamSpec, TableSpec
-from headrace.checkpoint.machine import MachineConfig
+from headrace.checkpoint.founding import Founding
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.errors import PlanError
 from headrace.core.ids import SSP, TaskName
 from headrace.plan.delivery import Delivery, deliveries
@@ -60,6 +61,8 @@ class TaskScope:
     """
     dropped: tuple[str, ...] = ()
     """The names of state that the changelog may still hold, and that nobody wants."""
+    founding: Founding | None = None
+    """What the task takes over from a savepoint if its changelog is empty."""
 
     @classmethod
     def of(cls, plan: Plan, stage: StagePlan, task: TaskPlan) -> TaskScope:
@@ -97,6 +100,7 @@ class TaskScope:
             queryable=queryable_in(plan, stage),
             kept_as=stage.kept_as,
             dropped=stage.dropped,
+            founding=task.founding,
         )
 
     def store_name(self, id_: str) -> str:
@@ -139,6 +143,7 @@ class TaskScope:
             outputs={stream.spec.stream: stream.partitions for stream in framed},
             interval_ms=self.settings.checkpoint_interval_ms,
             exactly_once=self.settings.guarantee == "exactly_once",
+            founded=self.founding.record if self.founding is not None else None,
         )
 
     @property

@@ -4,6 +4,9 @@ The changelog is the source of truth. A store's part of it is a series of *chang
 which start with a format byte. Applied in order to an empty store, they restore its contents. The local database is a
 cache of that. ``persist`` writes what has changed since the last call, and ``attach`` continues from it after a
 restart. A store without a database keeps everything in memory.
+
+State moves to other tasks in the same changes: ``whole`` gives those that make an empty store equal to this one, or to
+a share of it. The shares that a task has in several stores add up, whatever their order.
 """
 
 from __future__ import annotations
@@ -11,6 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
+
+import polars as pl
+
+from headrace.stores.share import Share
 
 
 class View(Protocol):
@@ -94,6 +101,19 @@ class StateStore(Protocol):
 
     def clear(self) -> None:
         """Make the store empty, as at the start."""
+        ...
+
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        """Yield the changes that make an empty store equal to what this one has committed, or to a share of it.
+
+        Changes are small, and are made one by one, so neither side needs memory for all rows. The store stays as it
+        is, and nothing may be written to it meanwhile. Raises ``UsageError`` for a store that can't be dealt, and for a
+        share whose columns its rows don't have.
+        """
+        ...
+
+    def frames(self) -> Iterator[pl.DataFrame]:
+        """Yield what it has committed as rows with readable columns, some at a time, for people to look at."""
         ...
 
     def entries(self) -> int:

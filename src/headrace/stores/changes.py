@@ -9,7 +9,7 @@ Pure: bytes in, entries out; nothing blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,25 @@ def encode_changes(
     operation: bytes, entries: Mapping[bytes, bytes | None], bytes_max: int = CHANGE_BYTES_MAX
 ) -> list[bytes]:
     """Return the entries as changes of at most ``bytes_max`` each, or of one entry if that alone is larger."""
-    if not entries:
+    return encode_entries(operation, list(entries.keys()), list(entries.values()), bytes_max) if entries else []
+
+
+def encode_entries(
+    operation: bytes,
+    keys: Sequence[bytes],
+    values: Sequence[bytes | None],
+    bytes_max: int = CHANGE_BYTES_MAX,
+) -> list[bytes]:
+    """Like ``encode_changes``, of keys and the value at the same position."""
+    if not keys:
         return []
-    keys = pa.array(entries.keys(), pa.large_binary())
-    values = pa.array(entries.values(), pa.large_binary())
+    all_keys = pa.array(keys, pa.large_binary())
+    all_values = pa.array(values, pa.large_binary())
     changes = []
-    for low, high in _cuts(_sizes(keys) + _sizes(values) + _OFFSETS_BYTES, bytes_max):
-        part = pa.record_batch([keys[low:high].cast(pa.binary()), values[low:high].cast(pa.binary())], schema=_SCHEMA)
+    for low, high in _cuts(_sizes(all_keys) + _sizes(all_values) + _OFFSETS_BYTES, bytes_max):
+        part = pa.record_batch(
+            [all_keys[low:high].cast(pa.binary()), all_values[low:high].cast(pa.binary())], schema=_SCHEMA
+        )
         sink = pa.BufferOutputStream()
         sink.write(operation)
         with pa.ipc.new_stream(sink, _SCHEMA) as stream:

@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rocksdict import Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
+from rocksdict import AccessType, Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 from typing_extensions import override
 
 from headrace.core.errors import InfrastructureError, StateCorruptError, StorageError, UnavailableError
@@ -150,8 +150,11 @@ def _sorted_positions(keys: list[bytes]) -> Iterable[int]:
 class Database:
     """An open folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``."""
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        """Open or create. Raises ``StateLockedError``, ``StateCorruptError`` or ``StorageError``.
+
+        ``read_only``: several may have it open, nobody changes it, and it has to be there.
+        """
         self.folder = folder
         if (folder / _UNREADABLE).exists():
             raise StateCorruptError(
@@ -159,9 +162,12 @@ class Database:
             )
         cache = _CACHE.acquire()
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            if not read_only:
+                folder.parent.mkdir(parents=True, exist_ok=True)
+            access = AccessType.read_only() if read_only else AccessType.read_write()
             # Without options for the column family too, RocksDict takes those of the last time, with a tiny cache.
-            self._db = Rdict(str(folder), options(cache), column_families={"default": options(cache)})
+            families = {"default": options(cache)}
+            self._db = Rdict(str(folder), options(cache), column_families=families, access_type=access)
             self._open = True
             self._pins: WeakSet[Pin] = WeakSet()
             self._logged = write_options()

@@ -29,7 +29,10 @@ from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
 from headrace.stores.form import StateForm
 from headrace.stores.pieces import VALUE_ROWS_MAX, Kept, Pieces, Places
+from headrace.stores.portions import rows_in_portions
+from headrace.stores.readable import readable
 from headrace.stores.segment import Segment, hashes_of, ranges
+from headrace.stores.share import Share
 from headrace.stores.tiers import Manifest, Tiers, unknown_change
 
 _ADD = b"\x01"
@@ -62,7 +65,7 @@ class KeyedRows(StateStore):
     ``keys`` are the columns that rows are looked up by; ``row`` are the other columns that identify a row of a key.
     ``due`` are Int64 columns without nulls: a row can be asked for from that moment on. ``conform`` turns rows that an
     earlier version of the app put into rows of this version, or refuses them. ``form`` is that of the rows.
-    ``in_memory``: rows stay in memory once they were read.
+    ``in_memory``: rows stay in memory once they were read. ``shown`` turns rows into what people read.
     """
 
     def __init__(
@@ -75,8 +78,10 @@ class KeyedRows(StateStore):
         *,
         in_memory: bool = False,
         form: StateForm | None = None,
+        shown: Callable[[pl.DataFrame], pl.DataFrame] = readable,
     ) -> None:
         self._id = id_
+        self._shown = shown
         self._keys = list(keys)
         self._row = [*keys, *row]
         self._due = list(due)
@@ -158,10 +163,10 @@ class KeyedRows(StateStore):
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held; for inspection."""
-        frames = list(self.frames())
+        frames = list(self.held())
         return concat_rows(frames) if frames else None
 
-    def frames(self) -> Iterator[pl.DataFrame]:
+    def held(self) -> Iterator[pl.DataFrame]:
         """Everything held, piece by piece."""
         return (rows for _, segment in self._all() for rows in segment.alive())
 
@@ -206,6 +211,19 @@ class KeyedRows(StateStore):
             self._forget_rows()
         else:
             raise unknown_change(self._id, operation)
+
+    @override
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        yield from self._tiers.whole_form()
+        for segment in self._tiers.parts:
+            rows = segment.alive()
+            mine = rows if share is None else (share.of(self._id, part) for part in rows)
+            for part in rows_in_portions(mine, VALUE_ROWS_MAX):
+                yield _ADD + encode_rows(part)
+
+    @override
+    def frames(self) -> Iterator[pl.DataFrame]:
+        return (self._shown(rows) for segment in self._tiers.parts for rows in segment.alive())
 
     # -- the local database
 

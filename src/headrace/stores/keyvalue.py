@@ -12,17 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import compress, islice
 from typing import Protocol
 
 import msgspec
+import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import CorruptLogError, DeclarationError, UsageError
 from headrace.stores.base import PinnableView, StateStore, View, Writes
-from headrace.stores.changes import CHANGE_BYTES_MAX, decode_change, encode_changes
+from headrace.stores.changes import CHANGE_BYTES_MAX, decode_change, encode_changes, encode_entries
 from headrace.stores.form import FORM, TAKE_BACK, other_kind
 from headrace.stores.overlay import ABSENT, MemoryBase, Overlay, merge
+from headrace.stores.portions import in_portions
+from headrace.stores.share import Mask, Share
 from headrace.stores.ttl import Stamps, Sweep
 
 _PLAIN = b"\x01"
@@ -39,7 +42,22 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
     count: int
 
 
+Dealt = tuple[Mask, Sequence[bytes] | None]
+"""Which entries belong to a share; and other bytes for their values, if they can't stay as they are."""
+
 _ABOUT_DECODER = msgspec.json.Decoder(_About)
+
+
+class Contents(Protocol):
+    """What the entries of a store mean. It is told by whoever encodes them: a table, timers."""
+
+    def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
+        """Say which entries belong to a share."""
+        ...
+
+    def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
+        """Return entries as rows, for people."""
+        ...
 
 
 class KeyValueReader(Protocol):
@@ -92,6 +110,8 @@ class KeyValueStore(KeyValueReader, StateStore):
         self._cleared = False
         self._count = 0
         self._before: dict[bytes, bytes | None] | None = None
+        self.contents: Contents | None = None
+        """What the entries mean. Without it the store can't be dealt, and its rows are bytes."""
 
     @property
     @override
@@ -229,6 +249,40 @@ class KeyValueStore(KeyValueReader, StateStore):
         applied.put_many(*decode_change(change))
         self._add_logged(applied)
 
+    @override
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        if share is not None and self.contents is None:
+            raise share.undealt(self._id, "nobody knows what its entries mean")
+        return self._changes_of(share)
+
+    def _changes_of(self, share: Share | None) -> Iterator[bytes]:
+        for keys, values in in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
+            mine = (keys, values) if share is None else self._dealt(share, keys, values)
+            yield from encode_entries(self._operation, *mine, self._change_bytes_max)
+
+    def _dealt(
+        self, share: Share, keys: Sequence[bytes], stored: Sequence[bytes]
+    ) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """The entries that belong to a share."""
+        assert self.contents is not None
+        size = 0 if self._stamps is None else self._stamps.size
+        mask, written = self.contents.dealt(share, keys, [value[size:] for value in stored] if size else stored)
+        mine = mask.tolist()
+        kept = list(compress(stored, mine))
+        if written is not None:
+            kept = [old[:size] + new for old, new in zip(kept, written, strict=True)]
+        return list(compress(keys, mine)), kept
+
+    @override
+    def frames(self) -> Iterator[pl.DataFrame]:
+        size = 0 if self._stamps is None else self._stamps.size
+        for keys, stored in in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
+            values = [value[size:] for value in stored] if size else stored
+            if self.contents is not None:
+                yield self.contents.shown(keys, values)
+            else:
+                yield pl.DataFrame({"key": keys, "value": values}, schema={"key": pl.Binary, "value": pl.Binary})
+
     def _add_logged(self, changes: Overlay) -> None:
         """Add changes that are in the changelog, or will be when their commit counts."""
         if self._view is None:
@@ -302,9 +356,15 @@ class KeyValueStore(KeyValueReader, StateStore):
         return self._base.get_many(keys)
 
     def _stored_range(self, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
+        return self._range_over([self._logged, self._fresh], start, stop, reverse=reverse)
+
+    def _range_over(
+        self, over: Sequence[Overlay], start: bytes, stop: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of these layers, the newest last, and of the base."""
         # The empty key holds the store's own data.
         base = iter(self._base.range(max(start, _LEAST_KEY), stop, reverse=reverse))
-        layers = [layer for layer in (self._logged, self._fresh) if len(layer)]
+        layers = [layer for layer in over if len(layer)]
         if not layers:
             return base
         entries: Iterator[tuple[bytes, bytes | None]] = base

@@ -101,7 +101,7 @@ class MemoryTable:
         """
         within = pl.col(_KEY).is_between(pl.lit(low), pl.lit(high), closed="left")
         best = pl.DataFrame(schema={**self.key, **self.values, _KEY: pl.Binary()})
-        for held in self.store.frames():
+        for held in self.store.held():
             rows = self._unexpired(held).select(*self.key, *self.values)
             keys = pl.Series(_KEY, self._keys.encode(rows), pl.Binary)
             best = concat_rows([best, rows.with_columns(keys).filter(within)])

@@ -27,6 +27,7 @@ from typing_extensions import override
 from headrace.core.errors import CorruptLogError
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.stores.base import StateStore, View, Writes
+from headrace.stores.share import Share
 
 _PIECE = b"\x01"
 _REMOVE = b"\x02"
@@ -134,10 +135,10 @@ class Outbox(StateStore):
         operation, version = change[:1], _VERSION.unpack_from(change, 1)[0]
         if operation == _PIECE:
             piece = change[1 + _VERSION.size :]
-            if not self._pending or self._pending[-1].version != version:
-                self._pending.append(_entry(version, []))
-            self._pending[-1].pieces.append(piece)
-            self._pending[-1].bytes += len(piece)
+            entry = self._entry_of(version)
+            entry.pieces.append(piece)
+            entry.bytes += len(piece)
+            entry.stored = False
             self.pending_bytes += len(piece)
         elif operation == _REMOVE:
             self.published(version)
@@ -147,6 +148,29 @@ class Outbox(StateStore):
                 f"outbox {self._id!r}: unknown change format {operation!r} in the changelog",
                 hint="a newer version of Headrace wrote the changelog; upgrade this one",
             )
+
+    def _entry_of(self, version: int) -> _Entry:
+        """The pending entry of a version. It is the newest one, unless the entries come from several tasks."""
+        newer = 0
+        while newer < len(self._pending) and self._pending[-1 - newer].version > version:
+            newer += 1
+        if newer == len(self._pending) or self._pending[-1 - newer].version != version:
+            self._pending.insert(len(self._pending) - newer, _entry(version, []))
+        return self._pending[-1 - newer]
+
+    @override
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        """Yield what is pending. It isn't dealt: rows in the target have no key, and all of them are the first's."""
+        if share is None or share.first:
+            for entry in self._pending:
+                for piece in self._load(entry):
+                    yield _PIECE + _VERSION.pack(entry.version) + piece
+
+    @override
+    def frames(self) -> Iterator[pl.DataFrame]:
+        for entry in self._pending:
+            for piece in self._load(entry):
+                yield decode_rows(piece, checked=True)
 
     # -- the local database
 

@@ -42,10 +42,15 @@ from headrace.stores.pieces import (
     deal,
     together,
 )
+from headrace.stores.portions import rows_in_portions
+from headrace.stores.readable import readable
+from headrace.stores.share import Share
 from headrace.stores.tiers import Manifest, Tiers, unknown_change
 
 _ADD = b"\x01"
 _TAKE = b"\x02"
+_TAKEN = b"\x03"
+"""Rows were taken before they moved to this store. Rows that are here stay."""
 _BOUND = struct.Struct(">q")
 _FRESH_ROWS_MAX = 1 << 16
 _FRESH_RUNS_MAX = 64
@@ -132,6 +137,8 @@ class Runs(StateStore):
     ``conform`` turns rows that an earlier version of the app added into rows of this version, or refuses them.
     ``form`` is that of the rows.
 
+    ``shown`` turns merged rows into what people read.
+
     ``hashed``, instead of ``keys``, is a column with a hash of the keys. Rows are added, and merged, in its order.
     """
 
@@ -145,9 +152,11 @@ class Runs(StateStore):
         *,
         hashed: str | None = None,
         form: StateForm | None = None,
+        shown: Merge = readable,
     ) -> None:
         self._id = id_
         self._time = time
+        self._shown = shown
         self._merge = merge
         self._hashed = hashed
         self._hash_of: HashOf | None = None
@@ -216,13 +225,11 @@ class Runs(StateStore):
             self._log.append(_TAKE + _BOUND.pack(bound))
             self._remove(bound)
 
-    def frames(self, low: int, high: int) -> Iterator[pl.DataFrame]:
+    def held(self, low: int, high: int) -> Iterator[pl.DataFrame]:
         """All frames that may hold rows with ``low <= time <= high``, unmerged. They may hold other times, too."""
         for run in self._tiers.parts:
             if run.overlaps(low, high):
-                there = run.within(self._time, None, None)
-                for piece in run.pieces.all():
-                    yield piece if there is None else piece.filter(there)
+                yield from self._there(run)
         yield from self._fresh
 
     def matching(self, wanted: Hashes, low: int, high: int) -> Iterator[pl.DataFrame]:
@@ -271,7 +278,7 @@ class Runs(StateStore):
 
     def scan(self) -> pl.DataFrame | None:
         """Everything held, merged; for inspection."""
-        frames = list(self.frames(_LOWEST, _HIGHEST))
+        frames = list(self.held(_LOWEST, _HIGHEST))
         return self._merge(concat_rows(frames)) if frames else None
 
     @override
@@ -305,8 +312,27 @@ class Runs(StateStore):
             self._push(self._kept.conform(decode_rows(body)))
         elif operation == _TAKE:
             self._remove(_BOUND.unpack(body)[0])
+        elif operation == _TAKEN:
+            bound = _BOUND.unpack(body)[0]
+            self.taken = bound if self.taken is None else max(bound, self.taken)
+            self._tiers.changed = True
         else:
             raise unknown_change(self._id, operation)
+
+    @override
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        yield from self._tiers.whole_form()
+        if self.taken is not None:
+            yield _TAKEN + _BOUND.pack(self.taken)
+        for run in self._tiers.parts:
+            rows = self._there(run)
+            mine = rows if share is None else (share.of(self._id, part) for part in rows)
+            for part in rows_in_portions(mine, VALUE_ROWS_MAX):
+                yield _ADD + encode_rows(part)
+
+    @override
+    def frames(self) -> Iterator[pl.DataFrame]:
+        return map(self._shown, self.read_parts(_LOWEST, _HIGHEST))
 
     # -- the local database
 
@@ -347,6 +373,11 @@ class Runs(StateStore):
         for part in together(flows):
             if part is not None:
                 yield self._merge(part)
+
+    def _there(self, run: _Run) -> Iterator[pl.DataFrame]:
+        """The rows of a run that aren't gone, piece by piece."""
+        there = run.within(self._time, None, None)
+        return (piece if there is None else piece.filter(there) for piece in run.pieces.all())
 
     def _flow(self, run: _Run, low: int | None, bound: int | None, bits: int) -> Iterator[PieceRows]:
         within = run.within(self._time, low, bound)

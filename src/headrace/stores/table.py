@@ -25,9 +25,11 @@ from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import StateStore
 from headrace.stores.binary_columns import DELETE_LOCAL_STATE
 from headrace.stores.conform import check_key, check_versions, ordered_columns
-from headrace.stores.keyvalue import KeyValueReader, KeyValueStore
+from headrace.stores.keyvalue import Dealt, KeyValueReader, KeyValueStore
 from headrace.stores.ordered_keys import KeyEncoding
+from headrace.stores.readable import readable
 from headrace.stores.row_values import LAYOUTS_MAX, ValueEncoding, layouts_of
+from headrace.stores.share import Share
 
 SCANNED_ROWS = 8192
 
@@ -221,6 +223,7 @@ class TableStore(RowReader):
     def __init__(self, store: KeyValueStore, columns: Columns, key: Sequence[str]) -> None:
         super().__init__(store, columns, key)
         self._store = store
+        store.contents = self
 
     @property
     def store(self) -> KeyValueStore:
@@ -242,6 +245,32 @@ class TableStore(RowReader):
     def check(self) -> None:
         """Raise ``DeclarationError`` if stored rows have another key, or columns of other types."""
         self._read_layouts()
+
+    # -- what the entries of the store mean
+
+    def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
+        """Say which entries belong to a share. Unless all have the declared columns, they are encoded with these.
+
+        Each store numbers its layouts in the order in which they came, so the numbers of two stores would not agree.
+        """
+        count = _rows_among(keys)
+        rows = self._keys.decode(keys[:count])
+        self._read_layouts()
+        as_declared = [list(layout.columns.items()) for layout in self._layouts] == [list(self.values.items())]
+        if not as_declared or not share.columns_in(self.key):
+            rows = pl.concat([rows, self._decode(values[:count])], how="horizontal")
+        mask = np.append(share.mask(self._id, rows), np.ones(len(keys) - count, np.bool_))
+        if as_declared:
+            return mask, None
+        written = ValueEncoding(self.values, 0).encode(rows.filter(pl.Series(mask[:count])))
+        return mask, [*written, *[self._list_of([self.values])] * (len(keys) - count)]
+
+    def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
+        """Return entries as rows."""
+        count = _rows_among(keys)
+        return readable(pl.concat([self._keys.decode(keys[:count]), self._decode(values[:count])], how="horizontal"))
+
+    # -- writing
 
     def put_rows(self, rows: pl.DataFrame) -> None:
         """Set the rows; of equal keys the last one counts. Columns that the table doesn't have are ignored."""
@@ -268,10 +297,19 @@ class TableStore(RowReader):
                 hint="give the step another id (then its state starts empty)",
             )
         columns = [*(layout.columns for layout in self._layouts), self.values]
-        known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in columns])
-        self.store.put_many([_LAYOUTS_KEY], [msgspec.json.encode(known)], lasting=True)
+        self.store.put_many([_LAYOUTS_KEY], [self._list_of(columns)], lasting=True)
         self._read_layouts()
         return self._layouts[-1]
+
+    def _list_of(self, layouts: Sequence[Columns]) -> bytes:
+        """Return layouts as they are stored."""
+        known = _Layouts(key=ordered_columns(self.key), layouts=[ordered_columns(layout) for layout in layouts])
+        return msgspec.json.encode(known)
+
+
+def _rows_among(keys: Sequence[bytes]) -> int:
+    """Return how many of these keys, which are in order and not empty, are those of rows."""
+    return len(keys) - (keys[-1] == _LAYOUTS_KEY)
 
 
 def check_types(id_: str, rows: pl.DataFrame, columns: Columns) -> None:

@@ -126,6 +126,12 @@ class Tiers(Generic[P]):
         self.kept_form = now
         return [FORM + now.written()]
 
+    def whole_form(self) -> list[bytes]:
+        """The change that says of which form all rows are, for a store that gets them; none if there never were any."""
+        if self._form is None or self.kept_form is None:
+            return []
+        return [FORM + grown(self.kept_form, self._form).written()]
+
     def apply_form(self, operation: bytes, body: bytes) -> bool:
         """Apply such a change, if ``operation`` says that it is one.
 
@@ -147,7 +153,8 @@ class Tiers(Generic[P]):
     def _take_form(self, form: StateForm | None) -> None:
         if form is not None and self._form is not None:
             check_form(self._kept.store, form, self._form)
-        self.kept_form = form
+        # Rows that come from several stores may be of several forms.
+        self.kept_form = form if form is None else grown(self.kept_form, form)
 
     # -- the local database
 

@@ -1,4 +1,4 @@
-"""Startpoints: where an input partition is to be read from, whatever was committed. The nouns are those of Samza's proposal.
+"""Startpoints: where an input partition is to be read from, whatever was committed. The nouns are Samza's.
 
 A startpoint takes precedence over the committed position, and that over the input's default. A user writes it for a
 partition of an input, or for that partition in one task. The coordinator fans it out: each task that reads the
@@ -18,10 +18,13 @@ from headrace.core.ids import Offset
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", rename="camel"):
-    """``id`` is its own; ``created_ms`` says when it was written, by the clock of whoever wrote it."""
+    """``id`` is its own; ``created_ms`` says when it was written, by the clock of whoever wrote it.
 
-    id: str
-    created_ms: int
+    One that isn't written yet has neither.
+    """
+
+    id: str = ""
+    created_ms: int = 0
 
 
 class StartpointSpecific(_Base, frozen=True, kw_only=True, tag="specific"):
@@ -58,18 +61,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A startpoint that a task has to apply.
 
     ``stream`` is the name under which the task keeps its position in the input (``TaskScope.position_name``).
+    ``offset`` is the one that was found when the order was applied for the first time: applied again after a rollback,
+    the order means the same.
     """
 
     stream: str
     partition: int
     startpoint: Startpoint
+    offset: Offset | None = None
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What has become of an order.
+    """What happened to an order.
 
-    *Applied*: ``generation`` of the task reads from ``offset``; no commit covers it yet. *Failed*: ``reason`` says why it
-    can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it, so it may be deleted.
+    *Applied*: ``generation`` of the task reads from ``offset``; no commit covers it yet. *Failed*: ``reason`` says why
+    it can't be applied; the task has stopped. *Released*: a commit of ``version`` covers it, so it may be deleted.
     """
 
     order: Order

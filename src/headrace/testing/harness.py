@@ -43,6 +43,7 @@ from headrace.serdes.schema import Schema
 from headrace.systems.base import Edge, Records
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
+from headrace.systems.startpoint import Grant
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
@@ -370,9 +371,9 @@ class TestApp:
             host.start()
         return container
 
-    def _next_generation(self, task: TaskName) -> int:
+    def _next_generation(self, task: TaskName) -> Grant:
         self._generations[task] = self._generations.get(task, 0) + 1
-        return self._generations[task]
+        return Grant(generation=self._generations[task])
 
     def _stop(self) -> None:
         for host in self._container.hosts:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from headrace.metadata.store import MetadataStore, Put, update
+from headrace.core.errors import ProtocolError
+from headrace.metadata.store import Delete, MetadataStore, Put, update
 
 _SPACE = "check"
 
@@ -21,14 +22,16 @@ def check_metadata(factory: Callable[[], MetadataStore]) -> None:
     for check in (
         _absent,
         _compare_and_set,
-        _each_alone,
         _delete,
         _versions_never_recur,
+        _all_or_nothing,
+        _no_key_twice,
         _namespaces,
         _scan,
         _any_bytes,
         _handles_agree,
         _one_winner,
+        _writes_are_whole,
         _no_update_is_lost,
     ):
         store = factory()
@@ -77,16 +80,6 @@ def _compare_and_set(store: MetadataStore, factory: Factory) -> None:
     _expect(same is not None and same != second, "the same value again is a new version")
 
 
-def _each_alone(store: MetadataStore, factory: Factory) -> None:
-    version = _created(store, "a")
-    answers = store.put_each_if(_SPACE, [Put("a", b"2", None), Put("b", b"2", None), Put("a", b"3", version)])
-    _expect(answers[0] is None, "put_each_if judges each put alone: a losing one is None")
-    _expect(None not in answers[1:], "put_each_if judges each put alone: others go through")
-    _expect(store.get(_SPACE, "a") == (b"3", answers[2]), "put_each_if answers in the order of its puts")
-    _expect(store.get(_SPACE, "b") == (b"2", answers[1]), "put_each_if creates keys")
-    _expect(store.put_each_if(_SPACE, []) == [], "put_each_if of nothing is nothing")
-
-
 def _delete(store: MetadataStore, factory: Factory) -> None:
     first = _created(store, "k")
     second = store.put_if(_SPACE, "k", b"2", first)
@@ -107,6 +100,38 @@ def _versions_never_recur(store: MetadataStore, factory: Factory) -> None:
     finally:
         other.close()
     _expect(again > first, "a key that was deleted and made again gets a version that was never used")
+
+
+def _all_or_nothing(store: MetadataStore, factory: Factory) -> None:
+    kept, gone = _created(store, "kept"), _created(store, "gone")
+    for what, wrong in (
+        ("an absent key", Put("absent", b"2", 1)),
+        ("a deletion of an absent key", Delete("absent", 1)),
+        ("a key that exists", Put("gone", b"2", None)),
+        ("an old version", Delete("gone", gone + 1000)),
+    ):
+        for changes in ([wrong, Put("kept", b"2", kept)], [Put("new", b"2", None), Put("kept", b"2", kept), wrong]):
+            _expect(store.write(_SPACE, changes) is None, f"write is None if one change expects {what}")
+            _expect(store.get(_SPACE, "kept") == (b"1", kept), "a write that lost changes nothing")
+            _expect(store.get(_SPACE, "new") is None, "a write that lost creates nothing")
+    versions = store.write(_SPACE, [Put("kept", b"2", kept), Delete("gone", gone), Put("new", b"3", None)])
+    _expect(versions is not None and len(versions) == 3, "write answers for each change")
+    assert versions is not None
+    _expect(store.get(_SPACE, "kept") == (b"2", versions[0]), "write answers in the order of its changes")
+    _expect(store.get(_SPACE, "new") == (b"3", versions[2]), "write creates keys")
+    _expect(versions[1] == 0 and store.get(_SPACE, "gone") is None, "write deletes keys, and answers 0 for that")
+    _expect(versions[0] != versions[2] and min(versions[0], versions[2]) > gone, "each put has a version of its own")
+    _expect(store.write(_SPACE, []) == [], "a write of nothing is nothing")
+
+
+def _no_key_twice(store: MetadataStore, factory: Factory) -> None:
+    version = _created(store, "k")
+    try:
+        store.write(_SPACE, [Delete("k", version), Put("k", b"2", None)])
+    except ProtocolError:
+        _expect(store.get(_SPACE, "k") == (b"1", version), "a refused write changes nothing")
+    else:
+        _expect(False, "a write that changes a key twice is a ProtocolError")
 
 
 def _namespaces(store: MetadataStore, factory: Factory) -> None:
@@ -183,6 +208,18 @@ def _one_winner(store: MetadataStore, factory: Factory) -> None:
     _expect(len(won) == 1, f"of 4 racing put_if with one version exactly 1 wins, not {len(won)}")
     entry = store.get(_SPACE, "k")
     _expect(entry is not None and entry.value == str(won[0]).encode(), "the winner's value is kept")
+
+
+def _writes_are_whole(store: MetadataStore, factory: Factory) -> None:
+    def work(handle: MetadataStore, number: int) -> None:
+        for _ in range(10):
+            before = handle.scan(_SPACE)
+            keys = ("a", "b", "c")[:: 1 if number % 2 else -1]  # in both orders: no two writers wait for each other
+            handle.write(_SPACE, [Put(k, b"%d" % number, before[k].version if k in before else None) for k in keys])
+            seen = {entry.value for entry in handle.scan(_SPACE).values()}
+            _expect(len(seen) == 1, f"three keys that are always written together agree, not {sorted(seen)}")
+
+    _in_threads(factory, 4, work)
 
 
 def _no_update_is_lost(store: MetadataStore, factory: Factory) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from machine_host import A0, A, B, Host
 
-from headrace.checkpoint.machine import MachineConfig
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.ids import TaskName
 
 

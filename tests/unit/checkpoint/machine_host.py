@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import ReplayStep
-from headrace.checkpoint.machine import MachineConfig, ProtocolMachine
+from headrace.checkpoint.machine import ProtocolMachine
 from headrace.checkpoint.record import LocalCheckpoint, encode_record
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.frame import END_VERSION, Checkpoint, Header, Kind, Restore
 from headrace.core.ids import SSP, StreamId
 

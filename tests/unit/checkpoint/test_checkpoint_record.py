@@ -24,7 +24,7 @@ RECORD = CommitRecord(
     generation=2,
     version=7,
     next_version=8,
-    outputs=(OutputSeq(stream="log.b", partition=0, seq=5),),
+    outputs=(OutputSeq(stream="log.b", partition=0, seq=5, generation=2),),
     inputs=(
         InputEntry(
             stream="log.a",
@@ -39,7 +39,8 @@ RECORD = CommitRecord(
     bookkeeping=msgspec.Raw(b'{"watermark":3}'),
 )
 GOLDEN = (
-    b'{"format":1,"generation":2,"version":7,"nextVersion":8,"outputs":[{"stream":"log.b","partition":0,"seq":5}],'
+    b'{"format":2,"generation":2,"version":7,"nextVersion":8,"outputs":[{"stream":"log.b","partition":0,"seq":5,'
+    b'"generation":2}],'
     b'"inputs":[{"stream":"log.a","partition":1,"offset":12,"parents":[{"producer":3,"generation":1,"version":7,'
     b'"seq":9,"resumeOffset":12}]}],"sources":[{"stream":"log.s","partition":0,"offset":4,"whole":false,"covered":[{"producer":0,'
     b'"generation":1,"seq":2}]}],"parentsVersion":7,"endOfStreamSent":true,'

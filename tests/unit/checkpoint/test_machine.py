@@ -8,9 +8,9 @@ import pytest
 from machine_host import A0, END, A, B, Host, checkpoint, restore, user
 
 from headrace.checkpoint.instructions import AppendCommit, FlushOutputs, Verdict
-from headrace.checkpoint.machine import MachineConfig
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import encode_record
+from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.errors import FencedError, ProtocolError
 from headrace.core.frame import UNVERSIONED, Header, Kind
 
@@ -255,6 +255,25 @@ def test_a_task_is_timer_driven_once_its_parents_have_ended(reader):
     again.machine.tick(20_000)
     again.run()
     assert again.machine.label == 20_000
+
+
+def test_a_task_that_was_timer_driven_waits_for_the_label_that_it_has_announced(reader):
+    """Its parents were at-least-once when it started, and announce labels below its own."""
+
+    def hear(announced):
+        for producer in (1, 2):
+            reader.receive(A0, *announced(producer))
+            reader.run()
+
+    reader.run()
+    hear(lambda producer: restore(producer, 1, -1, 0, UNVERSIONED))
+    reader.machine.tick(9_000)
+    reader.run()
+    assert (reader.machine.version, reader.machine.label) == (0, 9_000)
+    hear(lambda producer: restore(producer, 2, UNVERSIONED, 1, 3_000))
+    assert (reader.machine.version, reader.machine.label) == (0, 9_000)
+    hear(lambda producer: checkpoint(producer, 2, 9_500, 3))
+    assert (reader.machine.version, reader.machine.label) == (9_500, 9_501)
 
 
 def test_without_barriers_nothing_is_labelled_held_back_or_rolled_back(reader):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.home import home_of
+from headrace.core.home import home_of, metadata_url_of
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,31 @@ def test_streams_are_where_the_variable_says(monkeypatch: pytest.MonkeyPatch, tm
 def test_what_is_no_folder_is_said() -> None:
     with pytest.raises(hr.errors.UsageError, match="home=5 is not a folder"):
         hr.streams.read_stream("numbers", home=5)  # type: ignore[arg-type]
+
+
+URL = "postgresql://ann:s3cret@db/headrace"
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "url"),
+    [(None, None, None), (None, "", None), (None, URL, URL), ("postgres://other/db", URL, "postgres://other/db")],
+)
+def test_the_metadata_store_is_where_one_says(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, variable: str | None, url: str | None
+) -> None:
+    monkeypatch.delenv("HEADRACE_METADATA", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("HEADRACE_METADATA", variable)
+    found = metadata_url_of(given)
+    assert (found.text if found else None) == url
+    settings = hr.App("shop", metadata=given).settings
+    assert settings.metadata == found
+    assert "s3cret" not in repr(settings)
+    assert "s3cret" not in str(settings)
+
+
+@pytest.mark.parametrize("given", ["sqlite:///s3cret.db", "host=db password=s3cret", "ann:s3cret@db", 5])
+def test_what_is_no_database_is_refused_without_being_shown(given: str) -> None:
+    with pytest.raises(hr.errors.UsageError, match="metadata isn't the URL of a PostgreSQL database") as caught:
+        hr.App("shop", metadata=given)
+    assert "s3cret" not in str(caught.value)

@@ -83,8 +83,8 @@ def test_a_write_of_unknown_fate_may_be_tried_again(written):
     class Unsure(MemoryMetadata):
         fails = True
 
-        def put_each_if(self, namespace, puts):
-            answers = super().put_each_if(namespace, puts) if written or not self.fails else []
+        def write(self, namespace, changes):
+            answers = super().write(namespace, changes) if written or not self.fails else []
             if self.fails:
                 raise IndeterminateWriteError("the disk is full")
             return answers

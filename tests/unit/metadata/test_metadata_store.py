@@ -9,7 +9,7 @@ import pytest
 from headrace.core.errors import UnavailableError
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.sqlite import SqliteMetadata
-from headrace.metadata.store import update
+from headrace.metadata.store import Put, update
 from headrace.testing.metadata_contract import check_metadata
 
 
@@ -25,22 +25,34 @@ def test_sqlite_keeps_the_contract(tmp_path):
 class Forgetful(MemoryMetadata):
     """Broken on purpose: numbers versions by key, so that they repeat."""
 
-    def _put(self, namespace, put):
-        entry = self._entries.get((namespace, put.key))
+    def _make(self, namespace, change):
+        entry = self._entries.get((namespace, change.key))
         self._last_version = entry.version if entry else 0
-        return super()._put(namespace, put)
+        return super()._make(namespace, change)
 
 
 class Careless(MemoryMetadata):
     """Broken on purpose: accepts any version as the right one."""
 
-    def _put(self, namespace, put):
-        entry = self._entries.get((namespace, put.key))
-        return super()._put(namespace, put._replace(expected=entry.version if entry else None))
+    def _is_as_expected(self, namespace, change):
+        return isinstance(change, Put) or super()._is_as_expected(namespace, change)
+
+
+class Piecemeal(MemoryMetadata):
+    """Broken on purpose: makes changes until one loses."""
+
+    def write(self, namespace, changes):
+        versions = [super(Piecemeal, self).write(namespace, [change]) for change in changes]
+        return None if None in versions else [version for (version,) in versions]
 
 
 @pytest.mark.parametrize(
-    ("broken", "rule"), [(Forgetful, "never used"), (Careless, "put_if expecting a version of an absent key")]
+    ("broken", "rule"),
+    [
+        (Forgetful, "never used"),
+        (Careless, "put_if expecting a version of an absent key"),
+        (Piecemeal, "a write that lost changes nothing"),
+    ],
 )
 def test_the_contract_catches(broken, rule):
     store = broken()

@@ -18,6 +18,7 @@ from headrace.plan.inventory import NOTHING, Inventory, Part, StageRecord, inven
 from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.plan.render import render
+from headrace.plan.shares import Dealing
 from headrace.plan.text import to_text
 from headrace.runners.planning import Deployment, Planned
 from headrace.systems.base import StreamInfo
@@ -55,17 +56,26 @@ def names(plan: Plan) -> list[str]:
 
 
 def test_a_record_has_these_bytes() -> None:
-    part = Part(kind="step", id="w", owner="w", kept_as="w~2", fixed={"shape": "tumbling 10s"}, columns={"n": "count"})
+    part = Part(
+        kind="step",
+        id="w",
+        owner="w",
+        kept_as="w~2",
+        fixed={"shape": "tumbling 10s"},
+        columns={"n": "count"},
+        dealing=Dealing(by=("member",)),
+    )
     record = StageRecord(stage="p", producers=(7,), active=1, parts={"w": part}, former=("app-q",), dropped=("w",))
     data = (
-        b'{"format":1,"stage":"p","producers":[7],"active":1,"parts":{"w":{"kind":"step","id":"w","owner":"w","keptAs":"w~2",'
-        b'"fixed":{"shape":"tumbling 10s"},"columns":{"n":"count"},"sheds":false,"reads":false,"writers":{}}},'
+        b'{"format":2,"stage":"p","producers":[7],"active":1,"parts":{"w":{"kind":"step","id":"w","owner":"w",'
+        b'"keptAs":"w~2","fixed":{"shape":"tumbling 10s"},"columns":{"n":"count"},"sheds":false,"reads":false,'
+        b'"writers":{},"dealing":{"by":["member"]}}},'
         b'"former":["app-q"],"dropped":["w"]}'
     )
     assert record.encode() == data
     assert StageRecord.decode(data) == record
-    with pytest.raises(DataError, match="of format 2; this version of Headrace reads 1"):
-        StageRecord.decode(data.replace(b'"format":1', b'"format":2'))
+    with pytest.raises(DataError, match="of format 1; this version of Headrace reads 2"):
+        StageRecord.decode(data.replace(b'"format":2', b'"format":1'))
     with pytest.raises(DataError, match="unreadable"):
         StageRecord.decode(b"{}")
 

@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.core.errors import PlanError, StreamExistsError, StreamSealedError
 from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
-from headrace.runners.prepare import prepare_streams
+from headrace.runners.prepare import at_home, prepare_streams
 from headrace.streams.place import open_log
 
 COLUMNS = {"n": pl.Int64}
@@ -122,3 +122,12 @@ def test_a_stream_without_columns_takes_the_rows_of_any_output(tmp_path: Path) -
     app.input("in", {"member": pl.String}).send_to(app.output("any"))
     app.run(local=True, progress=False)
     assert hr.streams.read_stream("any", home=tmp_path).rows() == [("ann",)]
+
+
+def test_containers_dont_get_the_url_of_the_metadata_store(app: hr.App) -> None:
+    secret = hr.App("secret", metadata="postgresql://ann:s3cret@db/headrace")
+    secret.input("numbers", COLUMNS).send_to(secret.output("doubles"))
+    graph = at_home(secret.graph())
+    assert "s3cret" in secret.settings.metadata.text
+    assert graph.settings.metadata is None
+    assert Path(graph.settings.home).is_absolute()

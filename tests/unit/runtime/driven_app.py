@@ -26,6 +26,7 @@ from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
+from headrace.systems.startpoint import Grant, Order, Outcome
 
 STEP_MS = 20
 INTERVAL_MS = 200
@@ -129,6 +130,9 @@ class DrivenApp:
         self._metadata = SqliteMetadata(self.home / "metadata.db")
         self._generations = Generations(self._metadata, graph.app)
         self.living: list[Container] = []
+        self.orders: dict[TaskName, list[Order]] = {}
+        """The startpoints that each task gets with its next generation."""
+        self.outcomes: list[Outcome] = []
 
     def __enter__(self) -> Self:
         return self
@@ -146,14 +150,22 @@ class DrivenApp:
         return self.start_tasks(tasks)
 
     def start_tasks(self, tasks: Iterable[TaskName]) -> Container:
-        container = Container(self.plan, list(tasks), self.next_generation, self.clock)
+        container = Container(self.plan, list(tasks), self.next_generation, self.clock, report=self.report)
         self.living.append(container)
         for host in container.hosts:
             host.start()
         return container
 
-    def next_generation(self, task: TaskName) -> int:
-        return self._generations.issue([task])[task]
+    def next_generation(self, task: TaskName) -> Grant:
+        return Grant(generation=self._generations.issue([task])[task], orders=tuple(self.orders.get(task, ())))
+
+    def report(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
+        """What a coordinator does with the outcomes of orders."""
+        self.outcomes += outcomes
+        for outcome in outcomes:
+            if outcome.state == "released":
+                for orders in self.orders.values():
+                    orders[:] = [order for order in orders if order != outcome.order]
 
     def kill(self, container: Container) -> None:
         """End it as kill -9 would: what it hadn't written by now never will be."""

@@ -24,6 +24,7 @@ from headrace.serdes.ipc import encode_rows
 from headrace.systems.base import Admin, Consumer, StreamInfo
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
+from headrace.systems.startpoint import Grant
 
 KIND = "shelf"
 
@@ -192,9 +193,9 @@ class Scene:
         MemorySystem.forget(self.memory.name)
         del Shelf.shelves[f"{self.memory.name}-shelf"]
 
-    def _next_generation(self, task: TaskName, life: int) -> int:
+    def _next_generation(self, task: TaskName, life: int) -> Grant:
         """As the coordinator does it: only for the incarnation that it holds current."""
         if life != self._life:
             raise FencedError(f"{task}: a stale copy asks for a generation")
         self.generations[task] = self.generations.get(task, 0) + 1
-        return self.generations[task]
+        return Grant(generation=self.generations[task])

@@ -18,6 +18,7 @@ from headrace.metadata.generations import Generations
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
+from headrace.systems.startpoint import Grant
 
 ROW = {"n": pl.Int64}
 
@@ -43,8 +44,8 @@ def running(home: Path, gate: Gate) -> Iterator[tuple[Container, threading.Threa
     generations = Generations(metadata, "asking")
     names = [task.name for stage in plan.stages for task in stage.tasks]
 
-    def next_generation(task: TaskName) -> int:
-        return generations.issue([task])[task]
+    def next_generation(task: TaskName) -> Grant:
+        return Grant(generation=generations.issue([task])[task])
 
     container = Container(plan, names, next_generation, WallClock())
     thread = threading.Thread(target=container.run)

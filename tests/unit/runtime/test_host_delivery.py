@@ -28,6 +28,7 @@ from headrace.runtime.state import task_state
 from headrace.systems.base import Producer
 from headrace.systems.log.system import LogSystem
 from headrace.systems.registry import SystemSpec
+from headrace.systems.startpoint import Grant
 
 Flying = dict[tuple[str, int], list[bytes]]
 
@@ -106,7 +107,7 @@ class Scene:
         me = object()
         self.current |= dict.fromkeys(tasks, me)
 
-        def next_generation(task: TaskName) -> int:
+        def next_generation(task: TaskName) -> Grant:
             if self.current[task] is not me:
                 raise FencedError(f"task {task}: another container has it")
             return app.next_generation(task)

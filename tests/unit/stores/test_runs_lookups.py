@@ -203,7 +203,7 @@ class LookUpsMachine(PersistedRuns):
         return store()
 
     def all_rows(self) -> Iterator[pl.DataFrame]:
-        return self.store.frames(FIRST, LAST)
+        return self.store.held(FIRST, LAST)
 
     @rule(rows=st.lists(st.tuples(st.integers(-3, 5), st.integers(0, 20), st.integers(1, 9)), max_size=12))
     def add(self, rows: Rows) -> None:
@@ -231,7 +231,7 @@ class LookUpsMachine(PersistedRuns):
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
-        assert listed(self.store.frames(FIRST, LAST)) == sorted(self.model)
+        assert listed(self.store.held(FIRST, LAST)) == sorted(self.model)
 
 
 LookUpsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

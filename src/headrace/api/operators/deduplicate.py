@@ -58,7 +58,7 @@ class Deduplicate(OperatorSpec):
             "within": format_ms(self.within_ms),
             "time": f"{self.event_time.column}{offset(self.event_time.offset_ms)}",
         }
-        return {id_: StateMeaning(fixed=fixed)}
+        return {id_: StateMeaning(fixed=fixed, key=self.keys)}
 
 
 @dataclass(frozen=True, slots=True)

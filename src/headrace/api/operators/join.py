@@ -51,7 +51,8 @@ class StreamJoin(OperatorSpec):
             if name not in self.keys
         }
         key = typed(self.keys, inputs[0])
-        return StateMeaning(fixed={"kind": self.kind, "how": self.how, "key": key} | fixed, columns=columns, sheds=True)
+        fixed = {"kind": self.kind, "how": self.how, "key": key} | fixed
+        return StateMeaning(fixed=fixed, columns=columns, sheds=True, key=self.keys)
 
 
 @dataclass(frozen=True, slots=True)

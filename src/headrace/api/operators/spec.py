@@ -34,11 +34,14 @@ class StateMeaning:
     State that an earlier version of the app stored is of use only if ``fixed`` is the same. ``columns`` are those of
     its rows, each with its type or definition: some may be added. ``sheds`` says that columns may also be left out,
     because nobody could read the old values any more.
+
+    ``key`` are the columns of its messages by which it finds a row again.
     """
 
     fixed: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
     sheds: bool = False
+    key: tuple[str, ...] = ()
 
 
 def expiry(ttl_ms: int | None) -> str:

@@ -79,7 +79,7 @@ class TableJoin(OperatorSpec):
         fixed = {"kind": "join as of", "table": self.table, "key": typed(self.keys, inputs[0])}
         fixed["time"] = self.time.column
         columns = {name: str(dtype) for name, dtype in inputs[0].columns.items() if name not in self.keys}
-        return {id_: StateMeaning(fixed=fixed, columns=columns, sheds=True)}
+        return {id_: StateMeaning(fixed=fixed, columns=columns, sheds=True, key=self.keys)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

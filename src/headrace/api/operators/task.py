@@ -75,10 +75,13 @@ class TaskStep(OperatorSpec):
                 fixed={"kind": "store", "key": typed(store.key.columns, store.key), "expiry": expiry(store.ttl_ms)}
                 | version,
                 columns={name: str(dtype) for name, dtype in store.value.columns.items()},
+                key=tuple(store.key.columns),
             )
             for store in self.stores
         }
-        return {id_: StateMeaning(fixed={"kind": self.kind} | version), **stores}
+        # Timers have keys that are values, without names, so they can be dealt by any columns.
+        every = dict.fromkeys(name for _, schema in self.inputs for name in schema.columns)
+        return {id_: StateMeaning(fixed={"kind": self.kind} | version, key=tuple(every)), **stores}
 
     @property
     @override

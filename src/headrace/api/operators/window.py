@@ -165,7 +165,7 @@ class Window(OperatorSpec):
                 "panes": self.panes,
             }
         aggregates = {name: aggregate.definition for name, aggregate in self.aggregates}
-        return {id_: StateMeaning(fixed=fixed, columns=aggregates, sheds=True)}
+        return {id_: StateMeaning(fixed=fixed, columns=aggregates, sheds=True, key=self.keys)}
 
     @override
     def carried(self, before: Schema) -> Mapping[str, tuple[str, ...]]:

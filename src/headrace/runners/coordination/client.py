@@ -20,7 +20,17 @@ from urllib.parse import urlsplit
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
 from headrace.core.log import logger
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
+from headrace.runners.coordination.startpoint_messages import (
+    Applied,
+    ApplyStartpoints,
+    OutcomeReport,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+)
 
 _log = logger(__name__)
 
@@ -97,6 +107,26 @@ class CoordinatorClient:
         """Query a table; ``timeout_s`` must be longer than the question's own limit."""
         return self._call("POST", "/tables", message, Answers)
 
+    def outcomes(self, message: OutcomeReport) -> messages.Orders:
+        """Report what happened to a task's startpoints."""
+        return self._call("POST", "/outcomes", message, messages.Orders)
+
+    def startpoints(self) -> StartpointList:
+        """Return all startpoints."""
+        return self._call("GET", "/startpoints", None, StartpointList, plain=True)
+
+    def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
+        """Set startpoints. Repeated, it replaces those that it has set."""
+        return self._call("POST", "/startpoints", message, SetAnswer, plain=True)
+
+    def delete_startpoints(self, message: StartpointTarget) -> StartpointList:
+        """Delete startpoints; return them."""
+        return self._call("POST", "/startpoints/delete", message, StartpointList, plain=True)
+
+    def apply_startpoints(self) -> Applied:
+        """Have tasks apply their startpoints now."""
+        return self._call("POST", "/startpoints/apply", ApplyStartpoints(), Applied, plain=True)
+
     def status(self) -> messages.AppStatus:
         """Return the status of the app."""
         return self._call("GET", "/status", None, messages.AppStatus)
@@ -104,6 +134,10 @@ class CoordinatorClient:
     def drain(self) -> messages.Orders:
         """Order the app to drain."""
         return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
+
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut of all tasks, or none any more; return what has become of the present one."""
+        return self._call("POST", "/cut", message, CutReport)
 
     def close(self) -> None:
         """Close the connection. A call under way in another thread ends with ``UnavailableError``. Idempotent."""
@@ -118,7 +152,10 @@ class CoordinatorClient:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _call(self, method: str, path: str, message: messages.Message | None, answer: type[_A]) -> _A:
+    def _call(
+        self, method: str, path: str, message: messages.Message | None, answer: type[_A], *, plain: bool = False
+    ) -> _A:
+        """``plain``: what the coordinator refuses is the user's mistake, and raised as it is."""
         body = messages.encode(message) if message is not None else None
         with self._lock:
             deadline = time.monotonic() + self._patience_s
@@ -139,7 +176,7 @@ class CoordinatorClient:
                         if tries > 1:
                             _log.info("the coordinator answers again", url=self._url, path=path, tries=tries)
                         return messages.decode(answer, data)
-                    why = self._refusal(path, status, data)
+                    why = self._refusal(path, status, data, plain=plain)
                     if status != HTTPStatus.SERVICE_UNAVAILABLE:
                         raise why
                 if self._closing.is_set() or time.monotonic() + pause > deadline:
@@ -172,12 +209,14 @@ class CoordinatorClient:
         if connection is not None:
             connection.close()
 
-    def _refusal(self, path: str, status: int, data: bytes) -> HeadraceError:
+    def _refusal(self, path: str, status: int, data: bytes, *, plain: bool) -> HeadraceError:
         where = f"the coordinator at {self._url} answered {path} with status {status}"
         try:
             report = messages.decode(messages.Refusal, data).error
         except ProtocolError as error:
             return ProtocolError(f"{where} and an unreadable reason: {data[:200]!r}", hint=error.hint)
+        if plain and status in (HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR):
+            return report.as_error()
         return _ERRORS.get(status, HeadraceError)(f"{where}: {report.message}", hint=report.hint)
 
     def _gone(self, path: str, why: Exception) -> UnavailableError:

@@ -14,14 +14,16 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.settings import DRAIN_TIMEOUT_MS, RESTARTS_MAX
+from headrace.api.settings import DRAIN_TIMEOUT_MS, INTERVAL_MS, RESTARTS_MAX
 from headrace.core.duration import format_ms
 from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
 from headrace.runners.coordination.caught_up import watch
+from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import LastWords, death, pause_ms
+from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
 
@@ -101,6 +103,7 @@ class Ledger:
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
         drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
+        interval_ms: int = INTERVAL_MS,
         chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """``chance`` returns random numbers from [0, 1), which spread restarts."""
@@ -116,6 +119,7 @@ class Ledger:
         self._restarts_max = restarts_max
         self._drain_timeout_ms = drain_timeout_ms
         self._draining_since: float | None = None
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
@@ -126,6 +130,7 @@ class Ledger:
         self._under_way: set[TaskName] = set()
         self._drain = False
         self._watch = watch(list(self._stages.values()), guarantee) if until_caught_up else None
+        self._restarts = Restarts()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
@@ -170,6 +175,7 @@ class Ledger:
         """Note the generations that were issued for a registration or request that the ledger accepted."""
         container = self._container(message.container)
         container.grants.update(grants)
+        self._restarts.granted(grants)
         for task, generation in grants.items():
             self._statuses[task] = msgspec.structs.replace(self._statuses[task], generation=generation)
 
@@ -184,6 +190,16 @@ class Ledger:
             )
         self._seen(container, now_ms)
         return task
+
+    def check_report(self, container: int, incarnation: str, task: str, generations: Iterable[int]) -> None:
+        """Raise ``FencedError`` unless this incarnation runs the task, as the only one of these generations."""
+        current = self._current(container, incarnation)
+        (name,) = self._of_container(container, [task])
+        if strangers := set(generations) - {current.grants.get(name)}:
+            raise FencedError(
+                f"generation {_listed(strangers)} of task {task} of app {self.app!r} is not the current one, which is "
+                f"{current.grants.get(name)}"
+            )
 
     def check_current(self, container: int, incarnation: str) -> None:
         """Raise ``FencedError`` unless this is the container's current incarnation."""
@@ -207,7 +223,7 @@ class Ledger:
         if self._watch is not None and not self._drain and self._watch.caught_up(self._statuses):
             self._note("info", "the app has read all that was there when it started, and stops")
             self.drain()
-        return self.orders
+        return self.orders_for(message.container)
 
     def finished(self, message: messages.Finished, now_ms: float) -> messages.Orders:
         """Note that tasks have ended; the container has too if it has no others."""
@@ -261,6 +277,21 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
+    def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
+        """Order a cut, or none any more; return what has become of the present one. ``clock_ms`` is the time of day."""
+        gone = {task for c in self._containers if not c.alive for task in c.tasks if task in self._finished}
+        return self._cuts.order(message, self._statuses, gone, clock_ms)
+
+    def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
+        """Order these tasks to start over in place. Returns those that run here and haven't ended."""
+        found: list[TaskName] = []
+        wanted = set(tasks)
+        for container in self._containers:
+            found += self._restarts.ask(container.grants, [task for task in self._left(container) if task in wanted])
+        if found:
+            self._note("info", "tasks start over, to apply startpoints", tasks=_listed(found))
+        return found
+
     def fail(self, error: messages.ErrorReport) -> None:
         """End the app with this error. The first error is kept; later ones usually follow from it."""
         if self.error is None and self.state != "finished":
@@ -282,7 +313,12 @@ class Ledger:
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return messages.Orders(drain=self._drain, stop=self._over)
+        return messages.Orders(drain=self._drain, stop=self._over, cut=self._cuts.cut)
+
+    def orders_for(self, container: int) -> messages.Orders:
+        """The orders for one container."""
+        restart = self._restarts.of(self._container(container).tasks)
+        return msgspec.structs.replace(self.orders, restart=restart)
 
     @property
     def state(self) -> messages.AppState:

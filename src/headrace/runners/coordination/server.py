@@ -22,11 +22,24 @@ from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
 from headrace.runners.coordination.lives import LastWords
+from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.startpoint_desk import StartpointDesk
+from headrace.runners.coordination.startpoint_messages import (
+    Applied,
+    ApplyStartpoints,
+    OutcomeReport,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+)
+from headrace.runners.startpoints import StartpointService
 
 LOOPBACK = "127.0.0.1"
 
@@ -52,9 +65,13 @@ class Coordinator:
         token: str | None = None,
         clock: Clock | None = None,
         tables: TableList | None = None,
+        startpoints: StartpointService | None = None,
         last_words: Callable[[str], LastWords | None] = lambda incarnation: None,
     ) -> None:
-        """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind."""
+        """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind.
+
+        ``startpoints`` are those of the app; without them there are none to apply.
+        """
         reachable = advertised_host or host
         if _is_wildcard(reachable):
             raise UsageError(
@@ -69,6 +86,7 @@ class Coordinator:
         self._granting = threading.Lock()
         self._last_words = last_words
         self._tables = tables or TableList(app=ledger.app)
+        self._startpoints = StartpointDesk(startpoints, self._clock)
         self._warnings = [
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
@@ -144,9 +162,13 @@ class Coordinator:
             with self._noticing():
                 self._ledger.granted(message, issued)
                 orders = self._ledger.orders
-        grants = {**seat.grants, **issued}
+            grants = {**seat.grants, **issued}
+            startpoints = self._startpoints.grant({task: grants[task] for task in seat.tasks})
         return messages.Assignment(
-            tasks=[messages.TaskGrant(name=str(task), generation=grants[task]) for task in seat.tasks],
+            tasks=[
+                messages.TaskGrant(name=str(task), generation=grants[task], orders=startpoints.get(task, ()))
+                for task in seat.tasks
+            ],
             heartbeat_ms=self._ledger.heartbeat_ms,
             orders=msgspec.structs.replace(orders, pause_ms=seat.pause_ms),
             superseded=seat.superseded,
@@ -160,14 +182,25 @@ class Coordinator:
             issued = self._generations.issue([task])
             with self._noticing():
                 self._ledger.granted(message, issued)
-        return messages.TaskGrant(name=message.task, generation=issued[task])
+            orders = self._startpoints.grant(issued).get(task, ())
+        return messages.TaskGrant(name=message.task, generation=issued[task], orders=orders)
+
+    def outcomes(self, message: OutcomeReport) -> messages.Orders:
+        """Note what happened to a task's startpoints, as its current generation reports; return its orders."""
+        with self._granting:
+            generations = {outcome.generation for outcome in message.outcomes}
+            with self._changed:
+                self._ledger.check_report(message.container, message.incarnation, message.task, generations)
+            self._startpoints.note(message.task, message.outcomes)
+            with self._changed:
+                return self._ledger.orders_for(message.container)
 
     def heartbeat(self, message: messages.Heartbeat) -> messages.Orders:
         """Take the statuses of a container's tasks; return its orders."""
         with self._noticing() as now_ms:
             orders = self._ledger.heartbeat(message, now_ms)
             self._ledger.tick(now_ms)
-            return orders if orders.stop else self._ledger.orders
+            return orders if orders.stop else self._ledger.orders_for(message.container)
 
     def finished(self, message: messages.Finished) -> messages.Orders:
         """Note that tasks have ended; return the container's orders."""
@@ -179,6 +212,11 @@ class Coordinator:
         with self._noticing() as now_ms:
             return self._ledger.failed(message, now_ms)
 
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut of all tasks, or none any more; return what has become of the present one."""
+        with self._noticing():
+            return self._ledger.cut(message, self._clock.now_ms())
+
     def listen(self, message: Listening) -> Questions:
         """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
@@ -186,6 +224,29 @@ class Coordinator:
     def hang_up(self) -> None:
         """Wake every thread that waits for a question or an answer. Idempotent."""
         self._query_broker.close()
+
+    # -- startpoints -------------------------------------------------------------------------------
+
+    def fan_out(self) -> None:
+        """Make orders of the startpoints that were written. The driver calls it before containers start."""
+        with self._granting:
+            self._startpoints.fan_out()
+
+    def set_startpoint(self, message: SetStartpoint) -> SetAnswer:
+        """Write startpoints, and have their tasks apply them now if the message says so."""
+        answer = self._startpoints.service.set(message)
+        if not message.apply or message.dry_run:
+            return answer
+        return msgspec.structs.replace(answer, restarted=self.apply_startpoints().restarted)
+
+    def apply_startpoints(self) -> Applied:
+        """Fan out what was written, and have the tasks concerned start over in place."""
+        with self._granting:
+            tasks = self._startpoints.fan_out()
+            with self._noticing():
+                restarted = self._ledger.restart(tasks)
+        elsewhere = sorted(set(tasks) - set(restarted))
+        return Applied(restarted=tuple(map(str, restarted)), elsewhere=tuple(map(str, elsewhere)))
 
     # -- for the HTTP server -----------------------------------------------------------------------
 
@@ -205,10 +266,33 @@ class Coordinator:
             ),
             ("POST", "/failure"): lambda body: messages.encode(self.failure(messages.decode(messages.Failure, body))),
             ("POST", "/drain"): self._on_drain,
+            ("POST", "/cut"): lambda body: messages.encode(self.cut(messages.decode(CutOrder, body))),
             ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
             ("POST", "/tables"): lambda body: messages.encode(self._query_broker.ask(messages.decode(Ask, body))),
             ("GET", "/tables"): lambda _: messages.encode(self._tables),
             ("GET", "/status"): lambda _: messages.encode(self.status()),
+            ("POST", "/outcomes"): lambda body: messages.encode(self.outcomes(messages.decode(OutcomeReport, body))),
+            **self._startpoint_routes(),
+        }
+
+    def _startpoint_routes(self) -> dict[tuple[str, str], Callable[[bytes], bytes]]:
+        """What ``docs/openapi.json`` describes."""
+
+        def delete(body: bytes) -> StartpointList:
+            return self._startpoints.service.delete(messages.decode(StartpointTarget, body), live=True)
+
+        def apply(body: bytes) -> Applied:
+            messages.decode(ApplyStartpoints, body)
+            return self.apply_startpoints()
+
+        return {
+            ("GET", "/startpoints"): lambda _: messages.encode(self._startpoints.service.all()),
+            ("POST", "/startpoints"): lambda body: messages.encode(
+                self.set_startpoint(messages.decode(SetStartpoint, body))
+            ),
+            ("POST", "/startpoints/delete"): lambda body: messages.encode(delete(body)),
+            ("POST", "/startpoints/apply"): lambda body: messages.encode(apply(body)),
+            ("GET", "/openapi.json"): lambda _: openapi(),
         }
 
     def _on_drain(self, body: bytes) -> bytes:

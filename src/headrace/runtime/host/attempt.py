@@ -140,6 +140,10 @@ class Attempt:
                 self._check_nothing_new()
         return positions
 
+    def move(self, ssp: SSP) -> None:
+        """Forget what was committed about a source partition: it is read from somewhere else."""
+        self._saved.pop(ssp, None)
+
     def _check_nothing_new(self) -> None:
         """Raise if the task has ended, and a changed app gives it something to read or to write."""
         sources = (ssp for ssp, spec in self._scope.inputs.items() if spec.role is not Role.INTERMEDIATE)

@@ -11,83 +11,64 @@ time through ``Clock``, generations through a function. The simulator runs this 
 
 from __future__ import annotations
 
-import random
-import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import assert_never
 
 import msgspec
 
 from headrace.checkpoint import instructions as do
-from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.founding import Cut
 from headrace.checkpoint.protocol import Phase
-from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, encode_record
-from headrace.core.clock import Clock
-from headrace.core.errors import FencedError, TrimmedOffsetError
+from headrace.checkpoint.record import CommitRecord, encode_record
+from headrace.core.errors import FencedError, ProtocolError, TrimmedOffsetError
 from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.core.log import logger
-from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import decode_times
-from headrace.runtime.host.attempt import Attempt, Factories
+from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.catching_up import CatchingUp
+from headrace.runtime.host.commits import Commits
+from headrace.runtime.host.ports import Ports
+from headrace.runtime.host.savepoints import CutState, Keeper, taken_over
+from headrace.runtime.host.startpoints import Startpoints
 from headrace.runtime.inputs.consumers import InputConsumers
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
-from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.outputs.backpressure import Backpressure
-from headrace.runtime.outputs.published_positions import TRIM_STEP, PublishedPositions
+from headrace.runtime.outputs.published_positions import PublishedPositions
 from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.pauses import Pause, Steps, run
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.runtime.state.replay import Replay
-from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.task import Task
 from headrace.runtime.task_scope import TaskScope
 from headrace.runtime.timing import Every
+from headrace.stores.base import StateStore
+from headrace.systems.startpoint import Order
 
 TICK_INTERVAL_MS = 10
+RESTART_PATIENCE_MS = 10_000.0
+"""A task that is to start over waits so long for a commit, so that readers need not roll back with it."""
 SETTLING_MS = 1000.0
 """A commit that waits for calls for longer than this is reported."""
 
-NextGeneration = Callable[[], int]
-"""Issues the task's next generation, or raises ``FencedError`` when another incarnation has taken over."""
+_Plain = (
+    do.Found
+    | do.Resume
+    | do.SendControl
+    | do.ScanAhead
+    | do.Feed
+    | do.Finish
+    | do.FlushOutputs
+    | do.AppendChanges
+    | do.WriteLocal
+    | do.Report
+    | do.ReleaseOrders
+    | do.Keep
+)
+"""The instructions that are performed when nothing else is to be said about them."""
+
 _log = logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What a host needs of the world."""
-
-    connections: Connections
-    clock: Clock
-    next_generation: NextGeneration
-    make: Factories
-    state: TaskState
-    machine: ProtocolMachine
-    metrics: TaskMetrics = field(default_factory=TaskMetrics)
-    jitter: random.Random = field(default_factory=random.Random)
-    pulse: Callable[[], None] = lambda: None
-    """Called now and then while restoring takes its time."""
-    trim_step: int = TRIM_STEP
-    """How much (bytes) of an intermediate stream is trimmed at once."""
-
-    @classmethod
-    def live(
-        cls,
-        scope: TaskScope,
-        make: Factories,
-        next_generation: NextGeneration,
-        connections: Connections,
-        clock: Clock,
-        pulse: Callable[[], None],
-    ) -> Ports:
-        """State on disk, and a protocol machine under a name of its own."""
-        metrics = TaskMetrics(str(scope.name), clock)
-        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings, dropped=scope.dropped)
-        machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
-        return cls(connections, clock, next_generation, make, state, machine, metrics, pulse=pulse)
 
 
 class TaskHost:
@@ -112,6 +93,10 @@ class TaskHost:
         self._interval_ms = scope.settings.checkpoint_interval_ms
         self._systems = {stream.spec.stream: stream.spec.system for stream in scope.outputs.values()}
         self._changelog = ChangelogPartition(*scope.changelog, connections)
+        self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog)
+        self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
+        self._keeper = Keeper(scope.name, ports.machine, ports.state)
+        self._restart_at: float | None = None
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
         self.inputs = InputConsumers(scope.specs, connections)
         self._progress = PublishedPositions(scope.app, scope.specs, connections, now_ms, ports.trim_step)
@@ -152,9 +137,9 @@ class TaskHost:
 
     def close(self) -> None:
         """Stop reading. What was not committed will be read again."""
-        with ExitStack() as closing:  # all of it, though the user's part fails
-            closing.callback(self.state.close)
-            closing.callback(self.attempt.close)
+        with ExitStack() as stack:  # all of it, though the user's part fails
+            stack.callback(self.state.close)
+            stack.callback(self.attempt.close)
             self.inputs.close()
             self._changelog.close()
 
@@ -196,7 +181,7 @@ class TaskHost:
 
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
-        if not self._over:
+        if not self._over and not self._keeper.holds:
             self.inputs.poll(self.attempt.chooser)
 
     @property
@@ -216,7 +201,7 @@ class TaskHost:
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self._over or self.attempt.settling or self.blocked_by is not None:
+        if self._over or self._keeper.holds or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
 
@@ -238,7 +223,13 @@ class TaskHost:
         Nothing may be ``due``, except what waits for steps that wait for answers.
         """
         attempt = self.attempt
-        if self._over or attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
+        if (
+            self._over
+            or self._keeper.holds
+            or attempt.settling
+            or self.backpressure.check(now_ms)
+            or self.blocked_by is not None
+        ):
             return False
         envelope = attempt.chooser.choose()
         if envelope is None:
@@ -259,6 +250,8 @@ class TaskHost:
         self.publish(now_ms)
         if not self._over:
             self._tick(now_ms)
+            if self._restart_at is not None and now_ms >= self._restart_at:  # it can't commit
+                self.machine.abandon()
             yield from self.performing()
         due = 1000.0
         if not self._over:
@@ -282,6 +275,8 @@ class TaskHost:
         self.finished = self._over and self.publishing.idle
 
     def _do_due(self, now_ms: float) -> None:
+        if self._keeper.holds:
+            return
         self.task.chain.collect()
         self.attempt.idleness.notice(self.attempt.chooser, now_ms)
         if not self.attempt.settling:  # or what is due by the clock could hold the commit up forever
@@ -311,6 +306,21 @@ class TaskHost:
     def has_committed(self, label: int) -> bool:
         """The version of this label is committed, and published."""
         return self.machine.version >= label and self.publishing.idle
+
+    def cut(self, cut: Cut | None) -> None:
+        """Take part in a cut: commit exactly its version, and keep the state. None: no cut is wanted any more."""
+        self._keeper.order(cut)
+
+    @property
+    def cut_state(self) -> tuple[str, CutState] | None:
+        """The id of the cut that was ordered, and what has become of it; None without one."""
+        return self._keeper.state
+
+    def restart_beyond(self, generation: int) -> None:
+        """Start over with new orders, unless a newer generation than this has: after the next commit, or in a while."""
+        if self.generation <= generation and self._restart_at is None and not self._over:
+            self._restart_at = self._clock.monotonic_ms() + RESTART_PATIENCE_MS
+            self.machine.restart_soon()
 
     @property
     def wants_shutdown(self) -> bool:
@@ -342,22 +352,42 @@ class TaskHost:
             case do.TakeGeneration():
                 self._start_over()
                 yield Pause.GENERATION
-                generation = self._ports.next_generation()
-                self.machine.start(generation, self.state.begin(self.attempt.stores()))
+                self._restart_at = None
+                grant = self._ports.next_generation()
+                self.machine.start(grant.generation, self.state.begin(self.attempt.stores()), grant.orders)
                 return
             case do.AppendAbort(header=header, record=abort):
                 self._changelog.append(header, encode_record(abort))
                 yield Pause.ACKNOWLEDGED
                 self.machine.performed(self._changelog.flush())
                 return
+            case do.AppendCommit():
+                times = msgspec.json.encode(self.attempt.save())
+                yield from self._commits.append_record(self.attempt.source_entries(), times)
+                return
             case do.ReadChangelog(start=start, end=end):
                 if self.machine.phase is not Phase.REPLAYING:
-                    yield from self._check_changelog(start, end)
+                    yield from self._commits.check(start, end)
                 elif not (yield from self.replay.steps(self.machine, start, end)):
                     self._rebase()
                     return
-            case do.Resume(record=record, inputs=positions):
-                self._resume(record, dict(positions))
+            case do.End():
+                self._over = True
+                _log.info("the task has ended", task=str(self.name), version=self.machine.version)
+                self.finished = self.publishing.idle
+                return
+            case do.Stop(error=error):
+                raise error
+            case _:
+                yield from self._carry_out(instruction)
+        self.machine.performed()
+
+    def _carry_out(self, instruction: _Plain) -> Steps[None]:
+        match instruction:
+            case do.Found():
+                yield from self._found()
+            case do.Resume(record=record, inputs=positions, orders=orders):
+                self._resume(record, dict(positions), orders)
             case do.SendControl(frames=frames):
                 for frame in frames:
                     producer = self._connections.record_producer(self._systems[frame.stream])
@@ -377,44 +407,53 @@ class TaskHost:
                 yield Pause.ACKNOWLEDGED
                 self._connections.flush_records()
             case do.AppendChanges(version=version):
-                self._append_changes(version)
-            case do.AppendCommit():
-                yield from self._append_commit()
-                return
+                self._commits.append_changes(version)
             case do.WriteLocal(local=local):
-                yield from self._write_local(local)
+                self.state.persist(local)
+                self.publishing.committed()
+                yield from self._commits.snapshot_if_due(local)
             case do.Report(inputs=needed):
                 self._committed(dict(needed))
-            case do.End():
-                self._over = True
-                _log.info("the task has ended", task=str(self.name), version=self.machine.version)
-                self.finished = self.publishing.idle
-                return
-            case do.Stop(error=error):
-                raise error
+            case do.ReleaseOrders(orders=orders):
+                yield Pause.GENERATION
+                self._startpoints.release(orders, self.generation, self.machine.version)
+            case do.Keep():
+                yield Pause.PROGRESS
+                self._keeper.keep()
             case _:
                 assert_never(instruction)
-        self.machine.performed()
 
-    def _check_changelog(self, start: Offset | None, end: Offset) -> Steps[None]:
-        try:
-            for offset, header, body in self._changelog.read(start, end):
-                self.machine.changelog(offset, header, body)
-                yield Pause.PROGRESS
-        except TrimmedOffsetError as error:
-            raise FencedError(
-                f"task {self.name}: the changelog was trimmed past its last commit: {error.message}",
-                hint="this is a stale copy of the task; its replacement has taken a snapshot since",
-            ) from error
+    def _found(self) -> Steps[None]:
+        """Take over the state that a savepoint holds for this task; the machine commits it."""
+        founding = self.scope.founding
+        if founding is None:
+            raise ProtocolError(
+                f"task {self.name}: there is nothing to take over", hint="this is a bug in the planning"
+            )
+        for change in taken_over(founding, self.name, self.state, self._empty_stores):
+            self.state.adopt(change)
+            self._changelog.append(self.machine.stamp_change(), change.encode())
+            self._ports.pulse()
+            yield Pause.PROGRESS
+
+    @contextmanager
+    def _empty_stores(self) -> Iterator[Mapping[str, StateStore]]:
+        with closing(self._new_attempt()) as attempt:
+            yield attempt.stores()
 
     def _rebase(self) -> None:
         """Start the replay again from another base, with empty stores."""
         self._start_over()
         self.machine.rebase(self.state.misfit(self.attempt.stores()))
 
-    def _resume(self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None]) -> None:
+    def _resume(
+        self, record: CommitRecord | None, intermediate: Mapping[SSP, Offset | None], orders: Sequence[Order]
+    ) -> None:
         times = None if record is None else decode_times(record.bookkeeping)
         positions = self.attempt.restore(record, times, intermediate)
+        for ssp, offset in self._startpoints.applied(orders, self.generation, self.task.ended_inputs).items():
+            positions[ssp] = offset
+            self.attempt.move(ssp)
         with self._named():
             begun = self.inputs.begin(positions)
         ends = self.inputs.ends(self.task.side_inputs)
@@ -438,29 +477,6 @@ class TaskHost:
         except (FencedError, TrimmedOffsetError) as error:
             error.message = f"task {self.name}: {error.message}"
             raise
-
-    def _append_changes(self, version: int) -> None:
-        for change in self.state.changes(version):
-            self._changelog.append(self.machine.stamp_change(), change.encode())
-
-    def _append_commit(self) -> Steps[None]:
-        header, record = self.machine.seal(
-            sources=self.attempt.source_entries(), bookkeeping=msgspec.json.encode(self.attempt.save())
-        )
-        data = encode_record(record)
-        self.state.grown(len(data))
-        self._changelog.append(header, data)
-        yield Pause.ACKNOWLEDGED
-        self.machine.performed(self._changelog.flush())
-
-    def _write_local(self, local: LocalCheckpoint) -> Steps[None]:
-        self.state.persist(local)
-        self.publishing.committed()
-        yield Pause.PROGRESS
-        trim = self.state.snapshot_if_due(local)
-        if trim is not None:
-            yield Pause.PROGRESS
-            self._changelog.trim(trim)
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
         now = self._clock.monotonic_ms()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from headrace.core.durable import replace_file
 from headrace.stores.database import Database
 from headrace.stores.state_folder import (
     FolderLock,
@@ -57,3 +58,11 @@ class Disk:
         discard(aside)
         with suppress(FileNotFoundError):  # another incarnation has given it up for newer ones
             snapshot.rename(aside)
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file, durably: it is there as a whole or not at all."""
+        replace_file(path, data)
+
+    def open_copy(self, folder: Path) -> Database:
+        """The database in the folder of a savepoint, which others may have open, too. It is never changed."""
+        return Database(folder, read_only=True)

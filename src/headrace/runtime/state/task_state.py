@@ -244,6 +244,33 @@ class TaskState:
             self._disk.discard(old.folder)
         return snapshots[-SNAPSHOTS_KEPT].local.offset if len(snapshots) >= SNAPSHOTS_KEPT else None
 
+    # -- for savepoints
+
+    def keep(self, database: Path, about: Path, data: bytes) -> None:
+        """Copy the committed state to the folder ``database``, and write ``data`` to ``about`` once that is durable.
+
+        Raises ``InfrastructureError`` when there is no state on disk.
+        """
+        if self._database is None:
+            raise _in_memory()
+        self._disk.discard(database)  # of a life that died on the way
+        self._database.snapshot(database)
+        self._disk.write(about, data)
+
+    @contextmanager
+    def donated(self, folder: Path) -> Iterator[Database]:
+        """The database in a folder of a savepoint, for reading."""
+        database = self._disk.open_copy(folder)
+        try:
+            yield database
+        finally:
+            database.close()
+
+    def adopt(self, change: Change) -> None:
+        """Apply a change of what is taken over. The caller has it in the changelog before the commit."""
+        self._stores[change.store].apply(bytes(change.change))
+        self._since_snapshot += len(change.change)
+
     # -- a changelog being read
 
     def hold(self, body: memoryview) -> None:
@@ -303,10 +330,7 @@ class TaskState:
         Raises ``UnavailableError`` while the state is rebuilt, ``InfrastructureError`` when there is none on disk.
         """
         if self._folders is None:
-            raise InfrastructureError(
-                "the app keeps its state in memory, where nobody else can read it",
-                hint="an app that runs by app.run() or headrace run keeps it on disk",
-            )
+            raise _in_memory()
         database = self._database if self._readable else None
         if database is None:
             raise UnavailableError("its state is being restored", hint="ask again; headrace status shows how far it is")
@@ -336,3 +360,10 @@ class TaskState:
 
     def _warn(self, text: str) -> None:
         self.warnings.add(_log, text)
+
+
+def _in_memory() -> InfrastructureError:
+    return InfrastructureError(
+        "the app keeps its state in memory, where nobody else can read it",
+        hint="an app that runs by app.run() or headrace run keeps it on disk",
+    )

@@ -23,14 +23,14 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
 
+from headrace.core.durable import create_file, replace_file
 from headrace.core.errors import (
     CorruptLogError,
     DataError,
@@ -218,8 +218,7 @@ class StreamFolder:
     def write_seal(self, seal: Seal) -> None:
         """Write the seal: from now on the stream has ended."""
         ends = None if seal.ends is None else list(seal.ends)
-        text = json.dumps({"version": FORMAT_VERSION, "ends": ends}) + "\n"
-        replace_file(self.seal, text.encode())
+        replace_file(self.seal, json.dumps({"version": FORMAT_VERSION, "ends": ends}).encode() + b"\n")
 
     def write_position(self, partition: int, group: str, position: Offset) -> None:
         """Store the position of a reader group, in one write of 8 bytes. 0 means none, so offsets are stored plus 1."""
@@ -274,40 +273,8 @@ def stream_names(root: Path) -> list[str]:
     return sorted(path.parent.name for path in root.glob("[!.]*/stream.json"))
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a file so that readers see either the old or the new contents, even after a crash of the machine."""
-    with _staged(path, data) as staging:
-        staging.replace(path)
-
-
 def _file_header() -> bytes:
     return segment.encode_file_header(int.from_bytes(os.urandom(8), "big"))
-
-
-def create_file(path: Path, data: bytes) -> bool:
-    """Create a file that is complete and durable once it is there. False: there is one already, and it stays."""
-    with _staged(path, data) as staging:
-        try:
-            path.hardlink_to(staging)
-        except FileExistsError:
-            return False
-    return True
-
-
-@contextmanager
-def _staged(path: Path, data: bytes) -> Iterator[Path]:
-    """A durable file beside ``path`` with this data, for the block; an ``OSError`` becomes a ``StorageError``."""
-    staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
-    try:
-        with staging.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield staging
-    except OSError as error:
-        raise StorageError(f"can't write {path}: {error}") from error
-    finally:
-        staging.unlink(missing_ok=True)
 
 
 def _read_shape(path: Path, read: Callable[[dict[str, Any]], T]) -> T | None:

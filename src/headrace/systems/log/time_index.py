@@ -22,11 +22,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+from headrace.core.durable import replace_file
 from headrace.core.errors import CorruptLogError, HeadraceError, StorageError
 from headrace.core.ids import Offset
 from headrace.core.log import Throttle, logger
 from headrace.systems.log import segment
-from headrace.systems.log.layout import StreamFolder, replace_file
+from headrace.systems.log.layout import StreamFolder
 from headrace.systems.log.partition import PartitionFile
 from headrace.systems.log.segment import TIME_ENTRY_SIZE, TimeEntry, decode_time_entry, encode_time_entry
 

@@ -98,11 +98,11 @@ class Hesitant(MemoryMetadata):
         super().__init__()
         self.failures = 1
 
-    def put_each_if(self, namespace, puts):
+    def write(self, namespace, changes):
         if self.failures:
             self.failures -= 1
             raise UnavailableError("the store is busy")
-        return super().put_each_if(namespace, puts)
+        return super().write(namespace, changes)
 
 
 def test_a_registration_is_repeated_when_the_store_was_busy():
@@ -119,12 +119,12 @@ class Pausing(MemoryMetadata):
         super().__init__()
         self.reached, self.go_on, self.writes = threading.Event(), threading.Event(), 0
 
-    def put_each_if(self, namespace, puts):
+    def write(self, namespace, changes):
         self.writes += 1
         if self.writes == 2:
             self.reached.set()
             assert self.go_on.wait(30)
-        return super().put_each_if(namespace, puts)
+        return super().write(namespace, changes)
 
 
 def test_a_registration_cant_come_between_a_check_and_its_generation():

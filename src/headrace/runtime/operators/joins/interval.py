@@ -166,7 +166,7 @@ class JoinSide(Operator):
     def resume(self, watermark: int) -> None:
         self._watermark = watermark
         self._passed = self._bound(watermark)
-        frames = self._buffer.frames(NEVER, FOREVER) if self._alone else ()
+        frames = self._buffer.held(NEVER, FOREVER) if self._alone else ()
         highest = [frame.get_column(_ID).max() for frame in frames]
         self._next_id = max((number + 1 for number in highest if isinstance(number, int)), default=0)
 
@@ -216,7 +216,7 @@ class JoinSide(Operator):
         if not rows:
             return
         within = pl.col(TIME).is_between(low + 1, high)
-        matched = [frame.filter(within).select(_ID) for frame in self._matched.frames(low + 1, high)]
+        matched = [frame.filter(within).select(_ID) for frame in self._matched.held(low + 1, high)]
         leaving = concat_rows(rows)
         if matched:
             leaving = leaving.join(pl.concat(matched), on=_ID, how="anti")

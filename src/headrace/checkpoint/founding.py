@@ -1,0 +1,90 @@
+"""What a task of a new timeline takes over from a savepoint, and what a task keeps for one. Plain data.
+
+A savepoint has a folder for each task. It holds the task's database (``DATABASE_FOLDER``), and in ``COMMIT_FILE`` the
+commit that the database corresponds to. That file is written last, so a folder without it is a draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from headrace.checkpoint.record import CommitRecord
+from headrace.core.errors import DataError
+from headrace.core.ids import Offset
+
+COMMIT_FILE = "commit.json"
+DATABASE_FOLDER = "db"
+FORMAT = 1
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``.
+
+    ``last``: a task that has kept its state processes nothing more.
+    """
+
+    id: str
+    version: int
+    folder: str
+    last: bool = False
+
+
+class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The commit of a task that a savepoint holds: its record, and where it is in the changelog."""
+
+    format: int = FORMAT
+    task: str
+    offset: Offset
+    record: CommitRecord
+
+    def encode(self) -> bytes:
+        """Return it as JSON."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> KeptCommit:
+        """Read what ``encode`` wrote. Raises ``DataError``."""
+        try:
+            kept = _DECODER.decode(data)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"the commit in a savepoint is unreadable: {error}: {data[:200]!r}") from error
+        if kept.format != FORMAT:
+            raise DataError(
+                f"the commit of task {kept.task} in a savepoint is of format {kept.format}; this version of Headrace "
+                f"reads {FORMAT}",
+                hint="use the Headrace that wrote it, or a newer one",
+            )
+        return kept
+
+
+_DECODER = msgspec.json.Decoder(KeptCommit)
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A task in a savepoint: its number, and the folder that has its commit and its database."""
+
+    number: int
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """How a task begins whose changelog is empty.
+
+    ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None the task gets all of it;
+    otherwise ``shares`` gives for each store the columns by which its rows are dealt to ``tasks`` tasks. Stores that
+    are ``copied`` are the same in all donors, and the task gets all of the first.
+    ``silent_until`` says up to where each source partition is read without writing results again.
+    """
+
+    record: CommitRecord
+    donors: tuple[Donor, ...] = ()
+    shares: Mapping[str, Sequence[str]] | None = None
+    copied: frozenset[str] = frozenset()
+    tasks: int = 1
+    silent_until: Mapping[tuple[str, int], Offset] = field(default_factory=dict)

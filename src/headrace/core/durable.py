@@ -1,0 +1,43 @@
+"""Small files that are complete and durable, or not there: neither a reader nor a crash finds half of one."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.core.errors import StorageError
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file so that readers see either the old or the new contents, even after a crash of the machine."""
+    with _staged(path, data) as staging:
+        staging.replace(path)
+
+
+def create_file(path: Path, data: bytes) -> bool:
+    """Create a file that is complete and durable once it is there. False: there is one already, and it stays."""
+    with _staged(path, data) as staging:
+        try:
+            path.hardlink_to(staging)
+        except FileExistsError:
+            return False
+    return True
+
+
+@contextmanager
+def _staged(path: Path, data: bytes) -> Iterator[Path]:
+    """A durable file beside ``path`` with this data, for the block; an ``OSError`` becomes a ``StorageError``."""
+    staging = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        with staging.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield staging
+    except OSError as error:
+        raise StorageError(f"can't write {path}: {error}") from error
+    finally:
+        staging.unlink(missing_ok=True)

@@ -1,0 +1,160 @@
+"""The timelines of an app: its histories, of which one is current.
+
+An app begins in timeline 1. Restoring a savepoint begins another one, with changelogs, intermediate streams and local
+state of its own. Everything that a timeline needs is written before one compare-and-set makes it the current one. So a
+restore that is interrupted has changed nothing, and going back to the timeline before is another compare-and-set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from headrace.core.errors import DataError, UnavailableError, UsageError
+from headrace.metadata.store import Entry, MetadataStore
+
+FORMAT = 1
+NAMESPACE = "timelines"
+FIRST = 1
+"""The timeline that an app begins in. It isn't recorded until there is another one."""
+
+Outputs = Literal["again", "silent"]
+"""Whether what is processed again is written again, or nothing until each input has been read to where it was."""
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A timeline that began with a savepoint: the ``savepoint`` of ``from_app``, at ``savepoint_version``.
+
+    ``before`` was the current timeline. ``version`` is the one with which its tasks begin: no task of the app has
+    committed a higher one. ``partitions`` are the streams whose partition counts it changed, each with the new one.
+    """
+
+    number: int
+    before: int
+    savepoint: str
+    from_app: str
+    savepoint_version: int
+    created_ms: int
+    version: int
+    outputs: Outputs = "again"
+    partitions: Mapping[str, int] = {}
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``highest`` is the highest number ever used: none is used twice."""
+
+    format: int = FORMAT
+    current: int = FIRST
+    highest: int = FIRST
+    timelines: tuple[Timeline, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_Record)
+
+
+class Timelines:
+    """What is recorded of an app's timelines. Reads once, so a change that another command has made meanwhile fails."""
+
+    def __init__(self, store: MetadataStore, app: str) -> None:
+        self._store = store
+        self._app = app
+        self._entry: Entry | None = store.get(NAMESPACE, app)
+        self._record = _Record() if self._entry is None else self._read(self._entry)
+
+    @property
+    def current(self) -> int:
+        """The number of the timeline in which the app runs."""
+        return self._record.current
+
+    @property
+    def next(self) -> int:
+        """The number of the next timeline."""
+        return self._record.highest + 1
+
+    @property
+    def all(self) -> tuple[Timeline, ...]:
+        """Those that began with a savepoint and haven't been deleted, in the order of their numbers."""
+        return self._record.timelines
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of all timelines that haven't been deleted, perhaps with the first one."""
+        begun = {one.number for one in self.all}
+        first = {FIRST} if self.current == FIRST or any(one.before == FIRST for one in self.all) else set()
+        return tuple(sorted(begun | first))
+
+    def get(self, number: int) -> Timeline | None:
+        """Return what is recorded of a timeline; None for the first one, and for one that doesn't exist."""
+        return next((one for one in self.all if one.number == number), None)
+
+    def begin(self, timeline: Timeline) -> None:
+        """Make a new timeline the current one. Raises ``UnavailableError`` if another command has changed something."""
+        if timeline.number != self.next or timeline.before != self.current:
+            raise self._overtaken()
+        self._write(
+            _Record(current=timeline.number, highest=timeline.number, timelines=(*self.all, timeline)),
+        )
+
+    def take_back(self) -> Timeline:
+        """Return to the timeline before the current one, and forget the current one; return what it was."""
+        found = self.get(self.current)
+        if found is None:
+            raise UsageError(
+                f"app {self._app!r} is in its first timeline: no restore can be undone",
+                hint=f"headrace savepoint timelines {self._app} shows what there is",
+            )
+        if found.before not in self.numbers:
+            raise UsageError(
+                f"timeline {found.before} of app {self._app!r}, which came before timeline {found.number}, is deleted",
+                hint="restore a savepoint instead",
+            )
+        left = tuple(one for one in self.all if one.number != found.number)
+        self._write(_Record(current=found.before, highest=self._record.highest, timelines=left))
+        return found
+
+    def forget(self, number: int) -> None:
+        """Forget a timeline that isn't current."""
+        if number == self.current:
+            raise UsageError(
+                f"timeline {number} of app {self._app!r} is the current one",
+                hint="only older ones can be deleted",
+            )
+        left = []
+        for one in self.all:
+            if one.number != number:
+                left.append(msgspec.structs.replace(one, before=0) if one.before == number else one)
+        self._write(_Record(current=self.current, highest=self._record.highest, timelines=tuple(left)))
+
+    def _write(self, record: _Record) -> None:
+        expected = None if self._entry is None else self._entry.version
+        data = msgspec.json.encode(record)
+        version = self._store.put_if(NAMESPACE, self._app, data, expected)
+        if version is None:
+            raise self._overtaken()
+        self._entry, self._record = Entry(data, version), record
+
+    def _overtaken(self) -> UnavailableError:
+        return UnavailableError(
+            f"another command has changed the timelines of app {self._app!r} at the same time",
+            hint=f"look at headrace savepoint timelines {self._app}, then try again",
+        )
+
+    def _read(self, entry: Entry) -> _Record:
+        where = f"the record of the timelines of app {self._app!r} in the metadata store"
+        try:
+            record = _DECODER.decode(entry.value)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
+        if record.format != FORMAT:
+            raise DataError(
+                f"{where} is of format {record.format}; this version of Headrace reads {FORMAT}",
+                hint="use the Headrace that wrote it, or a newer one",
+            )
+        return record
+
+
+def current_timeline(store: MetadataStore | None, app: str) -> int:
+    """The number of the timeline in which an app runs; the first one if nothing is recorded."""
+    return FIRST if store is None else Timelines(store, app).current

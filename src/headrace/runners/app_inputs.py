@@ -1,0 +1,240 @@
+"""What an app reads: its inputs with their partitions, and the tasks that read them. From its plan, or as recorded.
+
+Each start records it in the metadata store, one entry for each stage, so that commands can name inputs of an app that
+doesn't run, and whose program they don't have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import msgspec
+
+from headrace.api.operators.spec import EventTime
+from headrace.api.specs import Role
+from headrace.core.errors import DataError, UnavailableError, UsageError
+from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.metadata.store import Change, Delete, MetadataStore, Put
+from headrace.plan.model import Plan, StagePlan
+from headrace.runtime.naming import changelog_name
+from headrace.systems.positions import Customs
+from headrace.systems.registry import SystemSpec
+
+FORMAT = 1
+_MOST_ATTEMPTS = 10
+
+
+class AppInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An input of a stage. ``kept_as`` is the name under which its tasks keep their positions in it.
+
+    ``stream`` is the stream as ``system.name``. ``root`` is the folder of the embedded log that holds it; None for
+    other systems. ``tasks``: these tasks of the stage read all of it; None: task n reads partition n.
+    """
+
+    id: str
+    stage: str
+    kept_as: str
+    stream: str
+    system: str
+    root: str | None
+    partitions: int
+    tasks: tuple[int, ...] | None
+    side: bool
+    start: str
+
+    def readers(self, partition: int) -> tuple[str, ...]:
+        """The tasks that read a partition."""
+        numbers = (partition,) if self.tasks is None else self.tasks
+        return tuple(str(TaskName(self.stage, number)) for number in numbers)
+
+    def ssp(self, partition: int) -> SSP:
+        """A partition of it."""
+        return SSP(StreamId.parse(self.stream), partition)
+
+
+class _StageInputs(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``inner`` are the intermediate streams and changelogs, and ``outputs`` what the stage writes otherwise.
+
+    ``timed``: the app has event time. ``customs``: the kinds of startpoint that it registers.
+    """
+
+    format: int = FORMAT
+    inputs: tuple[AppInput, ...]
+    inner: tuple[str, ...]
+    outputs: tuple[str, ...]
+    timed: bool
+    customs: tuple[str, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_StageInputs)
+
+
+@dataclass(frozen=True, slots=True)
+class AppInputs:
+    """All inputs of an app. ``systems``, ``times`` and ``customs`` are known only of an app that was declared here."""
+
+    app: str
+    inputs: tuple[AppInput, ...]
+    inner: frozenset[str] = frozenset()
+    outputs: frozenset[str] = frozenset()
+    timed: bool = False
+    kinds: frozenset[str] = frozenset()
+    systems: Mapping[str, SystemSpec] = field(default_factory=dict)
+    times: Mapping[str, EventTime | None] = field(default_factory=dict)
+    customs: Customs = ()
+    declared: bool = False
+
+    @property
+    def partitions(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """The tasks that read each partition, by the name under which they keep their positions."""
+        found: dict[tuple[str, int], tuple[str, ...]] = {}
+        for one in self.inputs:
+            for partition in range(one.partitions):
+                key = one.kept_as, partition
+                found[key] = (*found.get(key, ()), *one.readers(partition))
+        return found
+
+    def named(self, name: str) -> list[AppInput]:
+        """The input of this id, or of this name in its system, in each stage that reads it.
+
+        Raises ``UsageError``, which says why something else that the app has can't be moved.
+        """
+        for matches in (lambda one: one.id == name, lambda one: name in (one.stream, StreamId.parse(one.stream).name)):
+            found = [one for one in self.inputs if matches(one)]
+            if found:
+                return found
+        plain = name.removeprefix("log.")
+        ids = sorted({one.id for one in self.inputs})
+        if plain in self.inner or plain.endswith("-changelog"):
+            kind = "changelog" if plain.endswith("-changelog") else "intermediate stream"
+            raise UsageError(
+                f"{name!r} is {'a' if kind == 'changelog' else 'an'} {kind} of app {self.app!r}: its positions belong "
+                "to the exactly-once protocol and can't be moved",
+                hint=f"move an input instead: {', '.join(ids)}; to go back with all state, restore a savepoint",
+            )
+        if plain in self.outputs:
+            raise UsageError(
+                f"{name!r} is an output of app {self.app!r}: the app doesn't read it",
+                hint=f"its inputs: {', '.join(ids)}",
+            )
+        close = get_close_matches(name, ids, n=1)
+        raise UsageError(
+            f"app {self.app!r} has no input {name!r}",
+            hint=f"did you mean {close[0]!r}?" if close else f"its inputs: {', '.join(ids)}",
+        )
+
+    def system(self, one: AppInput) -> SystemSpec | None:
+        """The system that holds an input; None if it isn't known here."""
+        if one.id in self.systems:
+            return self.systems[one.id]
+        return None if one.root is None else SystemSpec(one.system, "log", {"root": one.root})
+
+
+def inputs_of(plan: Plan) -> AppInputs:
+    """What the app reads by this plan."""
+    records = {stage.name: _record(plan, stage) for stage in plan.stages}
+    sources = [spec for spec in plan.graph.streams.values() if spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+    found = _together(plan.graph.app, records.values())
+    return AppInputs(
+        app=found.app,
+        inputs=found.inputs,
+        inner=found.inner,
+        outputs=found.outputs,
+        timed=found.timed,
+        kinds=found.kinds,
+        systems={spec.id: spec.system for spec in sources},
+        times={spec.id: spec.event_time for spec in sources},
+        customs=plan.graph.settings.startpoints,
+        declared=True,
+    )
+
+
+def record_inputs(metadata: MetadataStore, plan: Plan, stages: Sequence[str] = ()) -> None:
+    """Record what these stages read (default: all, and that there are no others)."""
+    namespace = _namespace(plan.graph.app)
+    data = {s.name: msgspec.json.encode(_record(plan, s)) for s in plan.stages if not stages or s.name in stages}
+    for _ in range(_MOST_ATTEMPTS):
+        known = metadata.scan(namespace)
+        changes: list[Change] = [
+            Put(stage, value, known[stage].version if stage in known else None)
+            for stage, value in data.items()
+            if stage not in known or known[stage].value != value
+        ]
+        if not stages:
+            changes += [Delete(stage, entry.version) for stage, entry in known.items() if stage not in data]
+        if not changes or metadata.write(namespace, changes) is not None:
+            return
+    raise UnavailableError(
+        f"other starts of app {plan.graph.app!r} have recorded its inputs at the same time",
+        hint="start it again, unless another one is running",
+    )
+
+
+def recorded_inputs(metadata: MetadataStore, app: str) -> AppInputs | None:
+    """What the app read when it was started last; None if it never was."""
+    entries = metadata.scan(_namespace(app))
+    records = []
+    for stage, entry in entries.items():
+        try:
+            record = _DECODER.decode(entry.value)
+        except msgspec.MsgspecError as error:
+            raise DataError(f"the inputs of stage {stage!r} of app {app!r} are unreadable: {error}") from error
+        if record.format != FORMAT:
+            raise DataError(
+                f"the inputs of stage {stage!r} of app {app!r} are of format {record.format}; this version of Headrace "
+                f"reads {FORMAT}",
+                hint="use the Headrace that wrote them, or a newer one",
+            )
+        records.append(record)
+    return _together(app, records) if records else None
+
+
+def _namespace(app: str) -> str:
+    return f"inputs/{app}"
+
+
+def _together(app: str, records: Iterable[_StageInputs]) -> AppInputs:
+    records = list(records)
+    return AppInputs(
+        app=app,
+        inputs=tuple(one for record in records for one in record.inputs),
+        inner=frozenset(name for record in records for name in record.inner),
+        outputs=frozenset(name for record in records for name in record.outputs),
+        timed=any(record.timed for record in records),
+        kinds=frozenset(kind for record in records for kind in record.customs),
+    )
+
+
+def _record(plan: Plan, stage: StagePlan) -> _StageInputs:
+    streams = {id_: plan.streams[id_] for id_ in (*stage.inputs, *stage.side_inputs, *stage.outputs)}
+    inner = {id_: stream for id_, stream in streams.items() if stream.spec.role is Role.INTERMEDIATE}
+    names = {name for id_, stream in inner.items() for name in (id_, stream.spec.stream.name)}
+    return _StageInputs(
+        inputs=tuple(_input(plan, stage, id_) for id_ in (*stage.inputs, *stage.side_inputs) if id_ not in inner),
+        inner=(*sorted(names), changelog_name(plan.graph.app, stage.name)),
+        outputs=tuple(id_ for id_ in stage.outputs if id_ not in inner),
+        timed=any(stream.event_time is not None for stream in plan.graph.streams.values()),
+        customs=tuple(sorted(kind.kind for kind in plan.graph.settings.startpoints)),
+    )
+
+
+def _input(plan: Plan, stage: StagePlan, id_: str) -> AppInput:
+    stream = plan.streams[id_]
+    ssps = set(stream.ssps())
+    reading = {task.name.number: ssps & set(task.inputs) for task in stage.tasks}
+    one_each = all(reading[n] <= {SSP(stream.spec.stream, n)} for n in reading)
+    root = stream.spec.system.options.get("root") if stream.spec.system.kind == "log" else None
+    return AppInput(
+        id=id_,
+        stage=stage.name,
+        kept_as=stage.kept_as.get(id_, str(stream.spec.stream)),
+        stream=str(stream.spec.stream),
+        system=stream.spec.system.name,
+        root=None if root is None else str(root),
+        partitions=stream.partitions,
+        tasks=None if one_each else tuple(n for n in sorted(reading) if reading[n]),
+        side=id_ in stage.side_inputs,
+        start=stream.spec.start,
+    )

@@ -1,0 +1,37 @@
+"""What reads the last commits of an app's tasks, for whoever shows where inputs are read from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.core.errors import UsageError
+from headrace.core.ids import Offset
+from headrace.runners.app_inputs import AppInput
+from headrace.runners.checkpoints import TaskCheckpoint, read_checkpoints
+
+Committed = Callable[[str], TaskCheckpoint | None]
+"""Returns the last commit of a task; None if it has none."""
+
+
+def committed_in(home: Path, app: str) -> Committed:
+    """What reads them from the app's home, each once."""
+    known: dict[str, TaskCheckpoint | None] = {}
+
+    def find(task: str) -> TaskCheckpoint | None:
+        if task not in known:
+            try:
+                (known[task],) = read_checkpoints(home, app, task)
+            except UsageError:  # the app, or this task of it, has never run
+                known[task] = None
+        return known[task]
+
+    return find
+
+
+def position_in(checkpoint: TaskCheckpoint | None, one: AppInput, partition: int) -> Offset | None:
+    """The position that a commit has in a partition of an input; None if it has none."""
+    for position in () if checkpoint is None else checkpoint.inputs:
+        if (position.stream, position.partition) == (one.kept_as, partition):
+            return position.offset
+    return None

@@ -1,0 +1,91 @@
+"""Where the tasks of an app are in their inputs, and what the inputs hold: for ``headrace offsets``."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.core.errors import HeadraceError
+from headrace.core.ids import Offset
+from headrace.runners.app_inputs import AppInput, AppInputs
+from headrace.runners.committed import Committed, position_in
+from headrace.runners.distances import lag
+from headrace.runtime.connections import Connections
+from headrace.systems.base import Extent
+from headrace.systems.positions import newest_time
+
+
+class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A partition of an input in one task: where the last commit is, and what the partition holds.
+
+    ``committed`` is None before the first commit. ``lag`` is in messages, ``lag_bytes`` in bytes; None: unknown.
+    ``newest`` is the offset after the newest message. The times say when the messages at these offsets arrived.
+    ``problem`` says why nothing is known about the partition.
+    """
+
+    input: str
+    stream: str
+    partition: int
+    task: str
+    committed: Offset | None = None
+    lag: int | None = None
+    lag_bytes: int | None = None
+    oldest: Offset | None = None
+    newest: Offset | None = None
+    committed_ms: int | None = None
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+    sealed: bool = False
+    problem: str | None = None
+
+
+def read_offsets(inputs: AppInputs, committed: Committed, now_ms: int) -> list[InputOffsets]:
+    """Return the offsets of all inputs, by input, partition and task."""
+    connections = Connections()
+    found: list[InputOffsets] = []
+    try:
+        for one in sorted(inputs.inputs, key=lambda one: (one.id, one.stage)):
+            extents, problem = _extents(connections, inputs, one)
+            for partition in range(one.partitions):
+                for task in one.readers(partition):
+                    known = InputOffsets(
+                        input=one.id, stream=one.stream, partition=partition, task=task, problem=problem
+                    )
+                    known = msgspec.structs.replace(known, committed=position_in(committed(task), one, partition))
+                    if partition < len(extents):
+                        known = _measured(connections, inputs, one, known, extents[partition], now_ms)
+                    found.append(known)
+    finally:
+        connections.close()
+    return found
+
+
+def _extents(connections: Connections, inputs: AppInputs, one: AppInput) -> tuple[list[Extent], str | None]:
+    spec = inputs.system(one)
+    if spec is None:
+        return [], "only the app's program knows this system: give the app's file in place of its name"
+    try:
+        return connections.admin(spec).extents(one.ssp(0).stream.name), None
+    except HeadraceError as error:
+        return [], error.message
+
+
+def _measured(
+    connections: Connections, inputs: AppInputs, one: AppInput, known: InputOffsets, extent: Extent, now_ms: int
+) -> InputOffsets:
+    spec = inputs.system(one)
+    assert spec is not None  # else there would be no extents
+    admin, ssp = connections.admin(spec), one.ssp(known.partition)
+    known = msgspec.structs.replace(
+        known,
+        oldest=extent.oldest,
+        newest=extent.upcoming,
+        oldest_ms=admin.time_of(ssp, extent.oldest),
+        newest_ms=newest_time(ssp, admin, now_ms),
+        sealed=extent.sealed,
+    )
+    if known.committed is None:
+        return known
+    behind = lag(connections, spec, ssp, max(known.committed, extent.oldest), extent.upcoming)
+    return msgspec.structs.replace(
+        known, lag=behind.messages, lag_bytes=behind.size, committed_ms=admin.time_of(ssp, known.committed)
+    )

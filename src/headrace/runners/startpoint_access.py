@@ -1,0 +1,455 @@
+"""Startpoints and offsets from Python, whether the app runs or not. Commands use it, too."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from headrace.api.app import Declarations
+from headrace.core.clock import WallClock
+from headrace.core.duration import Duration, to_ms
+from headrace.core.errors import UsageError
+from headrace.core.home import home_of
+from headrace.core.moment import moment_ms, parse_moment
+from headrace.metadata.sqlite import FILE, SqliteMetadata
+from headrace.metadata.startpoints import StartpointState
+from headrace.plan.heritage import NO_CONSENT
+from headrace.runners.app_inputs import AppInputs, inputs_of, recorded_inputs
+from headrace.runners.checkpoints import apps_with_checkpoints
+from headrace.runners.committed import committed_in
+from headrace.runners.coordination.address import Address, find_all
+from headrace.runners.coordination.client import CoordinatorClient
+from headrace.runners.coordination.startpoint_messages import (
+    Applied,
+    SetAnswer,
+    SetStartpoint,
+    StartpointTarget,
+)
+from headrace.runners.offsets import InputOffsets, read_offsets
+from headrace.runners.planning import Deployment
+from headrace.runners.startpoints import StartpointService
+from headrace.systems.positions import CustomStartpoint
+from headrace.systems.startpoint import (
+    Startpoint,
+    StartpointCustom,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+)
+
+
+def oldest() -> Startpoint:
+    """Read from the oldest message on that is kept.
+
+    Returns
+    -------
+    Startpoint
+
+    Examples
+    --------
+    >>> hr.startpoints.oldest()
+    StartpointOldest(id='', created_ms=0)
+    """
+    return StartpointOldest()
+
+
+def upcoming() -> Startpoint:
+    """Read what arrives from the start on; what is there already is skipped.
+
+    Returns
+    -------
+    Startpoint
+
+    Examples
+    --------
+    >>> hr.startpoints.upcoming()
+    StartpointUpcoming(id='', created_ms=0)
+    """
+    return StartpointUpcoming()
+
+
+def offset(number: int) -> Startpoint:
+    """Read from an offset on.
+
+    Parameters
+    ----------
+    number
+        The offset, as ``offsets`` shows it. In the embedded log it must be where a message begins.
+
+    Returns
+    -------
+    Startpoint
+
+    Examples
+    --------
+    >>> hr.startpoints.offset(4096).offset
+    4096
+    """
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise UsageError(f"{number!r} is no offset", hint="offsets are integers, 0 or more")
+    return StartpointSpecific(offset=number)
+
+
+def at(time: datetime | int | str) -> Startpoint:
+    """Read from the first message on that arrived at a time or later.
+
+    Parameters
+    ----------
+    time
+        A ``datetime``, ISO 8601, or milliseconds since the epoch. Without a zone it is in UTC.
+
+    Returns
+    -------
+    Startpoint
+
+    Examples
+    --------
+    >>> hr.startpoints.at("2026-01-31T12:00:00+01:00").time_ms
+    1769857200000
+    """
+    if isinstance(time, datetime):
+        return StartpointTimestamp(time_ms=moment_ms(time))
+    if isinstance(time, str):
+        return StartpointTimestamp(time_ms=parse_moment(time)[0])
+    given: object = time
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise UsageError(f"{given!r} is no time", hint="give a datetime, ISO 8601, or milliseconds since the epoch")
+    return StartpointTimestamp(time_ms=time)
+
+
+def ago(duration: Duration) -> Startpoint:
+    """Read from the first message on that arrived this long ago or later.
+
+    Parameters
+    ----------
+    duration
+        How long: ``"1h"``, or a ``timedelta``. It counts from this call.
+
+    Returns
+    -------
+    Startpoint
+
+    Examples
+    --------
+    >>> hr.startpoints.ago("1h").time_ms < hr.startpoints.ago("1m").time_ms
+    True
+    """
+    shift = duration if isinstance(duration, str | timedelta) else str(duration)
+    return StartpointTimestamp(time_ms=WallClock().now_ms() - to_ms(shift, "ago", error=UsageError))
+
+
+def custom(kind: str, value: dict[str, Any] | None = None) -> Startpoint:
+    """Read from a position of a kind that the app or the input's system defines.
+
+    Parameters
+    ----------
+    kind
+        The kind: that of a ``CustomStartpoint`` of the app, or one of the system's.
+    value
+        What it needs, as JSON.
+
+    Returns
+    -------
+    Startpoint
+
+    Examples
+    --------
+    >>> hr.startpoints.custom("after-release", {"release": "1.2"}).name
+    'after-release'
+    """
+    return StartpointCustom(name=kind, value=dict(value or {}))
+
+
+def as_startpoint(point: Startpoint | CustomStartpoint) -> Startpoint:
+    """Return what a caller gives as a startpoint. Raises ``UsageError`` for anything else."""
+    if isinstance(point, CustomStartpoint):
+        try:
+            value = msgspec.to_builtins(point)
+        except TypeError as error:
+            raise UsageError(
+                f"a startpoint of the kind {point.kind!r} can't be kept: {error}",
+                hint="make it a frozen dataclass whose fields can be written as JSON",
+            ) from error
+        return StartpointCustom(name=point.kind, value=value)
+    if not isinstance(point, Startpoint):
+        raise UsageError(f"{point!r} is no startpoint", hint="write hr.startpoints.oldest(), or ago('1h')")
+    return point
+
+
+class Startpoints:
+    """The startpoints of one app, whether it runs or not. Made by ``hr.startpoints.open_startpoints``.
+
+    A startpoint says where the app reads a partition of an input from, whatever it has committed. It is applied at the
+    app's next start, or at once with ``apply=True``, and deleted when a commit covers it.
+    """
+
+    def __init__(self, app: str | Declarations, *, home: str | Path | None = None) -> None:
+        self._declared = app if isinstance(app, Declarations) else None
+        self.app = app.name if isinstance(app, Declarations) else app
+        self._home = Path(app.settings.home) if isinstance(app, Declarations) and home is None else home_of(home)
+
+    def set(
+        self,
+        input: str,  # what the app calls it
+        startpoint: Startpoint | CustomStartpoint,
+        *,
+        partition: int | None = None,
+        task: str | None = None,
+        apply: bool = False,
+    ) -> SetAnswer:
+        """Set startpoints for an input: all of them, or none if one can't be.
+
+        Parameters
+        ----------
+        input
+            The input's id in the app. Side inputs are inputs, too.
+        startpoint
+            Where to read from: ``hr.startpoints.ago("1h")``, or a ``CustomStartpoint`` of the app.
+        partition
+            The partition; by default all.
+        task
+            The task, as ``"stage/0"``; by default all that read the partition. One with a task has precedence.
+        apply
+            Whether the tasks concerned restart in place now. Otherwise it counts from the app's next start on.
+
+        Returns
+        -------
+        SetAnswer
+            Its ``moves`` say for each partition and task from where to where, its ``notes`` what to know besides.
+
+        Raises
+        ------
+        UsageError
+            If there is no such input, partition or task, or the position doesn't exist.
+        """
+        return self._set(input, startpoint, partition, task, apply=apply, dry_run=False)
+
+    def preview(
+        self,
+        input: str,
+        startpoint: Startpoint | CustomStartpoint,
+        *,
+        partition: int | None = None,
+        task: str | None = None,
+    ) -> SetAnswer:
+        """Say what ``set`` would do, and change nothing.
+
+        Parameters
+        ----------
+        input
+            As for ``set``.
+        startpoint
+            As for ``set``.
+        partition
+            As for ``set``.
+        task
+            As for ``set``.
+
+        Returns
+        -------
+        SetAnswer
+        """
+        return self._set(input, startpoint, partition, task, apply=False, dry_run=True)
+
+    def list(self, *, done: bool = False) -> builtins.list[StartpointState]:
+        """Return the startpoints that wait or are being applied, each with its state.
+
+        Parameters
+        ----------
+        done
+            Whether to begin with the last ones that are done with.
+
+        Returns
+        -------
+        list of StartpointState
+        """
+        with self._service() as service:
+            return service.book.states(done=done)
+
+    def delete(
+        self, input: str, *, partition: int | None = None, task: str | None = None
+    ) -> builtins.list[StartpointState]:
+        """Delete startpoints that no task has been told to apply; with the app stopped, all.
+
+        Parameters
+        ----------
+        input
+            The input's id in the app.
+        partition
+            The partition; by default all.
+        task
+            Only those for this task.
+
+        Returns
+        -------
+        list of StartpointState
+            What was deleted.
+        """
+        target = StartpointTarget(input=input, partition=partition, task=task)
+        with self._service() as service:
+            return [*service.delete(target, live=bool(find_all(self._home, self.app))).startpoints]
+
+    def apply(self) -> Applied:
+        """Restart the tasks of the running app that have new startpoints, in place. The others go on.
+
+        Returns
+        -------
+        Applied
+
+        Raises
+        ------
+        UsageError
+            If the app isn't running.
+        """
+        addresses = self._running()
+        if not addresses:
+            raise self._not_running()
+        return _apply(addresses)
+
+    def offsets(self) -> builtins.list[InputOffsets]:
+        """Return where the tasks are in their inputs, and what the inputs hold.
+
+        Returns
+        -------
+        list of InputOffsets
+        """
+        with self._service() as service:
+            return read_offsets(service.inputs, committed_in(self._home, self.app), WallClock().now_ms())
+
+    def positions_of(self, input: str) -> frozenset[str]:
+        """Return the names under which the app keeps its positions in an input.
+
+        Parameters
+        ----------
+        input
+            The input's id in the app.
+
+        Returns
+        -------
+        frozenset of str
+        """
+        with self._service() as service:
+            return frozenset(one.kept_as for one in service.inputs.named(input))
+
+    # -- inside
+
+    def _set(
+        self,
+        input_: str,
+        startpoint: Startpoint | CustomStartpoint,
+        partition: int | None,
+        task: str | None,
+        *,
+        apply: bool,
+        dry_run: bool,
+    ) -> SetAnswer:
+        request = SetStartpoint(
+            input=input_,
+            partition=partition,
+            task=task,
+            startpoint=as_startpoint(startpoint),
+            apply=apply,
+            dry_run=dry_run,
+        )
+        addresses = self._running()
+        if not addresses:
+            if apply:
+                raise self._not_running()
+            with self._service() as service:
+                return service.set(request)
+        with _client(addresses[0]) as client:
+            answer = client.set_startpoint(request)
+        if apply and not dry_run and len(addresses) > 1:
+            restarted = (*answer.restarted, *_apply(addresses[1:]).restarted)
+            answer = msgspec.structs.replace(answer, restarted=restarted)
+        return answer
+
+    def _running(self) -> builtins.list[Address]:
+        return find_all(self._home, self.app)
+
+    def _not_running(self) -> UsageError:
+        return UsageError(
+            f"app {self.app!r} isn't running on {self._home}, so nothing can be applied now",
+            hint="leave apply out: a startpoint takes effect when the app starts",
+        )
+
+    @contextmanager
+    def _service(self) -> Iterator[StartpointService]:
+        """The startpoints on this home. Raises ``UsageError`` if the app is unknown here."""
+        path = self._home / FILE
+        if self._declared is None and not path.exists():
+            raise self._unknown()
+        metadata = SqliteMetadata(path)
+        try:
+            inputs = self._inputs(metadata)
+            committed = partial(committed_in, self._home, self.app)
+            yield StartpointService(metadata, inputs, committed, WallClock())
+        finally:
+            metadata.close()
+
+    def _inputs(self, metadata: SqliteMetadata) -> AppInputs:
+        if self._declared is not None:
+            return inputs_of(Deployment(self._declared.graph(), metadata, NO_CONSENT).planned().plan)
+        found = recorded_inputs(metadata, self.app)
+        if found is None:
+            raise self._unknown()
+        return found
+
+    def _unknown(self) -> UsageError:
+        known = ", ".join(apps_with_checkpoints(self._home))
+        return UsageError(
+            f"app {self.app!r} has never run on {self._home}",
+            hint=f"apps that have: {known}" if known else "name the home folder that it uses, or give the app's file",
+        )
+
+
+def open_startpoints(app: str | Declarations, *, home: str | Path | None = None) -> Startpoints:
+    """Open the startpoints of an app, to look at them and to change them.
+
+    Parameters
+    ----------
+    app
+        The app's name, or the app. By its name only what it has recorded at its last start is known.
+    home
+        The app's home. By default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+
+    Returns
+    -------
+    Startpoints
+
+    Examples
+    --------
+    >>> hr.streams.create_stream("views", 1, {"member": pl.String}, home="startpoints-example")
+    >>> app = hr.App("page-views", home="startpoints-example")
+    >>> _ = app.input("views", {"member": pl.String}).send_to(app.output("seen"))
+    >>> points = hr.startpoints.open_startpoints(app)
+    >>> answer = points.set("views", hr.startpoints.oldest(), partition=0)
+    >>> [state.state for state in points.list()]
+    ['pending']
+    """
+    return Startpoints(app, home=home)
+
+
+def _apply(addresses: list[Address]) -> Applied:
+    restarted: list[str] = []
+    for address in addresses:
+        with _client(address) as client:
+            restarted += client.apply_startpoints().restarted
+    return Applied(restarted=tuple(restarted))
+
+
+@contextmanager
+def _client(address: Address) -> Iterator[CoordinatorClient]:
+    client = address.client()
+    try:
+        yield client
+    finally:
+        client.close()

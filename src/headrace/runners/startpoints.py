@@ -1,0 +1,241 @@
+"""Set, show and delete the startpoints of an app: for commands, for Python, and for the coordinator's HTTP requests.
+
+Whatever can be checked is checked before anything is written: the input, partitions, the task, and that the position
+exists. What can't be resolved here, because only the app's program knows the system, is resolved by the task.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.core.clock import Clock
+from headrace.core.errors import UsageError
+from headrace.core.ids import Offset
+from headrace.core.moment import check_past
+from headrace.metadata.startpoints import StartpointBook, StartpointKey
+from headrace.metadata.store import MetadataStore
+from headrace.runners.app_inputs import AppInput, AppInputs
+from headrace.runners.committed import Committed, position_in
+from headrace.runners.coordination.startpoint_messages import (
+    Move,
+    SetAnswer,
+    SetStartpoint,
+    StartpointList,
+    StartpointTarget,
+)
+from headrace.runners.distances import Distance, distance
+from headrace.runtime.connections import Connections
+from headrace.systems.base import Admin
+from headrace.systems.positions import as_custom, extent_of, resolve
+from headrace.systems.startpoint import Startpoint, StartpointCustom, StartpointSpecific, StartpointTimestamp
+
+CLOSED_WINDOWS = (
+    "event time doesn't go back: windows that have closed stay closed, and what is older than them is late. To compute "
+    "them again, restore a savepoint"
+)
+AGAIN = "results of messages that are read again are sent again"
+LATER = "it takes effect when the app starts the next time"
+UNRESOLVED = "it can't be resolved without the app's program: give the app's file in place of its name to see where to"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A partition of an input in one task."""
+
+    input: AppInput
+    partition: int
+    task: str
+
+
+class StartpointService:
+    """The startpoints of one app. Threads may share it."""
+
+    def __init__(
+        self, metadata: MetadataStore, inputs: AppInputs, committed: Callable[[], Committed], clock: Clock
+    ) -> None:
+        """``committed`` gives what reads the commits as they are then."""
+        self.inputs = inputs
+        self.book = StartpointBook(metadata, inputs.app)
+        self._committed = committed
+        self._clock = clock
+
+    def set(self, request: SetStartpoint) -> SetAnswer:
+        """Write startpoints for what the request names, all or none; with ``dry_run`` only say what they would do."""
+        places = self._places(request)
+        keys = list(dict.fromkeys(self._key(request, place) for place in places))
+        self._check(request, len({key.partition for key in keys}))
+        with self._resolving() as resolving:
+            moves = tuple(resolving.move(place, request.startpoint) for place in places)
+        notes = self._notes(request, moves)
+        if request.dry_run:
+            return SetAnswer(moves=moves, notes=notes)
+        now_ms = self._clock.now_ms()
+        points = {
+            key: msgspec.structs.replace(request.startpoint, id=uuid.uuid4().hex, created_ms=now_ms) for key in keys
+        }
+        replaced = self.book.write(points, now_ms)
+        ids = {point.id for point in points.values()}
+        written = tuple(state for state in self.book.states() if state.startpoint.id in ids)
+        return SetAnswer(moves=moves, written=written, replaced=tuple(replaced.values()), notes=notes)
+
+    def delete(self, target: StartpointTarget, *, live: bool) -> StartpointList:
+        """Delete the startpoints for what the target names, whether they wait or are ordered."""
+        names = {one.kept_as for one in self._named(target.input)} or {target.input}
+
+        def wanted(key: StartpointKey) -> bool:
+            return (
+                key.stream in names
+                and target.partition in (None, key.partition)
+                and (target.task is None or target.task == key.task)
+            )
+
+        gone = self.book.delete(wanted, self._clock.now_ms(), live=live)
+        return StartpointList(app=self.inputs.app, startpoints=tuple(gone))
+
+    def all(self) -> StartpointList:
+        """All startpoints in the book, also the last ones that are done with."""
+        return StartpointList(app=self.inputs.app, startpoints=tuple(self.book.states(done=True)))
+
+    # -- inside
+
+    def _named(self, name: str) -> list[AppInput]:
+        """The input that a startpoint in the book may be for; none if the app has changed and doesn't read it."""
+        if any(state.stream == name for state in self.book.states()):
+            return [one for one in self.inputs.inputs if one.kept_as == name]
+        return self.inputs.named(name)
+
+    def _places(self, target: StartpointTarget) -> list[_Place]:
+        """The partitions and tasks that a request is about. Raises ``UsageError`` if there are none."""
+        inputs = self.inputs.named(target.input)
+        most = max(one.partitions for one in inputs)
+        if target.partition is not None and not 0 <= target.partition < most:
+            raise UsageError(
+                f"input {target.input!r} has no partition {target.partition}, only 0 to {most - 1}",
+                hint=f"write {target.input}/0, or {target.input} for all partitions",
+            )
+        places = [
+            _Place(one, partition, task)
+            for one in inputs
+            for partition in range(one.partitions)
+            if target.partition in (None, partition)
+            for task in one.readers(partition)
+        ]
+        if target.task is None:
+            return places
+        found = [place for place in places if place.task == target.task]
+        if not found:
+            which = target.input if target.partition is None else f"{target.input}/{target.partition}"
+            tasks = list(dict.fromkeys(place.task for place in places))
+            shown = ", ".join(tasks[:8]) + (f" and {len(tasks) - 8} more" if len(tasks) > 8 else "")
+            raise UsageError(
+                f"task {target.task!r} of app {self.inputs.app!r} doesn't read {which}",
+                hint=f"the tasks that do: {shown}",
+            )
+        return found
+
+    def _key(self, request: SetStartpoint, place: _Place) -> StartpointKey:
+        return StartpointKey(place.input.kept_as, place.partition, request.task)
+
+    def _check(self, request: SetStartpoint, partitions: int) -> None:
+        point = request.startpoint
+        if isinstance(point, StartpointSpecific):
+            if point.offset < 0:
+                raise UsageError(f"{point.offset} is no offset", hint="offsets are 0 or more")
+            if partitions > 1:
+                raise UsageError(
+                    f"input {request.input!r} has {partitions} partitions, each with its own offsets",
+                    hint=f"name the partition, as in {request.input}/0",
+                )
+        if isinstance(point, StartpointTimestamp):
+            check_past(point.time_ms, self._clock.now_ms())
+        if isinstance(point, StartpointCustom):
+            kind = next((one for one in self.inputs.customs if one.kind == point.name), None)
+            if kind is not None:
+                as_custom(kind, point.value)
+
+    @contextmanager
+    def _resolving(self) -> Iterator[_Resolving]:
+        connections = Connections()
+        try:
+            yield _Resolving(self.inputs, self._committed(), connections)
+        finally:
+            connections.close()
+
+    def _notes(self, request: SetStartpoint, moves: Sequence[Move]) -> tuple[str, ...]:
+        notes: list[str] = []
+        if any(move.direction == "unknown" and move.to_offset is None for move in moves):
+            notes.append(UNRESOLVED)
+        if any(move.direction == "back" and move.messages != 0 for move in moves):
+            notes += [AGAIN, *([CLOSED_WINDOWS] if self.inputs.timed else [])]
+        if not request.apply and not request.dry_run:
+            notes.append(LATER)
+        return tuple(notes)
+
+
+class _Resolving:
+    """Resolves startpoints with connections of its own; a partition is looked at once."""
+
+    def __init__(self, inputs: AppInputs, committed: Committed, connections: Connections) -> None:
+        self._inputs = inputs
+        self._committed = committed
+        self._connections = connections
+        self._offsets: dict[tuple[str, int], Offset] = {}
+
+    def move(self, place: _Place, point: Startpoint) -> Move:
+        """What a startpoint means for a place. Raises an error if it can't be applied there."""
+        one = place.input
+        self._check_not_ended(place)
+        spec = self._inputs.system(one)
+        described = {"input": one.id, "stream": one.stream, "partition": place.partition, "task": place.task}
+        position = position_in(self._committed(place.task), one, place.partition)
+        if spec is None or (isinstance(point, StartpointCustom) and self._is_unknown(point)):
+            return msgspec.convert(
+                described | {"direction": "unknown", "fromOffset": position, "committed": position is not None}, Move
+            )
+        admin = self._connections.admin(spec)
+        ssp = one.ssp(place.partition)
+        key = one.stream, place.partition
+        if key not in self._offsets:
+            self._offsets[key] = resolve(point, ssp, admin, self._inputs.customs)
+        to = self._offsets[key]
+        start = self._default(one, place.partition, admin) if position is None else position
+        far = (
+            Distance(None, None)
+            if start is None
+            else distance(self._connections, spec, ssp, min(start, to), max(start, to))
+        )
+        return Move(
+            input=one.id,
+            stream=one.stream,
+            partition=place.partition,
+            task=place.task,
+            direction="unknown" if start is None else "same" if to == start else "back" if to < start else "ahead",
+            from_offset=start,
+            to_offset=to,
+            committed=position is not None,
+            messages=far.messages,
+            bytes=far.size,
+            from_ms=None if start is None else admin.time_of(ssp, start),
+            to_ms=admin.time_of(ssp, to),
+        )
+
+    def _is_unknown(self, point: StartpointCustom) -> bool:
+        """Whether only the app's program can resolve it, which isn't here."""
+        return not self._inputs.declared and point.name in self._inputs.kinds
+
+    def _check_not_ended(self, place: _Place) -> None:
+        checkpoint = self._committed(place.task)
+        if checkpoint is not None and checkpoint.ended:
+            raise UsageError(
+                f"task {place.task} of app {self._inputs.app!r} has ended: its inputs have, and it has processed them",
+                hint="to read them again, start the app under another name, or restore a savepoint",
+            )
+
+    def _default(self, one: AppInput, partition: int, admin: Admin) -> Offset | None:
+        """Where the task begins without a commit; None if that is where the end is then."""
+        return extent_of(one.ssp(partition), admin).oldest if one.start == "oldest" else None

@@ -1,0 +1,60 @@
+"""Writes one task's commits into its changelog, checks that they count, and takes the snapshots that bound it.
+
+On the run-loop thread. Pauses where it would wait for acknowledgements or read for long.
+"""
+
+from __future__ import annotations
+
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.record import LocalCheckpoint, SourceEntry, encode_record
+from headrace.core.errors import FencedError, TrimmedOffsetError
+from headrace.core.ids import Offset, TaskName
+from headrace.runtime.pauses import Pause, Steps
+from headrace.runtime.state.changelog_partition import ChangelogPartition
+from headrace.runtime.state.task_state import TaskState
+
+
+class Commits:
+    """The commits of one task."""
+
+    def __init__(
+        self, task: TaskName, machine: ProtocolMachine, state: TaskState, changelog: ChangelogPartition
+    ) -> None:
+        self._task = task
+        self._machine = machine
+        self._state = state
+        self._changelog = changelog
+
+    def append_changes(self, version: int) -> None:
+        """Append what the stores have changed."""
+        for change in self._state.changes(version):
+            self._changelog.append(self._machine.stamp_change(), change.encode())
+
+    def append_record(self, sources: tuple[SourceEntry, ...], times: bytes) -> Steps[None]:
+        """Append the record that makes the changes count, and wait until it is written."""
+        header, record = self._machine.seal(sources=sources, bookkeeping=times)
+        data = encode_record(record)
+        self._state.grown(len(data))
+        self._changelog.append(header, data)
+        yield Pause.ACKNOWLEDGED
+        self._machine.performed(self._changelog.flush())
+
+    def check(self, start: Offset | None, end: Offset) -> Steps[None]:
+        """Show the machine what was appended since its last commit. Raises ``FencedError`` if that was trimmed."""
+        try:
+            for offset, header, body in self._changelog.read(start, end):
+                self._machine.changelog(offset, header, body)
+                yield Pause.PROGRESS
+        except TrimmedOffsetError as error:
+            raise FencedError(
+                f"task {self._task}: the changelog was trimmed past its last commit: {error.message}",
+                hint="this is a stale copy of the task; its replacement has taken a snapshot since",
+            ) from error
+
+    def snapshot_if_due(self, local: LocalCheckpoint) -> Steps[None]:
+        """Take a snapshot when the changelog has grown enough, and give up what is before the last but one."""
+        yield Pause.PROGRESS
+        trim = self._state.snapshot_if_due(local)
+        if trim is not None:
+            yield Pause.PROGRESS
+            self._changelog.trim(trim)

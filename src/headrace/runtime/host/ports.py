@@ -1,0 +1,65 @@
+"""What a task's host needs of the world: systems, state, time, the coordinator. The simulator has ports of its own."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.core.clock import Clock
+from headrace.runtime.connections import Connections
+from headrace.runtime.host.attempt import Factories
+from headrace.runtime.host.startpoints import Report, Resolve, by_system
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.outputs.published_positions import TRIM_STEP
+from headrace.runtime.state.task_state import TaskState
+from headrace.runtime.task_scope import TaskScope
+from headrace.systems.startpoint import Grant
+
+NextGrant = Callable[[], Grant]
+"""Issues the task's next generation, and the startpoints to apply with it.
+
+Raises ``FencedError`` when another incarnation has taken over.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a host needs of the world."""
+
+    connections: Connections
+    clock: Clock
+    next_generation: NextGrant
+    make: Factories
+    state: TaskState
+    machine: ProtocolMachine
+    resolve: Resolve
+    report_outcomes: Report
+    metrics: TaskMetrics = field(default_factory=TaskMetrics)
+    jitter: random.Random = field(default_factory=random.Random)
+    pulse: Callable[[], None] = lambda: None
+    """Called now and then while restoring takes its time."""
+    trim_step: int = TRIM_STEP
+    """How much (bytes) of an intermediate stream is trimmed at once."""
+
+    @classmethod
+    def live(
+        cls,
+        scope: TaskScope,
+        make: Factories,
+        next_generation: NextGrant,
+        report_outcomes: Report,
+        connections: Connections,
+        clock: Clock,
+        pulse: Callable[[], None],
+    ) -> Ports:
+        """State on disk, and a protocol machine under a name of its own."""
+        metrics = TaskMetrics(str(scope.name), clock)
+        state = TaskState(scope.changelog[0], scope.folders, metrics.warnings, dropped=scope.dropped)
+        machine = ProtocolMachine(scope.machine, writer=uuid.uuid4().hex)
+        resolve = by_system(scope, connections)
+        return cls(
+            connections, clock, next_generation, make, state, machine, resolve, report_outcomes, metrics, pulse=pulse
+        )

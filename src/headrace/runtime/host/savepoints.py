@@ -1,0 +1,100 @@
+"""A task's part in savepoints: keeping its state at a cut, and taking over what a savepoint holds.
+
+On the run-loop thread. Both wait for the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, Cut, Founding, KeptCommit
+from headrace.checkpoint.machine import ProtocolMachine
+from headrace.checkpoint.protocol import Phase
+from headrace.checkpoint.record import Change
+from headrace.core.errors import ProtocolError
+from headrace.core.ids import TaskName
+from headrace.core.log import logger
+from headrace.runtime.state.task_state import TaskState
+from headrace.stores.base import StateStore
+from headrace.stores.database import KeySpace
+from headrace.stores.share import Share
+
+CutState = Literal["waiting", "kept", "missed"]
+
+_log = logger(__name__)
+
+
+class Keeper:
+    """Keeps the state of one task at the cut that the coordinator orders."""
+
+    def __init__(self, task: TaskName, machine: ProtocolMachine, state: TaskState) -> None:
+        self._task = task
+        self._machine = machine
+        self._state = state
+        self._cut: Cut | None = None
+
+    def order(self, cut: Cut | None) -> None:
+        """Take part in this cut; None: in none. The same order again changes nothing."""
+        if cut == self._cut:
+            return
+        self._cut = cut
+        self._machine.cut(None if cut is None else cut.version)
+        if cut is not None and self._machine.phase is Phase.OVER and self._machine.version <= cut.version:
+            self.keep()  # an ended task has no other state any more
+
+    @property
+    def state(self) -> tuple[str, CutState] | None:
+        """The id of the cut, and what has become of it; None without one."""
+        if self._cut is None:
+            return None
+        if self._machine.cut_missed:
+            return self._cut.id, "missed"
+        return self._cut.id, "kept" if self._machine.cut_kept else "waiting"
+
+    @property
+    def holds(self) -> bool:
+        """The state is kept, and nothing is to be processed after that."""
+        return self._cut is not None and self._cut.last and self._machine.cut_kept
+
+    def keep(self) -> None:
+        """Keep a durable copy of the local state and of its commit."""
+        cut, local, record = self._cut, self._machine.local, self._machine.record
+        if cut is None or local is None or record is None:
+            raise ProtocolError(f"task {self._task}: there is no commit to keep")
+        folder = Path(cut.folder) / folder_of(self._task)
+        kept = KeptCommit(task=str(self._task), offset=local.offset, record=record)
+        self._state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
+        self._machine.kept()
+        _log.info("kept the state for a savepoint", task=str(self._task), version=record.version, folder=str(folder))
+
+
+def folder_of(task: TaskName) -> str:
+    """The name of a task's folder in a savepoint."""
+    return f"{task.stage}-{task.number}"
+
+
+def taken_over(
+    founding: Founding,
+    task: TaskName,
+    state: TaskState,
+    empty_stores: Callable[[], AbstractContextManager[Mapping[str, StateStore]]],
+) -> Iterator[Change]:
+    """The changes that give a task its share of what the donors hold. ``empty_stores`` are like the task's own."""
+    for donor in founding.donors:
+        share = None
+        if founding.shares is not None:
+            # What has no key stays with its task: a target knows its writers by their numbers.
+            share = Share(task.number, founding.tasks, first=donor.number == task.number)
+        with state.donated(donor.folder / DATABASE_FOLDER) as database, empty_stores() as stores:
+            for name, store in stores.items():
+                if name in founding.copied and donor != founding.donors[0]:
+                    continue
+                store.attach(KeySpace(database, name))
+                mine = None
+                if share is not None and founding.shares is not None and name not in founding.copied:
+                    mine = share.by(founding.shares.get(name, ()))
+                for change in store.whole(mine):
+                    yield Change(name, change)

@@ -1,0 +1,97 @@
+"""Applies the startpoints of a task at its start or rollback: they say where sources are read, whatever was committed.
+
+On the run-loop thread. Finding the offset, and reporting it to the coordinator, may block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from headrace.api.specs import Role
+from headrace.core.errors import DeploymentError, HeadraceError, UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.core.log import logger
+from headrace.runtime.connections import Connections
+from headrace.runtime.task_scope import TaskScope
+from headrace.systems.positions import resolve as where
+from headrace.systems.startpoint import Order, Outcome
+
+Resolve = Callable[[Order, SSP], Offset]
+"""Finds the offset that a startpoint means; raises a ``HeadraceError`` if there is none."""
+
+Report = Callable[[Sequence[Outcome]], None]
+"""Tells the coordinator what has become of orders, and waits until it has taken note of it."""
+
+_log = logger(__name__)
+
+
+class Startpoints:
+    """The startpoints of one task."""
+
+    def __init__(self, scope: TaskScope, resolve: Resolve, report: Report) -> None:
+        self._scope = scope
+        self._resolve = resolve
+        self._report = report
+
+    def applied(self, orders: Iterable[Order], generation: int, ended: Collection[SSP]) -> dict[SSP, Offset]:
+        """Return where the orders say to read, and report it. ``ended`` are inputs in which nothing more is expected.
+
+        Raises ``DeploymentError`` for the first order that can't be applied, after it has reported why. Nothing is
+        applied then, and the order stays: the app can't go on before somebody changes or deletes it.
+        """
+        found: dict[SSP, Offset] = {}
+        outcomes: list[Outcome] = []
+        for order in orders:
+            try:
+                ssp = self._input(order)
+                if ssp in ended:
+                    raise UsageError(
+                        f"{ssp} has ended, and what follows from its end is in the app's state and its results",
+                        hint="restore a savepoint from before the end, or read the input in an app of another name",
+                    )
+                offset = order.offset if order.offset is not None else self._resolve(order, ssp)
+            except HeadraceError as error:
+                failed = Outcome(order=order, state="failed", generation=generation, reason=error.message)
+                self._report([failed])
+                raise self._unusable(order, error) from error
+            found[ssp] = offset
+            outcomes.append(Outcome(order=order, state="applied", generation=generation, offset=offset))
+        if outcomes:
+            self._report(outcomes)
+        for ssp, offset in found.items():
+            _log.info("applying a startpoint", task=str(self._scope.name), input=str(ssp), offset=offset)
+        return found
+
+    def release(self, orders: Iterable[Order], generation: int, version: int) -> None:
+        """Report that a commit covers these orders, so that they may be deleted."""
+        self._report(
+            [Outcome(order=order, state="released", generation=generation, version=version) for order in orders]
+        )
+
+    def _input(self, order: Order) -> SSP:
+        for ssp, spec in self._scope.specs.items():
+            outside = spec.role is not Role.INTERMEDIATE
+            if outside and (self._scope.position_name(ssp), ssp.partition) == (order.stream, order.partition):
+                return ssp
+        raise UsageError(
+            f"task {self._scope.name} doesn't read partition {order.partition} of {order.stream}",
+            hint="`headrace offsets` lists what each task reads",
+        )
+
+    def _unusable(self, order: Order, error: HeadraceError) -> DeploymentError:
+        return DeploymentError(
+            f"task {self._scope.name} can't apply startpoint {order.startpoint.id} to partition {order.partition} of "
+            f"{order.stream}: {error.message}",
+            hint=f"{error.hint + '; ' if error.hint else ''}set another startpoint, or delete this one: "
+            f"`headrace startpoint delete {self._scope.app} ...`",
+        )
+
+
+def by_system(scope: TaskScope, connections: Connections) -> Resolve:
+    """Ask the input's system, or the user's own function, where a startpoint is."""
+
+    def resolve(order: Order, ssp: SSP) -> Offset:
+        admin = connections.admin(scope.specs[ssp].system)
+        return where(order.startpoint, ssp, admin, scope.settings.startpoints)
+
+    return resolve

@@ -1,0 +1,200 @@
+"""Other partition counts for the intermediate streams of an app: which are possible, and the inventory that follows.
+
+The messages of an intermediate stream are dealt to its partitions by key, and so is the state of the stage that reads
+it. At a savepoint no message is on its way, so both can be dealt anew. That is exact only where the key alone says
+which task keeps a row. Everything else is refused, with the reason. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from headrace.core.errors import UsageError
+from headrace.core.ids import TaskName
+from headrace.plan.inventory import Inventory, Part, StageRecord
+from headrace.plan.tasks import producer_ids
+
+TO_ALL = "to all"
+"""The key of a broadcast stream in the inventory."""
+
+PARTITIONS_MAX = 1 << 16
+_WAY = re.compile(r"^(?P<key>.*) over [0-9]+ partitions$")
+
+
+def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], ended: Collection[TaskName] = ()) -> Inventory:
+    """The inventory with other partition counts for some intermediate streams, by their ids or those of their readers.
+
+    ``ended`` are the tasks that had ended. Raises ``UsageError`` for what can't be rescaled. A stage never has fewer
+    tasks, because readers wait for all of them: those without a partition only end.
+    """
+    streams = _streams(inventory, counts)
+    for id_, count in streams.items():
+        _check(inventory, id_, count, streams, ended)
+    tasks = {_reader(inventory, id_).stage: count for id_, count in streams.items()}
+    known = {TaskName(name, n): p for name, r in inventory.stages.items() for n, p in enumerate(r.producers)}
+    names = [*known, *(TaskName(stage, n) for stage, count in tasks.items() for n in range(count))]
+    producers = producer_ids(app, dict.fromkeys(names), known)
+    stages = {name: _record(inventory, record, streams, tasks, producers) for name, record in inventory.stages.items()}
+    return Inventory(stages, inventory.gone)
+
+
+def _record(
+    inventory: Inventory,
+    record: StageRecord,
+    streams: Mapping[str, int],
+    tasks: Mapping[str, int],
+    producers: Mapping[TaskName, int],
+) -> StageRecord:
+    """The record of a stage, which may have other tasks, read streams of others, and write rescaled ones."""
+    active = tasks.get(record.stage, record.active)
+    count = max(active, record.tasks)
+    parts = {}
+    for id_, part in record.parts.items():
+        if part.kind == "stream":
+            fixed = dict(part.fixed) | ({"partitions": str(streams[id_])} if id_ in streams else {})
+            writers = {
+                name: max(number, tasks.get(name, 0), inventory.stages[name].tasks)
+                for name, number in part.writers.items()
+            }
+            parts[id_] = msgspec.structs.replace(part, fixed=fixed, writers=writers)
+        elif "partitioning" in part.fixed and record.stage in tasks:
+            ways = (_other_way(way, active) for way in part.fixed["partitioning"].split("; "))
+            fixed = dict(part.fixed) | {"partitioning": "; ".join(sorted(ways))}
+            parts[id_] = msgspec.structs.replace(part, fixed=fixed)
+        else:
+            parts[id_] = part
+    return msgspec.structs.replace(
+        record,
+        producers=tuple(producers[TaskName(record.stage, n)] for n in range(count)),
+        active=active,
+        parts=parts,
+    )
+
+
+def _other_way(way: str, count: int) -> str:
+    matched = _WAY.match(way)
+    if matched is None or matched["key"] == TO_ALL:
+        return way
+    return f"{matched['key']} over {count} partitions"
+
+
+# -- which streams ------------------------------------------------------------------------------------------
+
+
+def _streams(inventory: Inventory, counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts by the ids of streams: a step or a table stands for the streams that its stage reads."""
+    found: dict[str, int] = {}
+    for id_, count in counts.items():
+        for stream in _meant(inventory, id_):
+            if found.setdefault(stream, count) != count:
+                raise UsageError(
+                    f"intermediate stream {stream!r} is to have {found[stream]} and {count} partitions",
+                    hint="give it one count",
+                )
+    return found
+
+
+def _meant(inventory: Inventory, id_: str) -> list[str]:
+    if inventory.stream(id_) is not None:
+        return [id_]
+    mine = [(record, part) for record, part in inventory.parts() if id_ in (part.id, part.owner)]
+    owned = [record for record, part in mine if part.kind in ("step", "table")]
+    if owned:
+        streams = [part.id for part in owned[0].streams(reads=True).values() if part.fixed.get("key") != TO_ALL]
+        if streams:
+            return sorted(streams)
+        raise UsageError(
+            f"{id_!r} can't have another number of partitions: its stage {owned[0].stage!r} reads no intermediate "
+            "stream, but inputs as they come",
+            hint="put a partition_by before it",
+        )
+    known = sorted(_reading(inventory))
+    there = f"there are {', '.join(known)}" if known else "it has no intermediate stream"
+    if mine:
+        raise UsageError(
+            f"{id_!r} is an {mine[0][1].kind} of the app, and its partitions aren't the app's to change",
+            hint=f"only intermediate streams can be rescaled: {there}",
+        )
+    raise UsageError(f"the app has no intermediate stream {id_!r}", hint=there)
+
+
+def _reading(inventory: Inventory) -> Iterator[str]:
+    return (part.id for _, part in inventory.parts() if part.kind == "stream" and part.reads)
+
+
+def _reader(inventory: Inventory, id_: str) -> StageRecord:
+    """The stage that reads a stream; there is only one."""
+    for record, part in inventory.parts():
+        if part.id == id_ and part.kind == "stream" and part.reads:
+            return record
+    raise UsageError(
+        f"intermediate stream {id_!r} can't have another number of partitions: no stage reads it",
+        hint="leave it out",
+    )
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+
+def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], ended: Collection[TaskName]) -> None:
+    if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:
+        raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {PARTITIONS_MAX}")
+    what = f"{id_!r} can't have {count} partitions"
+    record = _reader(inventory, id_)
+    if (why := _why_not_dealt(record.parts[id_])) is not None:
+        raise UsageError(f"{what}: {why}", hint="leave it out")
+    reasons = [_why_not_read(record, count, streams), *map(_why_not_kept, record.parts.values())]
+    over = sorted(task for task in ended if task.stage == record.stage and task.number < record.active)
+    if over:
+        reasons.append((f"had ended in task {over[0]}", "keep the count: what has ended can't be dealt to other tasks"))
+    for reason in reasons:
+        if reason is not None:
+            raise UsageError(f"{what}: stage {record.stage!r}, which reads it, {reason[0]}", hint=reason[1])
+
+
+def _why_not_dealt(stream: Part) -> str | None:
+    if stream.fixed.get("key") == TO_ALL:
+        return "it is a broadcast stream, of which every task reads all"
+    return None if "key" in stream.fixed else "it has no key by which its messages are dealt"
+
+
+def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -> tuple[str, str] | None:
+    """What else the stage reads that fixes its number of tasks."""
+    for part in record.parts.values():
+        if part.kind == "input":
+            return (
+                f"also reads input {part.id!r}, whose partitions give the number of its tasks",
+                f"put a partition_by between {part.id!r} and the steps where they meet",
+            )
+        if part.kind == "side input" and not _all_copied(record, part):
+            return (
+                f"keeps a table current by side input {part.id!r}, as that is partitioned",
+                "fill the table by send_to instead of side_inputs=, with a partition_by before it",
+            )
+        others = part.kind == "stream" and part.reads and part.fixed.get("key") != TO_ALL
+        if others and streams.get(part.id) != count:
+            return (
+                f"also reads intermediate stream {part.id!r}, and messages of the same key must meet in one task",
+                f"give both the same count: --partitions {part.id}={count}",
+            )
+    return None
+
+
+def _all_copied(record: StageRecord, side_input: Part) -> bool:
+    """Whether every task reads all of a side input, for tables of which each has a copy."""
+    tables = [part for part in record.parts.values() if part.kind == "table"]
+    fed = side_input.fixed.get("tables", "").split(", ")
+    return all(table.dealing.copied for table in tables if table.id in fed)
+
+
+def _why_not_kept(part: Part) -> tuple[str, str] | None:
+    """Why state can't be dealt: it belongs to a task rather than to the keys of the stream."""
+    if not part.dealing.why_not:
+        return None
+    return (
+        f"keeps state of {part.kind} {part.owner!r} that can't be dealt: {part.dealing.why_not}",
+        f"keep the count, or start without that state: run the app with --drop-state {part.owner} first",
+    )

@@ -1,0 +1,230 @@
+"""Resolve startpoints to offsets, and the kinds of startpoint that users define.
+
+Whoever resolves one has the partition's admin: a task that is about to read, or a command that shows what would happen.
+The offset that comes out can be read from, else there is an error that says why not and what to do.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, assert_never
+
+import msgspec
+
+from headrace.core.errors import (
+    DeclarationError,
+    HeadraceError,
+    StreamNotFoundError,
+    TrimmedOffsetError,
+    UsageError,
+    UserFunctionError,
+)
+from headrace.core.ids import SSP, Offset
+from headrace.core.moment import utc_text
+from headrace.systems.base import Admin, Extent
+from headrace.systems.startpoint import (
+    Startpoint,
+    StartpointCustom,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+)
+
+
+class PartitionView:
+    """What the function of a custom startpoint may ask about the partition that it is resolved for."""
+
+    def __init__(self, ssp: SSP, admin: Admin) -> None:
+        self._ssp = ssp
+        self._admin = admin
+        self._extent = extent_of(ssp, admin)
+
+    @property
+    def stream(self) -> str:
+        """The stream's name in its system."""
+        return self._ssp.stream.name
+
+    @property
+    def partition(self) -> int:
+        """The partition's number."""
+        return self._ssp.partition
+
+    @property
+    def oldest(self) -> int:
+        """The offset of the oldest message that is kept."""
+        return self._extent.oldest
+
+    @property
+    def upcoming(self) -> int:
+        """The offset that the next message will get."""
+        return self._extent.upcoming
+
+    def offset_at(self, time_ms: int) -> int:
+        """Return the offset of the first message that arrived at a time or later; the upcoming one if there is none.
+
+        Parameters
+        ----------
+        time_ms
+            Milliseconds since the epoch.
+
+        Returns
+        -------
+        int
+        """
+        return self._admin.offset_at(self._ssp, time_ms)
+
+
+class CustomStartpoint(ABC):
+    """A kind of startpoint of your own: a frozen dataclass whose fields can be written as JSON.
+
+    Register it with the app, as in ``hr.App(..., startpoints=[AfterRelease])``. Its fields are kept in the metadata
+    store until the app starts; then ``offset`` is called for each partition.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class SkipHalf(hr.startpoints.CustomStartpoint):
+    ...     kind = "skip-half"
+    ...     def offset(self, partition):
+    ...         return partition.offset_at(1_700_000_000_000)
+    >>> app = hr.App("views", startpoints=[SkipHalf])
+    """
+
+    kind: ClassVar[str]
+    """The name of the kind, which commands write as ``--custom '{"kind": "after-release", ...}'``."""
+
+    @abstractmethod
+    def offset(self, partition: PartitionView) -> int:
+        """Return the offset to read from; the end of a message or the beginning of one.
+
+        Parameters
+        ----------
+        partition
+            The partition.
+
+        Returns
+        -------
+        int
+        """
+        ...
+
+
+Customs = Sequence[type[CustomStartpoint]]
+"""The kinds that an app registers."""
+
+
+def check_customs(kinds: Iterable[object]) -> Customs:
+    """Return what an app registers. Raises ``DeclarationError`` for what is no kind, or has no name of its own."""
+    found: list[type[CustomStartpoint]] = []
+    for kind in kinds:
+        if not (isinstance(kind, type) and issubclass(kind, CustomStartpoint)):
+            raise DeclarationError(
+                f"startpoints: {kind!r} is no subclass of hr.startpoints.CustomStartpoint",
+                hint="give the class itself, as in startpoints=[AfterRelease]",
+            )
+        name = getattr(kind, "kind", None)
+        if not isinstance(name, str) or not name:
+            raise DeclarationError(f"startpoints: {kind.__name__} has no name", hint='write kind = "after-release"')
+        if any(other.kind == name for other in found):
+            raise DeclarationError(f"startpoints: two classes have the name {name!r}", hint="give each its own kind")
+        found.append(kind)
+    return tuple(found)
+
+
+def extent_of(ssp: SSP, admin: Admin) -> Extent:
+    """Return where the partition begins and ends. Raises ``StreamNotFoundError`` if there is no such partition."""
+    extents = admin.extents(ssp.stream.name)
+    if not 0 <= ssp.partition < len(extents):
+        raise StreamNotFoundError(
+            f"{ssp.stream} has no partition {ssp.partition}, only 0 to {len(extents) - 1}",
+            hint="delete the startpoint, or set one for a partition that exists",
+        )
+    return extents[ssp.partition]
+
+
+def newest_time(ssp: SSP, admin: Admin, now_ms: int) -> int | None:
+    """Return when the newest message arrived, as well as ``offset_at`` tells; None if there is none, or it can't."""
+    extent = extent_of(ssp, admin)
+    early, late = admin.time_of(ssp, extent.oldest), now_ms + 1
+    if early is None:
+        return None
+    while late - early > 1:
+        middle = (early + late) // 2
+        if admin.offset_at(ssp, middle) < extent.upcoming:
+            early = middle
+        else:
+            late = middle
+    return early
+
+
+def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = ()) -> Offset:
+    """Return the offset that a startpoint means in this partition now.
+
+    Raises ``TrimmedOffsetError`` if what it means is no longer kept, ``UnsupportedPositionError`` if the system knows
+    no such positions, ``UsageError`` if it makes no sense there, ``UserFunctionError`` if the user's function fails.
+    """
+    extent = extent_of(ssp, admin)
+    match startpoint:
+        case StartpointOldest():
+            return extent.oldest
+        case StartpointUpcoming():
+            return extent.upcoming
+        case StartpointSpecific(offset=offset):
+            admin.check_offset(ssp, offset)
+            return offset
+        case StartpointTimestamp(time_ms=time_ms):
+            return _by_time(ssp, admin, extent, time_ms)
+        case StartpointCustom(name=name, value=value):
+            offset = _custom(name, value, ssp, admin, customs)
+            admin.check_offset(ssp, offset)
+            return offset
+        case _:
+            assert_never(startpoint)
+
+
+def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int) -> Offset:
+    offset = admin.offset_at(ssp, time_ms)
+    if offset == extent.oldest and extent.trimmed:
+        began = admin.time_of(ssp, extent.oldest)
+        if began is not None and time_ms < began:
+            raise TrimmedOffsetError(
+                f"{ssp} keeps nothing from {utc_text(time_ms)}: its oldest message arrived at {utc_text(began)}",
+                hint="use oldest to read all that is kept; what came before it is lost",
+            )
+    return offset
+
+
+def _custom(name: str, value: Mapping[str, Any], ssp: SSP, admin: Admin, customs: Customs) -> Offset:
+    kind = next((one for one in customs if one.kind == name), None)
+    if kind is None:
+        return admin.custom_offset(ssp, name, value)
+    point = as_custom(kind, value)
+    try:
+        offset: object = point.offset(PartitionView(ssp, admin))
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise UserFunctionError(
+            f"{kind.__name__}.offset() of the startpoint {name!r} raised {type(error).__name__} for {ssp}: {error}",
+            hint="correct it, or delete the startpoint",
+        ) from error
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise UserFunctionError(
+            f"{kind.__name__}.offset() of the startpoint {name!r} returned {offset!r} for {ssp}, which is no offset",
+            hint="have it return an int, such as partition.oldest",
+        )
+    return offset
+
+
+def as_custom(kind: type[CustomStartpoint], value: Mapping[str, Any]) -> CustomStartpoint:
+    """Return the user's startpoint that was kept as ``value``. Raises ``UsageError`` if it doesn't fit the class."""
+    try:
+        return msgspec.convert(dict(value), kind)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise UsageError(
+            f"the startpoint {kind.kind!r} doesn't take {dict(value)}: {error}",
+            hint=f"its fields are those of the class {kind.__name__}",
+        ) from error

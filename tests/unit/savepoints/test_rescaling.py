@@ -1,0 +1,152 @@
+"""Rescaling: which streams can have other partition counts, what follows for the inventory, and what is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.errors import UsageError
+from headrace.core.ids import TaskName
+from headrace.plan.inventory import Inventory, Part, PartKind, StageRecord
+from headrace.plan.shares import Dealing
+from headrace.savepoints.rescaling import rescaled
+
+BY_NOTHING = Dealing()
+
+
+def part(
+    kind: PartKind,
+    id_: str,
+    *,
+    reads: bool = False,
+    fixed: dict[str, str] | None = None,
+    dealing: Dealing = BY_NOTHING,
+) -> Part:
+    return Part(kind=kind, id=id_, owner=id_, kept_as=id_, reads=reads, fixed=fixed or {}, dealing=dealing)
+
+
+def stream(id_: str, *, reads: bool, key: str | None = "member", partitions: int = 4, writer: str = "views") -> Part:
+    fixed = {"partitions": str(partitions)} | ({} if key is None else {"key": key})
+    writers = {writer: 2} if reads else {}
+    return Part(kind="stream", id=id_, owner=id_, kept_as=f"shop-{id_}", fixed=fixed, reads=reads, writers=writers)
+
+
+def step(id_: str, *, why_not: str = "", partitions: int = 4) -> Part:
+    dealing = Dealing(why_not=why_not) if why_not else Dealing(by=("member",))
+    fixed = {"partitioning": f"member over {partitions} partitions"}
+    return Part(kind="step", id=id_, owner=id_, kept_as=id_, fixed=fixed, dealing=dealing)
+
+
+def stage(name: str, tasks: int, *parts: Part, first_producer: int = 1) -> StageRecord:
+    producers = tuple(range(first_producer, first_producer + tasks))
+    return StageRecord(stage=name, producers=producers, active=tasks, parts={one.id: one for one in parts})
+
+
+def shop(*more: Part, tasks: int = 4) -> Inventory:
+    """Views are dealt by member; a stage counts them, and writes what a third stage reads."""
+    views = stage(
+        "views",
+        2,
+        Part(kind="input", id="in", owner="in", kept_as="log.in", reads=True),
+        stream("by-member", reads=False),
+    )
+    counts = stage(
+        "counts",
+        tasks,
+        stream("by-member", reads=True, partitions=tasks),
+        step("per-10s", partitions=tasks),
+        stream("by-url", reads=False, partitions=3),
+        *more,
+        first_producer=10,
+    )
+    urls = stage("urls", 3, stream("by-url", reads=True, partitions=3, writer="counts"), first_producer=100)
+    urls = msgspec.structs.replace(
+        urls, parts={"by-url": msgspec.structs.replace(urls.parts["by-url"], writers={"counts": tasks})}
+    )
+    return Inventory({"views": views, "counts": counts, "urls": urls}, frozenset({"old"}))
+
+
+def test_more_partitions_give_the_reading_stage_more_tasks() -> None:
+    new = rescaled("shop", shop(), {"by-member": 8})
+    counts = new.stages["counts"]
+    assert (counts.tasks, counts.active) == (8, 8)
+    assert counts.producers[:4] == (10, 11, 12, 13)
+    assert len({*counts.producers, *new.stages["views"].producers, *new.stages["urls"].producers}) == 8 + 2 + 3
+    for name in ("views", "counts"):
+        assert new.stages[name].parts["by-member"].fixed["partitions"] == "8"
+    assert counts.parts["per-10s"].fixed["partitioning"] == "member over 8 partitions"
+    assert new.stages["urls"].parts["by-url"].writers == {"counts": 8}
+    assert new.stages["urls"].tasks == 3
+    assert new.gone == {"old"}
+
+
+def test_fewer_partitions_leave_the_other_tasks_without_work() -> None:
+    counts = rescaled("shop", shop(), {"by-member": 1}).stages["counts"]
+    assert (counts.tasks, counts.active, counts.producers) == (4, 1, (10, 11, 12, 13))
+
+
+def test_a_step_stands_for_the_streams_of_its_stage() -> None:
+    assert rescaled("shop", shop(), {"per-10s": 8}) == rescaled("shop", shop(), {"by-member": 8})
+
+
+def test_streams_that_meet_are_rescaled_together() -> None:
+    two = shop(stream("orders", reads=True))
+    with pytest.raises(UsageError, match="also reads intermediate stream 'orders'") as refused:
+        rescaled("shop", two, {"by-member": 8})
+    assert "--partitions orders=8" in str(refused.value)
+    assert rescaled("shop", two, {"by-member": 8, "orders": 8}).stages["counts"].active == 8
+    assert rescaled("shop", two, {"per-10s": 8}).stages["counts"].active == 8
+    assert (
+        rescaled("shop", shop(stream("all", reads=True, key="to all")), {"by-member": 8}).stages["counts"].active == 8
+    )
+
+
+FACTS = part("side input", "facts", reads=True, fixed={"tables": "t"})
+
+REFUSED = [
+    ({"by-member": 0}, (), "from 1 to"),
+    ({"by-member": -1}, (), "from 1 to"),
+    ({"by-member": 1 << 20}, (), "from 1 to"),
+    ({"nowhere": 2}, (), "no intermediate stream 'nowhere'"),
+    ({"in": 2}, (), "aren't the app's to change"),
+    ({"by-member": 2, "per-10s": 3}, (), "is to have 2 and 3"),
+    ({"by-member": 8}, (part("input", "other", reads=True),), "also reads input 'other'"),
+    ({"by-member": 8}, (step("odd", why_not="no key"),), "state of step 'odd' that can't be dealt: no key"),
+    ({"by-member": 8}, (FACTS, part("table", "t")), "by side input 'facts'"),
+    ({"all": 8}, (stream("all", reads=True, key="to all"),), "broadcast stream"),
+    ({"odd": 8}, (stream("odd", reads=True, key=None),), "no key"),
+]
+
+
+@pytest.mark.parametrize(("counts", "more", "why"), REFUSED)
+def test_what_is_refused_says_why(counts: dict[str, int], more: tuple[Part, ...], why: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        rescaled("shop", shop(*more), counts)
+    assert why in str(refused.value)
+    assert refused.value.hint
+
+
+def test_a_table_that_every_task_copies_is_no_hindrance() -> None:
+    copied = part("table", "t", dealing=Dealing(copied=True))
+    assert rescaled("shop", shop(FACTS, copied), {"by-member": 8}).stages["counts"].active == 8
+
+
+def test_a_stage_with_a_task_that_has_ended_is_refused() -> None:
+    with pytest.raises(UsageError, match="had ended in task counts/2"):
+        rescaled("shop", shop(), {"by-member": 8}, {TaskName("counts", 2)})
+    assert rescaled("shop", shop(), {"by-member": 8}, {TaskName("views", 0)}).stages["counts"].active == 8
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6))
+def test_no_task_is_ever_lost_whatever_the_counts(counts: list[int]) -> None:
+    inventory = shop()
+    for count in counts:
+        before, inventory = inventory, rescaled("shop", inventory, {"by-member": count})
+        old, new = before.stages["counts"], inventory.stages["counts"]
+        assert new.producers[: old.tasks] == old.producers
+        assert (new.tasks, new.active) == (max(old.tasks, count), count)
+        everyone = [producer for record in inventory.stages.values() for producer in record.producers]
+        assert len(set(everyone)) == len(everyone)
+        assert inventory.stages["urls"].parts["by-url"].writers["counts"] == new.tasks
