@@ -70,9 +70,7 @@ def orders(assignment):
 
 def report(process, task, order, generation, state="applied", **facts):
     outcome = Outcome(order=order, state=state, generation=generation, **facts)
-    return OutcomeReport(
-        container=process.container, incarnation=process.incarnation, task=task, outcomes=(outcome,)
-    )
+    return OutcomeReport(container=process.container, incarnation=process.incarnation, task=task, outcomes=(outcome,))
 
 
 def states(client):
