@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,7 @@ from headrace.checkpoint.changelog import Changelog, ReplayStep
 from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, OutputSeq
 from headrace.core.errors import HeadraceError, ProtocolError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header
+from headrace.core.home import metadata_url_of
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.generations import Generations
@@ -85,6 +87,13 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+class Committed(NamedTuple):
+    """A commit, and where it is in the changelog."""
+
+    local: LocalCheckpoint
+    record: CommitRecord
+
+
 def apps_with_checkpoints(home: Path) -> list[str]:
     """Return the apps that have ever run on this home."""
     found: set[str] = set()
@@ -94,14 +103,14 @@ def apps_with_checkpoints(home: Path) -> list[str]:
         # The names of apps and stages may both contain dashes. Tasks that were granted generations resolve that.
         for n in range(1, len(words)):
             app, stage = "-".join(words[:n]), "-".join(words[n:])
-            if any(task.stage == stage for task in _tasks(home, app)):
+            if any(task.stage == stage for task in _tasks(home, app)[0]):
                 found.add(app)
     return sorted(found)
 
 
 def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
     """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
-    tasks, timeline = _tasks(home, app), timeline_of(home, app)
+    tasks, timeline = _tasks(home, app)
     if not tasks:
         known = ", ".join(apps_with_checkpoints(home))
         raise UsageError(
@@ -114,31 +123,28 @@ def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[Task
     return [_task(home, app, name, timeline) for name in wanted]
 
 
-def timeline_of(home: Path, app: str) -> int:
-    """The number of the timeline in which an app runs."""
-    with existing_metadata(home) as metadata:
-        return current_timeline(metadata, app)
-
-
-def last_commits(home: Path, app: str, timeline: int) -> dict[TaskName, CommitRecord | None]:
-    """The last commit that counts of each task that has ever run; None if it has made none in this timeline."""
+def last_commits(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Committed]:
+    """The last commit that counts of each of these tasks that has made one in this timeline."""
     system = _embedded_log(home)
-    return {task: _last_commit(system, home, app, task, timeline) for task in _tasks(home, app)}
+    found = {task: _last_commit(system, home, app, task, timeline) for task in tasks}
+    return {task: commit for task, commit in found.items() if commit is not None}
 
 
-def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> CommitRecord | None:
+def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> Committed | None:
     name = changelog_name(app, task.stage, timeline)
     info = system.admin().describe(name)
     if info is None or task.number >= info.partitions:
         return None
     extent = system.admin().extents(name)[task.number]
     snapshots = Snapshot.all(state_folders_at(home, app, task, timeline).snapshots)
-    return _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog.record
+    read = _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog
+    return None if read.record is None or read.local is None else Committed(read.local, read.record)
 
 
-def _tasks(home: Path, app: str) -> list[TaskName]:
-    with existing_metadata(home) as metadata:
-        return sorted(Generations(metadata, app).latest())
+def _tasks(home: Path, app: str) -> tuple[list[TaskName], int]:
+    """The tasks that have ever run, and the timeline in which the app runs."""
+    with existing_metadata(home, metadata_url_of()) as metadata:
+        return sorted(Generations(metadata, app).latest()), current_timeline(metadata, app)
 
 
 def _embedded_log(home: Path) -> LogSystem:
@@ -180,8 +186,8 @@ def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: Strea
     system = _embedded_log(home)
     covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
     for task in tasks:
-        record = _last_commit(system, home, app, task, timeline)
-        for entry in record.inputs if record is not None else ():
+        found = _last_commit(system, home, app, task, timeline)
+        for entry in found.record.inputs if found is not None else ():
             if entry.stream == str(stream):
                 parents = {parent.producer: (parent.generation, parent.seq) for parent in entry.parents}
                 covered[entry.partition] = (entry.offset, parents)
