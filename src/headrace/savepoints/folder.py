@@ -1,8 +1,8 @@
 """The savepoints of an app on the disk: drafts, finished ones, copies; and the lock of whoever changes them.
 
-A savepoint is complete or it isn't there: it is made in a draft folder, which is renamed when all of it is durable. What
-a killed command leaves is a draft, and the next command deletes it. Tables of databases never change, so copies share
-them by hard links where the file system can. Everything here may block on the disk.
+A savepoint is complete or it isn't there: it is made in a draft folder, which is renamed when all of it is durable.
+What a killed command leaves is a draft, and the next command deletes it. Tables of databases never change, so copies
+share them by hard links where the file system can. Everything here may block on the disk.
 """
 
 from __future__ import annotations
