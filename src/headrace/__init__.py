@@ -1,8 +1,9 @@
 """Headrace: a stream processor for Python teams who run Spark.
 
 What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
-``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints`` and ``hr.errors``. Each public
-name has one home. ``headrace.testing`` has the test kit's contracts. Every other module may change.
+``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints`` and
+``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's contracts. Every other module may
+change.
 """
 
 from headrace import aggregates, calls, errors, io, startpoints, streams, tables, tasks, triggers, windows

@@ -20,11 +20,10 @@ from headrace.checkpoint.changelog import Changelog, ReplayStep
 from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, OutputSeq
 from headrace.core.errors import HeadraceError, ProtocolError, UsageError
 from headrace.core.frame import Header, Kind, body_of, decode_header
-from headrace.core.home import metadata_url_of
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.generations import Generations
-from headrace.metadata.opening import existing_metadata
+from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import current_timeline
 from headrace.runtime.naming import changelog_name, state_folders_at
 from headrace.runtime.state.task_state import Snapshot
@@ -94,7 +93,7 @@ class Committed(NamedTuple):
     record: CommitRecord
 
 
-def apps_with_checkpoints(home: Path) -> list[str]:
+def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
     """Return the apps that have ever run on this home."""
     found: set[str] = set()
     for stream in _embedded_log(home).admin().list():
@@ -103,19 +102,22 @@ def apps_with_checkpoints(home: Path) -> list[str]:
         # The names of apps and stages may both contain dashes. Tasks that were granted generations resolve that.
         for n in range(1, len(words)):
             app, stage = "-".join(words[:n]), "-".join(words[n:])
-            if any(task.stage == stage for task in _tasks(home, app)[0]):
+            if any(task.stage == stage for task in Generations(metadata, app).latest()):
                 found.add(app)
     return sorted(found)
 
 
-def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
+def read_checkpoints(home: Path, metadata: MetadataStore, app: str, task: str | None = None) -> list[TaskCheckpoint]:
     """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
-    tasks, timeline = _tasks(home, app)
+    tasks = sorted(Generations(metadata, app).latest())
+    timeline = current_timeline(metadata, app)
     if not tasks:
-        known = ", ".join(apps_with_checkpoints(home))
+        known = ", ".join(apps_with_checkpoints(home, metadata))
         raise UsageError(
-            f"app {app!r} has never run on {home}",
-            hint=f"apps that have: {known}" if known else "name the home folder that it uses with --home",
+            f"app {app!r} has never run on {metadata.place}",
+            hint=f"apps that have: {known}"
+            if known
+            else "name the home folder that it uses with --home, or its metadata store with --metadata",
         )
     wanted = [name for name in tasks if task in (None, str(name))]
     if not wanted:
@@ -139,12 +141,6 @@ def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeli
     snapshots = Snapshot.all(state_folders_at(home, app, task, timeline).snapshots)
     read = _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog
     return None if read.record is None or read.local is None else Committed(read.local, read.record)
-
-
-def _tasks(home: Path, app: str) -> tuple[list[TaskName], int]:
-    """The tasks that have ever run, and the timeline in which the app runs."""
-    with existing_metadata(home, metadata_url_of()) as metadata:
-        return sorted(Generations(metadata, app).latest()), current_timeline(metadata, app)
 
 
 def _embedded_log(home: Path) -> LogSystem:

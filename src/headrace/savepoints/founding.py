@@ -82,8 +82,8 @@ def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[Tas
     """Those whose state the task takes over, perhaps only a share of it."""
     if record.stage not in restored.rescaled:
         return [task] if task in restored.kept else []
-    if task.number >= record.active:
-        return []  # it reads nothing, and only ends
+    if task.number >= record.active:  # it reads nothing, and ends when its outbox is empty
+        return [task] if task in restored.kept else []
     return sorted(name for name in restored.kept if name.stage == record.stage)
 
 
@@ -106,7 +106,8 @@ def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset]:
 def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> CommitRecord:
     latest = restored.latest.get(task)
     kept = [restored.kept[donor] for donor in donors]
-    alone = kept[0] if len(kept) == 1 and donors == [task] else None
+    whole = donors == [task] and task.stage not in restored.rescaled
+    alone = kept[0] if whole else None
     ended = alone is not None and alone.ended
     return CommitRecord(
         generation=0,

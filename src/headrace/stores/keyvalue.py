@@ -278,10 +278,10 @@ class KeyValueStore(KeyValueReader, StateStore):
         size = 0 if self._stamps is None else self._stamps.size
         for keys, stored in in_portions(self._range_over([self._logged], _LEAST_KEY, None, reverse=False)):
             values = [value[size:] for value in stored] if size else stored
-            if self.contents is not None:
-                yield self.contents.shown(keys, values)
-            else:
+            if self.contents is None:
                 yield pl.DataFrame({"key": keys, "value": values}, schema={"key": pl.Binary, "value": pl.Binary})
+            elif (rows := self.contents.shown(keys, values)).height:
+                yield rows
 
     def _add_logged(self, changes: Overlay) -> None:
         """Add changes that are in the changelog, or will be when their commit counts."""

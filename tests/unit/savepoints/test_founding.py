@@ -156,7 +156,7 @@ def test_each_working_task_takes_its_share_of_all(tasks: int, active: int) -> No
     found = foundings(dealt(tasks, active))
     for number in range(tasks):
         founding = found[TaskName(COUNTS, number)]
-        assert [donor.number for donor in founding.donors] == ([0, 1] if number < active else [])
+        assert [donor.number for donor in founding.donors] == [n for n in (0, 1) if number in (n, *range(active))]
         assert founding.shares == {"per-10s~2": ("member",), "rates": ()}
         assert founding.copied == {"rates"}
         assert founding.tasks == active

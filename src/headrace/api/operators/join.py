@@ -88,7 +88,8 @@ class IntervalJoin(StreamJoin):
             columns = with_types(values, schema.columns)
             found[f"{id_}.{name}"] = StateForm(what=what, key=key, columns=columns)
             if alone:
-                found[f"{id_}.{name}-matched"] = StateForm(what=f"what had a partner on the {name} side of a join")
+                matched = f"what had a partner on the {name} side of a join"
+                found[f"{id_}.{name}-matched"] = StateForm(what=matched, key=key)
         return found
 
     @property

@@ -86,7 +86,8 @@ def taken_over(
     for donor in founding.donors:
         share = None
         if founding.shares is not None:
-            share = Share.of_donor(donor.number, task.number, founding.tasks)
+            # What has no key stays with its task: a target knows its writers by their numbers.
+            share = Share(task.number, founding.tasks, first=donor.number == task.number)
         with state.donated(donor.folder / DATABASE_FOLDER) as database, empty_stores() as stores:
             for name, store in stores.items():
                 if name in founding.copied and donor != founding.donors[0]:

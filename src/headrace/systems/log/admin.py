@@ -52,7 +52,7 @@ class LogAdmin(Admin):
         info = folder.require_info()
         seal = folder.read_seal()
         if seal is not None and seal.ends is not None:
-            return [Extent(folder.read_trim(n), end, sealed=True) for n, end in enumerate(seal.ends)]
+            return [_extent(folder, n, end, sealed=True) for n, end in enumerate(seal.ends)]
         extents = []
         for partition in range(info.partitions):
             file = self._open(folder, partition)
@@ -60,7 +60,7 @@ class LogAdmin(Admin):
                 end, sealed = file.end()
             finally:
                 file.close()
-            extents.append(Extent(folder.read_trim(partition), end, sealed))
+            extents.append(_extent(folder, partition, end, sealed=sealed))
         return extents
 
     @override
@@ -141,3 +141,8 @@ def _append(path: Path, record: bytes) -> None:
             os.close(fd)
     except OSError as error:
         raise StorageError(f"can't append to {path}: {error}", hint="make room on the disk, then seal again") from error
+
+
+def _extent(folder: StreamFolder, partition: int, end: Offset, *, sealed: bool) -> Extent:
+    oldest = folder.read_trim(partition)
+    return Extent(oldest, end, sealed, trimmed=oldest > segment.FILE_HEADER_SIZE)

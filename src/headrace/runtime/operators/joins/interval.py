@@ -35,6 +35,7 @@ from headrace.stores.matching import HASH, TIME, RunIndex
 from headrace.stores.runs import Runs
 
 _ID = "__id"
+"""Tells messages of one key apart. Other keys may have the same number: their messages may come from another task."""
 _SLACK_MIN_MS = 1000
 
 
@@ -191,7 +192,7 @@ class JoinSide(Operator):
     def matched(self, rows: pl.DataFrame) -> None:
         """These messages have had a partner."""
         if self._alone and rows.height:
-            self._matched.add(rows.select(TIME, _ID).unique())
+            self._matched.add(rows.select(TIME, *self._join.spec.keys, _ID).unique())
 
     @staticmethod
     def lowest(batch: pl.DataFrame) -> int:
@@ -216,10 +217,11 @@ class JoinSide(Operator):
         if not rows:
             return
         within = pl.col(TIME).is_between(low + 1, high)
-        matched = [frame.filter(within).select(_ID) for frame in self._matched.held(low + 1, high)]
+        same = [*self._join.spec.keys, _ID]
+        matched = [frame.filter(within).select(same) for frame in self._matched.held(low + 1, high)]
         leaving = concat_rows(rows)
         if matched:
-            leaving = leaving.join(pl.concat(matched), on=_ID, how="anti")
+            leaving = leaving.join(pl.concat(matched), on=same, how="anti")
         self._join.alone(self, leaving.sort(TIME, _ID))
 
     def _ids(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -61,7 +61,8 @@ class TaskOperator(Operator):
         }
         self._sweeper = Sweeper(self._records[s.attribute].store for s in spec.stores if s.ttl_ms is not None)
         # No store of the user's can have this id: theirs begin with a letter or a digit.
-        self.timers = Timers(f"{node.id}.__timers")
+        columns = {name: dtype for _, schema in reversed(spec.inputs) for name, dtype in schema.columns.items()}
+        self.timers = Timers(f"{node.id}.__timers", columns=columns)
         self.event_time = NEVER
         self._sides = [TaskInput(self, name, columns) for name, columns in spec.inputs]
         self._port = TaskPort(node.id, spec, self._task, self.timers, self, context.counters)

@@ -15,19 +15,25 @@ from __future__ import annotations
 
 import heapq
 import struct
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import msgspec
+import polars as pl
+from typing_extensions import override
 
 from headrace.api.tasks import TimerAxis
-from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.keyvalue import Contents, Dealt, KeyValueStore
+from headrace.stores.readable import readable
+from headrace.stores.share import Share
 
 HEAD_MAX = 1024
 TIME_MAX = (1 << 63) - 1
 
 _TIME = struct.Struct(">Q")
 _PREFIXES: dict[TimerAxis, tuple[bytes, bytes]] = {"event": (b"E", b"e"), "processing": (b"P", b"p")}
+_AXES = {by_time: axis for axis, (by_time, _) in _PREFIXES.items()}
 _ENCODE = msgspec.msgpack.Encoder().encode
 _DECODE = msgspec.msgpack.Decoder().decode
 _PLAIN = (str, int, bytes, float, bool, type(None))
@@ -64,8 +70,10 @@ def _as_tuples(value: Any) -> Any:
 class Timers:
     """The timers of one task, on both axes."""
 
-    def __init__(self, id_: str, head_max: int = HEAD_MAX) -> None:
+    def __init__(self, id_: str, head_max: int = HEAD_MAX, columns: Mapping[str, pl.DataType] | None = None) -> None:
+        """``columns`` are those of the task's messages, by which timers can be dealt to other tasks."""
         self.store = KeyValueStore(id_)
+        self.store.contents = TimerContents(id_, columns or {})
         self._axes = {axis: _Axis(self.store, *prefixes, head_max) for axis, prefixes in _PREFIXES.items()}
 
     def set(self, axis: TimerAxis, identity: bytes, at: int) -> None:
@@ -87,6 +95,62 @@ class Timers:
     def pop(self, axis: TimerAxis, through: int) -> tuple[int, bytes] | None:
         """Remove and return the first timer, as time and identity, if it is due at ``through`` or before."""
         return self._axes[axis].pop(through)
+
+
+class TimerContents(Contents):
+    """What the entries of timers mean: their keys are the values of the columns by which the messages are shuffled."""
+
+    def __init__(self, id_: str, columns: Mapping[str, pl.DataType]) -> None:
+        self._id = id_
+        self._columns = columns
+
+    @override
+    def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
+        types = {name: self._columns[name] for name in share.columns if name in self._columns}
+        rows = [self._values(share, named(_identity_in(key))[1], types) for key in keys]
+        widest = {name: pl.Int64() if _narrow(dtype) else dtype for name, dtype in types.items()}
+        return share.mask(self._id, pl.DataFrame(rows, widest, orient="row")), None
+
+    @override
+    def shown(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pl.DataFrame:
+        found = []
+        for key in keys:
+            axis = _AXES.get(key[:1])
+            if axis is not None:
+                name, of = named(_identity_in(key))
+                found.append((axis, _TIME.unpack_from(key, 1)[0], name, of if isinstance(of, str) else repr(of)))
+        columns = {"axis": pl.String, "__time": pl.Int64, "name": pl.String, "key": pl.String}
+        return readable(pl.DataFrame(found, columns, orient="row"))
+
+    def _values(self, share: Share, key: Any, types: Mapping[str, pl.DataType]) -> tuple[Any, ...]:
+        """The values of the columns in the key of a timer: a tuple if there are several, as ``set_timer`` takes it."""
+        parts = key if isinstance(key, tuple) and len(types) != 1 else (key,)
+        if len(parts) != len(types) or not all(map(_fits, parts, types.values())):
+            wanted = ", ".join(f"{name}: {dtype}" for name, dtype in types.items())
+            raise share.undealt(self._id, f"a timer was set for {key!r:.100}, and messages are shuffled by {wanted}")
+        return parts
+
+
+def _fits(value: Any, dtype: pl.DataType) -> bool:
+    """Whether a value in the key of a timer has the hash that the same value has in a column."""
+    if value is None:
+        return True
+    if dtype.is_integer():
+        low, high = (0, 1 << 64) if dtype == pl.UInt64 else (-(1 << 63), 1 << 63)
+        return type(value) is int and low <= value < high
+    if dtype.is_float():
+        return type(value) in (float, int)
+    return {pl.String: str, pl.Binary: bytes, pl.Boolean: bool}.get(type(dtype)) is type(value)
+
+
+def _narrow(dtype: pl.DataType) -> bool:
+    """Whether it is an integer whose hash is that of an Int64; a timer may have been set for a larger one."""
+    return dtype.is_integer() and dtype != pl.UInt64
+
+
+def _identity_in(key: bytes) -> bytes:
+    """The identity of the timer that an entry is about."""
+    return key[1 + _TIME.size :] if key[:1] in _AXES else key[1:]
 
 
 class _Axis:

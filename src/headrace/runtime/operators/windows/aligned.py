@@ -23,7 +23,7 @@ from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER, NEVER
 from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.windows.aggregation import TIME
-from headrace.runtime.operators.windows.base import END, START, WindowOperator
+from headrace.runtime.operators.windows.base import END, SLICE, START, WindowOperator
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 
@@ -53,6 +53,7 @@ class AlignedWindow(WindowOperator):
             self.keys,
             lambda rows: self.conformed(rows, self._parts),
             form=self.form,
+            shown=self._shown,
         )
         self._fired: int | None = None
         """The start of the last window that is over."""
@@ -128,6 +129,11 @@ class AlignedWindow(WindowOperator):
         elif self._runs.taken is not None:  # which windows the clock has ended can't be derived from a watermark
             self._fired = self._base(self._runs.taken)
             self.time = self._fired + self._size
+
+    def _shown(self, merged: pl.DataFrame) -> pl.DataFrame:
+        if self._every == self._size:
+            return self.shown(merged.with_columns((pl.col(START) + self._size).alias(END)), START, END)
+        return self.shown(merged.rename({START: SLICE}), SLICE)
 
     @property
     def _pieces(self) -> int:

@@ -26,9 +26,12 @@ from headrace.runtime.metrics import Counters
 from headrace.runtime.operators.base import RAISED, Operator
 from headrace.runtime.operators.user_code.source_line import users_line
 from headrace.runtime.operators.windows.aggregation import TIME, Aggregation
+from headrace.stores.readable import readable
 
 START, END = "__start", "__end"
 """The bounds of a window, or of a part of one, in ms; the end is exclusive."""
+SLICE = "__slice"
+"""The start of a part that belongs to several windows, where people see it."""
 
 
 class WindowOperator(Operator):
@@ -174,6 +177,10 @@ class WindowOperator(Operator):
             if public in self._output
         ]
         self.emit(result.with_columns(bounds).select(list(self._output)))
+
+    def shown(self, merged: pl.DataFrame, *bounds: str) -> pl.DataFrame:
+        """Merged partial results for people: keys, these columns with bounds, and what the results are so far."""
+        return readable(self.aggregation.final(merged, [*self.keys, *bounds]))
 
     @contextmanager
     def _calling(self, what: str) -> Iterator[None]:

@@ -28,6 +28,8 @@ _NUMBER = "__number"
 _TOTAL = "__total"
 _BEFORE = "__before"
 _ALL = "__all"
+_NUMBERS = {START: "from_message", END: "to_message"}
+"""What people see of a part of a window: the numbers of its messages, from 0; the end is exclusive."""
 
 
 class CountedWindow(WindowOperator):
@@ -43,7 +45,13 @@ class CountedWindow(WindowOperator):
         self._end = pl.col(START) + length
         self._columns = [*self.keys, START, END, *self.aggregation.parts, _TOTAL]
         self._store = KeyedRows(
-            node.id, self.keys, [START], [], lambda rows: self.conformed(rows, self._columns), form=self.form
+            node.id,
+            self.keys,
+            [START],
+            [],
+            lambda rows: self.conformed(rows, self._columns),
+            form=self.form,
+            shown=lambda rows: self.shown(rows.rename(_NUMBERS), *_NUMBERS.values()),
         )
 
     @override

@@ -17,6 +17,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.api.operators.window import Window
+from headrace.api.shapes import CountWindow, GlobalWindow
 from headrace.api.specs import Node
 from headrace.runtime.event_time.watermark import FOREVER
 from headrace.runtime.metrics import Counters
@@ -50,11 +51,16 @@ class KeyedWindow(WindowOperator):
 
     def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
         """The state, with the columns that it is looked up by."""
-        return KeyedRows(id_, [*self.keys, START], [], dues, conform, form=self.form)
+        return KeyedRows(id_, [*self.keys, START], [], dues, conform, form=self.form, shown=self.people)
 
     def assign(self, rows: pl.DataFrame) -> Assigned:
         """Put each message into its windows; report messages that are too late, and leave them out."""
         raise NotImplementedError
+
+    def people(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The state as people read it. The one window for all of time has no bounds that mean anything."""
+        bounds = [] if isinstance(self.spec.shape, CountWindow | GlobalWindow) else [START, END]
+        return self.shown(rows, *bounds, DUE)
 
     # -- the hooks
 

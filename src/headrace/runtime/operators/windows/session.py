@@ -46,7 +46,7 @@ class SessionWindow(KeyedWindow):
 
     @override
     def make_store(self, id_: str, dues: list[str], conform: Conform) -> KeyedRows:
-        return KeyedRows(id_, self.keys, [START], dues, conform, form=self.form)
+        return KeyedRows(id_, self.keys, [START], dues, conform, form=self.form, shown=self.people)
 
     def combine(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The spans of messages, for another task of this step; each has the number of its messages."""

@@ -25,6 +25,9 @@ from headrace.runtime.operators.windows.base import END, START, WindowOperator
 from headrace.stores.base import StateStore
 from headrace.stores.runs import Runs
 
+_TIME = "__time"
+"""When the messages of a partial result happened, where people see it."""
+
 
 class SlidingWindow(WindowOperator):
     """Windows that end with messages."""
@@ -41,6 +44,7 @@ class SlidingWindow(WindowOperator):
             self.keys,
             lambda rows: self.conformed(rows, parts),
             form=self.form,
+            shown=lambda rows: self.shown(rows.rename({START: _TIME}), _TIME),
         )
 
     @override

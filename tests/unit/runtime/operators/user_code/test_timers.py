@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.api.tasks import TimerAxis
+from headrace.core.errors import UsageError
 from headrace.runtime.operators.user_code.timers import TIME_MAX, Timers, identity_of, named
+from headrace.serdes.hashing import partition_of
 from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.share import Share
 
 AXES: list[TimerAxis] = ["event", "processing"]
 
@@ -98,3 +102,65 @@ def test_keys_come_back_as_they_were(key: Any) -> None:
 def test_other_keys_are_refused(key: Any) -> None:
     with pytest.raises(TypeError):
         identity_of(key, "")
+
+
+COLUMNS: dict[str, pl.DataType] = {"member": pl.String(), "n": pl.Int8(), "day": pl.Date()}
+
+
+def set_for(*keys: Any) -> Timers:
+    timers = Timers("t", columns=COLUMNS)
+    for at, key in enumerate(keys):
+        timers.set("event", identity_of(key, "late"), at)
+        timers.set("processing", identity_of(key, ""), at)
+    timers.store.take_changes(1)
+    return timers
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys"),
+    [
+        (("member",), ["ann", "bob", "cleo", "", None]),
+        (("n",), [1, 2, 3, 1000]),
+        (("n", "member"), [(1, "ann"), (1, "bob"), (2, "ann")]),
+    ],
+)
+def test_timers_are_dealt_as_the_messages_of_their_keys(columns: tuple[str, ...], keys: list[Any]) -> None:
+    timers, found = set_for(*keys), list[tuple[int, Any]]()
+    for partition in range(3):
+        task = Timers("t", columns=COLUMNS)
+        for change in timers.store.whole(Share(partition, 3, columns)):
+            task.store.apply(change)
+        while (first := task.pop("event", TIME_MAX)) is not None:
+            name, key = named(first[1])
+            assert name == "late"
+            assert keys[first[0]] == key
+            assert task.pop("processing", first[0]) == (first[0], identity_of(key, ""))
+            found.append((partition, key))
+        assert list(task.store.range()) == []
+    rows = [key if isinstance(key, tuple) else (key,) for _, key in found]
+    as_messages = pl.DataFrame(
+        rows, {name: pl.Int64 if name == "n" else COLUMNS[name] for name in columns}, orient="row"
+    )
+    assert [partition for partition, _ in found] == partition_of(as_messages, columns, 3).tolist()
+    assert sorted((key for _, key in found), key=repr) == sorted(keys, key=repr)
+
+
+@pytest.mark.parametrize(
+    ("columns", "key"),
+    [(("member",), 5), (("member",), ("ann", 1)), (("n", "member"), "ann"), (("n",), True), (("day",), "2024-01-01")],
+)
+def test_timers_of_other_keys_can_not_be_dealt(columns: tuple[str, ...], key: Any) -> None:
+    with pytest.raises(UsageError, match=r"store 't' can't be dealt to 2 tasks: a timer was set for .*, and messages"):
+        list(set_for(key).store.whole(Share(0, 2, columns)))
+    assert len(list(set_for(key).store.whole())) == 1
+
+
+def test_people_see_when_timers_are_due() -> None:
+    (shown,) = set_for("ann", 5).store.frames()
+    assert shown.drop("time").sort("axis", "name", "key").rows() == [
+        ("event", "late", "5"),
+        ("event", "late", "ann"),
+        ("processing", "", "5"),
+        ("processing", "", "ann"),
+    ]
+    assert shown.schema["time"] == pl.Datetime("ms")
