@@ -154,11 +154,10 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     if ".py" not in app:
         return Startpoints(app, home=home, metadata=url)
     declared = load_app(app, None, (), ())
-    if not isinstance(declared, App):
-        return Startpoints(declared.name, home=home, metadata=url)
     chosen = None if home == HOME else home  # else it is the app's own
+    known = declared if isinstance(declared, App) else declared.name
     # The app has looked at the variable, and may name another database.
-    return Startpoints(declared, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
+    return Startpoints(known, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
 
 
 # -- reading the arguments
