@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from headrace.cli.console import Exit, counted, format_bytes, print_json, print_line, print_note, print_table
 from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.core.home import METADATA_VARIABLE
 
 if TYPE_CHECKING:
     from headrace.core.url import SecretUrl
@@ -154,7 +156,8 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     declared = load_app(app, None, (), ())
     chosen = None if home == HOME else home  # else it is the app's own
     known = declared if isinstance(declared, App) else declared.name
-    return Startpoints(known, home=chosen, metadata=url)
+    # The app has looked at the variable, and may name another database.
+    return Startpoints(known, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
 
 
 # -- reading the arguments
