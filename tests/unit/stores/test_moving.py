@@ -327,3 +327,39 @@ def drained(outbox: Outbox) -> list[tuple[int, list[int]]]:
         found.append((entry[0], pl.concat(entry[1])["n"].to_list()))
         outbox.published(entry[0])
     return found
+
+
+def test_state_that_moves_does_not_stay_in_memory() -> None:
+    """Not even if the donor's rows would stay there once they were read."""
+    table, disk = MemoryTable("kept", COLUMNS, ["a", "b"]), Disk()
+    table.store.attach(disk)
+    table.put_rows(pl.DataFrame({"a": [str(n) for n in range(1000)], "b": 1, "n": 2}, COLUMNS))
+    table.store.take_changes(1)
+    table.store.persist(disk)
+    table.delete_rows(pl.DataFrame({"a": ["7", "8"], "b": [1, 1]}))
+    table.store.take_changes(2)
+    table.store.persist(disk)
+    donor = MemoryTable("kept", COLUMNS, ["a", "b"])
+    donor.store.attach(disk)
+    reads: list[bytes] = []
+    get_many = disk.get_many
+    disk.get_many = lambda keys: [reads.extend(keys), get_many(keys)][1]  # type: ignore[method-assign, func-returns-value]
+    for number in (1, 2):
+        assert sum(rows.height for rows in donor.store.frames()) == 998
+        assert len(reads) == number
+
+
+def test_changes_are_small_however_large_the_rows_are() -> None:
+    """A change is one record of the changelog."""
+    keyed = KeyedRows("kept", ["a"], ["b"], ["n"])
+    runs = Runs("kept", "n", lambda rows: rows, ["a"])
+    table = TableStore(KeyValueStore("kept"), {"a": pl.String(), "b": pl.Int64(), "n": pl.Int64()}, ["b"])
+    rows = pl.DataFrame({"a": ["x" * 1_000_000] * 30, "b": range(30), "n": 1}, COLUMNS)
+    keyed.put(rows)
+    runs.add(rows)
+    table.put_rows(rows)
+    for store in (keyed, runs, table.store):
+        store.take_changes(1)
+        sizes = [len(change) for change in store.whole(Share(0, 1, ("b",)))]
+        assert sum(sizes) > 30_000_000
+        assert max(sizes) < 9_000_000
