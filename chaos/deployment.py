@@ -20,8 +20,10 @@ from typing import Self
 
 from chaos.processes import Process, in_session, look, send
 from headrace.core.errors import UnavailableError
-from headrace.runners.coordination.address import Address, find_all
+from headrace.metadata.opening import existing_metadata
+from headrace.runners.coordination.address import Address
 from headrace.runners.coordination.messages import AppStatus, ContainerStatus
+from headrace.runners.coordination.runs import find_all
 
 LOOK_S = 0.05
 START_S = 300.0
@@ -108,7 +110,8 @@ class Deployment:
 
     def address(self) -> Address | None:
         """Return the coordinator's address; None before it was published, and after the coordinator has ended."""
-        return next((found for found in find_all(self.home, self.app) if found.pid == self.pid), None)
+        with existing_metadata(self.home) as metadata:
+            return next((found for found in find_all(metadata, self.app) if found.pid == self.pid), None)
 
     def status(self) -> AppStatus | None:
         """Return the coordinator's status; None if there is no coordinator now."""

@@ -2,8 +2,8 @@
 
 What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
 ``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints`` and
-``hr.errors``. Each public
-name has one home. ``headrace.testing`` has the test kit's contracts. Every other module may change.
+``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's contracts. Every other module may
+change.
 """
 
 from headrace import aggregates, calls, errors, io, startpoints, streams, tables, tasks, triggers, windows

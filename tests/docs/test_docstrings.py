@@ -14,7 +14,7 @@ import headrace as hr
 from chaos.deployment import until
 from headrace.api.app import Declarations
 from headrace.core.errors import UnavailableError
-from headrace.runners.coordination.address import find_all
+from running_apps import find_all
 
 MODULES = [
     "aggregates",

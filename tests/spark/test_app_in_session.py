@@ -21,8 +21,8 @@ from chaos.processes import cpu_seconds
 from headrace.app import App
 from headrace.cli.loader import load_app
 from headrace.core.errors import UnavailableError, UsageError
-from headrace.runners.coordination.address import find
 from headrace.runners.coordination.messages import AppStatus
+from running_apps import find
 
 IDLE_PERCENT_MAX = 2.0
 PATIENCE_S = 300.0

@@ -17,8 +17,8 @@ from chaos.deployment import Deployment, is_running, until
 from headrace.app import App
 from headrace.cli.loader import load_app
 from headrace.core.errors import HeadraceError, UnavailableError
-from headrace.runners.coordination.address import find_all
 from headrace.runners.coordination.messages import AppStatus
+from running_apps import find_all
 
 COLUMNS = {"member": pl.Int64, "round": pl.Int64}
 MEMBERS = 500

@@ -16,6 +16,9 @@ Grouping = Literal["partition", "container"]
 RESTARTS_MAX = 5
 """How many times in a row a container that fails is started again."""
 
+INTERVAL_MS = 1000
+"""The time between two checkpoints."""
+
 DRAIN_TIMEOUT_MS = 30_000
 """How long a drain waits for one call of the app's own code."""
 
@@ -32,7 +35,7 @@ class Settings:
     """The database with the metadata store; None: an SQLite file under ``home``."""
     intermediate_partitions: int | None = None
     guarantee: Guarantee = "exactly_once"
-    checkpoint_interval_ms: int = 1000
+    checkpoint_interval_ms: int = INTERVAL_MS
     ahead_bytes_max: int = 64 << 20
     restarts_max: int = RESTARTS_MAX
     drain_timeout_ms: int = DRAIN_TIMEOUT_MS
@@ -40,9 +43,9 @@ class Settings:
     internal: SystemSpec | None = None
     state_on_disk: bool = True
     combine: bool = True
+    timeline: int = 1
     startpoints: Customs = ()
     """The kinds of startpoint that the app defines."""
-    timeline: int = 1
 
     def internal_system(self) -> SystemSpec:
         """Where intermediate streams and changelogs are kept: by default in the embedded log under ``home``."""

@@ -22,11 +22,15 @@ FORMAT = 1
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``."""
+    """An order to all tasks of an app: commit exactly ``version``, and keep the state in a subfolder of ``folder``.
+
+    ``last``: a task that has kept its state processes nothing more.
+    """
 
     id: str
     version: int
     folder: str
+    last: bool = False
 
 
 class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -73,12 +77,14 @@ class Founding:
     """How a task begins whose changelog is empty.
 
     ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None the task gets all of it;
-    otherwise ``shares`` gives for each store the columns by which its rows are dealt to ``tasks`` tasks.
+    otherwise ``shares`` gives for each store the columns by which its rows are dealt to ``tasks`` tasks. Stores that
+    are ``copied`` are the same in all donors, and the task gets all of the first.
     ``silent_until`` says up to where each source partition is read without writing results again.
     """
 
     record: CommitRecord
     donors: tuple[Donor, ...] = ()
     shares: Mapping[str, Sequence[str]] | None = None
+    copied: frozenset[str] = frozenset()
     tasks: int = 1
     silent_until: Mapping[tuple[str, int], Offset] = field(default_factory=dict)

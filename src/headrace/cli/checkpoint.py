@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 
 if TYPE_CHECKING:
+    from headrace.metadata.store import MetadataStore
     from headrace.runners.checkpoints import TaskCheckpoint
     from headrace.runners.coordination.messages import CheckpointStatus
 
@@ -23,6 +23,7 @@ def list_checkpoints(
         str | None, typer.Argument(metavar="APP", help="Which app; by default all on the home folder.")
     ] = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """List the last checkpoint of each task.
@@ -30,11 +31,13 @@ def list_checkpoints(
     Shows its version and age, how long it took (if the app runs), and what is kept for it: the changelog, the local
     state and snapshots.
     """
+    from headrace.metadata.opening import existing_metadata
     from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
 
-    apps = apps_with_checkpoints(home) if app is None else [app]
-    found = [checkpoint for each in apps for checkpoint in read_checkpoints(home, each)]
-    running = _running(home)
+    with existing_metadata(home, metadata) as store:
+        apps = apps_with_checkpoints(home, store) if app is None else [app]
+        found = [checkpoint for each in apps for checkpoint in read_checkpoints(home, store, each)]
+        running = _running(store)
     if as_json:
         print_json([_as_data(checkpoint, running) for checkpoint in found])
     elif found:
@@ -47,6 +50,7 @@ def show(
     app: AppOfHome,
     task: Annotated[str | None, typer.Argument(metavar="TASK", help="Which task, as stage/0; by default all.")] = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Show everything about the last checkpoint of an app's tasks.
@@ -54,10 +58,12 @@ def show(
     Shows where reading continues in each input, how many frames each output partition has, the generations, and the
     snapshots from which a lost state folder would be rebuilt.
     """
+    from headrace.metadata.opening import existing_metadata
     from headrace.runners.checkpoints import read_checkpoints
 
-    found = read_checkpoints(home, app, task)
-    running = _running(home)
+    with existing_metadata(home, metadata) as store:
+        found = read_checkpoints(home, store, app, task)
+        running = _running(store)
     if as_json:
         print_json([_as_data(checkpoint, running) for checkpoint in found])
         return
@@ -70,13 +76,13 @@ def show(
 Running = Mapping[tuple[str, str], "CheckpointStatus"]
 
 
-def _running(home: Path) -> Running:
+def _running(metadata: MetadataStore) -> Running:
     """Return what the running tasks report about their last commits."""
     from headrace.cli.status import ask
 
     return {
         (status.app, task.name): task.checkpoint
-        for status in ask(home, None)
+        for status in ask(metadata, None)
         for task in status.tasks
         if task.checkpoint is not None
     }

@@ -16,9 +16,11 @@ from typer.exceptions import TyperException
 from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_json, print_line, print_note, print_traceback
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
+from headrace.cli.offsets import offsets
 from headrace.cli.options import AsJson
 from headrace.cli.plan import plan
 from headrace.cli.run import run
+from headrace.cli.startpoint import delete, list_startpoints, set_
 from headrace.cli.status import status
 from headrace.cli.stream.manage import add_column, create, describe, list_, seal, trim
 from headrace.cli.stream.read import read
@@ -39,6 +41,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 success, 1 the app or the command failed, 2 wrong usage, 130 interrupted.",
 )
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
+startpoints = typer.Typer(no_args_is_help=True, help="Move where an app reads its inputs from.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
 streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams of the embedded log.")
 
@@ -89,6 +92,7 @@ def _headrace(
 
 
 app.command("plan")(plan)
+app.command("offsets")(offsets)
 app.command("run")(run)
 app.command("status")(status)
 app.command("version")(version)
@@ -107,6 +111,10 @@ app.add_typer(streams, name="stream")
 checkpoints.command("list")(list_checkpoints)
 checkpoints.command("show")(show)
 app.add_typer(checkpoints, name="checkpoint")
+startpoints.command("set")(set_)
+startpoints.command("list")(list_startpoints)
+startpoints.command("delete")(delete)
+app.add_typer(startpoints, name="startpoint")
 tables.command("list")(list_tables)
 tables.command("get")(get)
 tables.command("scan")(scan)

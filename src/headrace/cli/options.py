@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from headrace.core.home import DEFAULT_HOME, HOME_VARIABLE
+from headrace.core.home import DEFAULT_HOME, HOME_VARIABLE, METADATA_VARIABLE, metadata_url_of
+from headrace.core.url import SecretUrl
 
 Home = Annotated[
     Path,
@@ -22,6 +23,19 @@ Home = Annotated[
     ),
 ]
 HOME = Path(DEFAULT_HOME)
+
+Metadata = Annotated[
+    SecretUrl | None,
+    typer.Option(
+        "--metadata",
+        envvar=METADATA_VARIABLE,
+        metavar="URL",
+        parser=metadata_url_of,
+        help="The PostgreSQL database that keeps the metadata; by default it is in the home folder. A password is "
+        "better given by the environment variable.",
+        show_default=False,
+    ),
+]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

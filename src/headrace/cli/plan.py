@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated
@@ -65,22 +66,16 @@ def plan(
     with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
         deployment = Deployment(graph, metadata, consent, against or "")
         found = deployment.planned(containers)
-    if against is not None:
-        if not deployment.inventory:
-            known = ", ".join(apps_with_checkpoints(Path(graph.settings.home)))
-            raise UsageError(
-                f"app {against!r} has never run in {graph.settings.home}",
-                hint=f"apps that have: {known}"
-                if known
-                else "name its home folder: HEADRACE_HOME, or home= of the app",
-            )
-        if as_json:
-            print_json({"app": against, "changes": changes.to_json(found.changes)})
-        else:
-            print_line(changes.to_text(found.changes))
-        found.changes.check()
-        check_not_ended(found, Path(graph.settings.home), against)
-        return
+        if against is not None:
+            if not deployment.inventory:
+                raise _never_ran(against, apps_with_checkpoints(Path(graph.settings.home), metadata), metadata.place)
+            if as_json:
+                print_json({"app": against, "changes": changes.to_json(found.changes)})
+            else:
+                print_line(changes.to_text(found.changes))
+            found.changes.check()
+            check_not_ended(found, metadata, against)
+            return
     rendered = render(found.plan)
     if html is not None:
         _write(html, plan_html(rendered))
@@ -90,6 +85,16 @@ def plan(
         print_line(to_text(rendered).rstrip("\n"))
         if deployment.inventory and found.changes.notable:
             print_line(f"\nchanged since the last run\n{indent(changes.to_text(found.changes), '  ')}")
+
+
+def _never_ran(app: str, known: Sequence[str], place: str) -> UsageError:
+    return UsageError(
+        f"app {app!r} has never run in {place}",
+        hint=f"apps that have: {', '.join(known)}"
+        if known
+        else "name its home folder (HEADRACE_HOME, or home= of the app), or its metadata store (HEADRACE_METADATA, or "
+        "metadata= of the app)",
+    )
 
 
 def _write(path: Path, text: str) -> None:

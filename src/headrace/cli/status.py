@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import print_json, print_line, print_note
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 
 if TYPE_CHECKING:
+    from headrace.core.url import SecretUrl
+    from headrace.metadata.store import MetadataStore
     from headrace.runners.coordination.messages import AppStatus
 
 _WATCH_S = 1.0
@@ -30,6 +32,7 @@ def status(
         bool, typer.Option("--watch", "-w", help="Show the status again every second, until Ctrl-C.")
     ] = False,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the status of running apps, and how others ended.
@@ -37,34 +40,38 @@ def status(
     Shows stages with rates, watermarks and lag, what holds them up, containers, and warnings. As JSON it is an array
     with one entry for each deployment; with --watch, one array per line.
     """
+    from headrace.metadata.opening import existing_metadata
+
     if watch:
-        _watch(home, app, as_json)
+        _watch(home, metadata, app, as_json)
         return
-    found = ask(home, app)
+    with existing_metadata(home, metadata) as store:
+        found = ask(store, app)
     if as_json:
         print_json(_as_data(found))
     elif found:
         print_line(_as_text(found))
     else:
-        print_note(f"no app runs on {home}")
+        print_note(f"no app runs on {store.place}")
 
 
-def ask(home: Path, app: str | None) -> list[AppStatus]:
+def ask(metadata: MetadataStore, app: str | None) -> list[AppStatus]:
     """Return the status of each running deployment, then how the others ended.
 
-    Raises ``UnavailableError`` if ``app`` is given and has never run on the home folder.
+    Raises ``UnavailableError`` if ``app`` is given and has never run there.
     """
     from headrace.core.errors import UnavailableError
-    from headrace.runners.coordination.address import find_all
     from headrace.runners.coordination.endings import ended, unreachable
+    from headrace.runners.coordination.runs import find_all
 
-    addresses = find_all(home, app)
-    over = ended(home, app)
+    addresses = find_all(metadata, app)
+    over = ended(metadata, app)
     if app is not None and not addresses and not over:
-        others = ", ".join(sorted({address.app for address in find_all(home)}))
+        others = ", ".join(sorted({address.app for address in find_all(metadata)}))
         raise UnavailableError(
-            f"app {app!r} isn't running on {home}; running there: {others or 'nothing'}",
-            hint="start it with headrace run, or give the home folder that it uses with --home",
+            f"app {app!r} isn't running on {metadata.place}; running there: {others or 'nothing'}",
+            hint="start it with headrace run, or give the home folder that it uses with --home, or its metadata store "
+            "with --metadata",
         )
     found = []
     for address in addresses:
@@ -72,38 +79,40 @@ def ask(home: Path, app: str | None) -> list[AppStatus]:
         try:
             found.append(client.status())
         except UnavailableError as error:
-            found.append(unreachable(home, address, error))
+            found.append(unreachable(address, error))
         finally:
             client.close()
     return found + over
 
 
-def _watch(home: Path, app: str | None, as_json: bool) -> None:
+def _watch(home: Path, metadata: SecretUrl | None, app: str | None, as_json: bool) -> None:
     from headrace.core.errors import UnavailableError
+    from headrace.metadata.opening import existing_metadata
     from headrace.runners.interrupts import Interrupt
 
     seen = False
     with Interrupt() as interrupt:
         while not interrupt.requested:
             try:
-                found = ask(home, app)
+                with existing_metadata(home, metadata) as store:  # each time: there may be none yet
+                    found = ask(store, app)
             except UnavailableError:
                 if not seen:
                     raise
                 print_note("the app has ended")
                 return
             seen = True
-            _show(found, home, as_json)
+            _show(found, store.place, as_json)
             if app is not None and all(one.ended_at is not None for one in found):
                 return
             select.select([interrupt.fd], [], [], _WATCH_S)
 
 
-def _show(found: Sequence[AppStatus], home: Path, as_json: bool) -> None:
+def _show(found: Sequence[AppStatus], place: str, as_json: bool) -> None:
     if as_json:
         print_json(_as_data(found), indent=None)
     else:
-        text = _as_text(found) if found else f"no app runs on {home}"
+        text = _as_text(found) if found else f"no app runs on {place}"
         print_line(_TO_TOP + text if sys.stdout.isatty() else text + "\n")
     sys.stdout.flush()
 

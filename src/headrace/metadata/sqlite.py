@@ -206,6 +206,8 @@ def _create(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
     try:
+        # The addresses of running apps have tokens in them. SQLite gives its other files the same mode.
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         with closing(sqlite3.connect(draft, isolation_level=None)) as connection:
             connection.execute("PRAGMA synchronous = OFF")  # no other process sees the file before the fsync below
             connection.execute("PRAGMA journal_mode = WAL")

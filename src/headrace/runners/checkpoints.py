@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,7 +23,7 @@ from headrace.core.frame import Header, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.generations import Generations
-from headrace.metadata.opening import existing_metadata
+from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import current_timeline
 from headrace.runtime.naming import changelog_name, state_folders_at
 from headrace.runtime.state.task_state import Snapshot
@@ -85,7 +86,14 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-def apps_with_checkpoints(home: Path) -> list[str]:
+class Committed(NamedTuple):
+    """A commit, and where it is in the changelog."""
+
+    local: LocalCheckpoint
+    record: CommitRecord
+
+
+def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
     """Return the apps that have ever run on this home."""
     found: set[str] = set()
     for stream in _embedded_log(home).admin().list():
@@ -94,19 +102,22 @@ def apps_with_checkpoints(home: Path) -> list[str]:
         # The names of apps and stages may both contain dashes. Tasks that were granted generations resolve that.
         for n in range(1, len(words)):
             app, stage = "-".join(words[:n]), "-".join(words[n:])
-            if any(task.stage == stage for task in _tasks(home, app)):
+            if any(task.stage == stage for task in Generations(metadata, app).latest()):
                 found.add(app)
     return sorted(found)
 
 
-def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[TaskCheckpoint]:
+def read_checkpoints(home: Path, metadata: MetadataStore, app: str, task: str | None = None) -> list[TaskCheckpoint]:
     """Return the checkpoints of an app's tasks, or of one. Raises ``UsageError`` if there is no such app or task."""
-    tasks, timeline = _tasks(home, app), timeline_of(home, app)
+    tasks = sorted(Generations(metadata, app).latest())
+    timeline = current_timeline(metadata, app)
     if not tasks:
-        known = ", ".join(apps_with_checkpoints(home))
+        known = ", ".join(apps_with_checkpoints(home, metadata))
         raise UsageError(
-            f"app {app!r} has never run on {home}",
-            hint=f"apps that have: {known}" if known else "name the home folder that it uses with --home",
+            f"app {app!r} has never run on {metadata.place}",
+            hint=f"apps that have: {known}"
+            if known
+            else "name the home folder that it uses with --home, or its metadata store with --metadata",
         )
     wanted = [name for name in tasks if task in (None, str(name))]
     if not wanted:
@@ -114,31 +125,22 @@ def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[Task
     return [_task(home, app, name, timeline) for name in wanted]
 
 
-def timeline_of(home: Path, app: str) -> int:
-    """The number of the timeline in which an app runs."""
-    with existing_metadata(home) as metadata:
-        return current_timeline(metadata, app)
-
-
-def last_commits(home: Path, app: str, timeline: int) -> dict[TaskName, CommitRecord | None]:
-    """The last commit that counts of each task that has ever run; None if it has made none in this timeline."""
+def last_commits(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Committed]:
+    """The last commit that counts of each of these tasks that has made one in this timeline."""
     system = _embedded_log(home)
-    return {task: _last_commit(system, home, app, task, timeline) for task in _tasks(home, app)}
+    found = {task: _last_commit(system, home, app, task, timeline) for task in tasks}
+    return {task: commit for task, commit in found.items() if commit is not None}
 
 
-def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> CommitRecord | None:
+def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> Committed | None:
     name = changelog_name(app, task.stage, timeline)
     info = system.admin().describe(name)
     if info is None or task.number >= info.partitions:
         return None
     extent = system.admin().extents(name)[task.number]
     snapshots = Snapshot.all(state_folders_at(home, app, task, timeline).snapshots)
-    return _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog.record
-
-
-def _tasks(home: Path, app: str) -> list[TaskName]:
-    with existing_metadata(home) as metadata:
-        return sorted(Generations(metadata, app).latest())
+    read = _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog
+    return None if read.record is None or read.local is None else Committed(read.local, read.record)
 
 
 def _embedded_log(home: Path) -> LogSystem:
@@ -180,8 +182,8 @@ def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: Strea
     system = _embedded_log(home)
     covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
     for task in tasks:
-        record = _last_commit(system, home, app, task, timeline)
-        for entry in record.inputs if record is not None else ():
+        found = _last_commit(system, home, app, task, timeline)
+        for entry in found.record.inputs if found is not None else ():
             if entry.stream == str(stream):
                 parents = {parent.producer: (parent.generation, parent.seq) for parent in entry.parents}
                 covered[entry.partition] = (entry.offset, parents)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headrace.core.errors import UsageError
 from headrace.core.ids import Offset
+from headrace.metadata.store import MetadataStore
 from headrace.runners.app_inputs import AppInput
 from headrace.runners.checkpoints import TaskCheckpoint, read_checkpoints
 
@@ -14,14 +15,14 @@ Committed = Callable[[str], TaskCheckpoint | None]
 """Returns the last commit of a task; None if it has none."""
 
 
-def committed_in(home: Path, app: str) -> Committed:
+def committed_in(home: Path, metadata: MetadataStore, app: str) -> Committed:
     """What reads them from the app's home, each once."""
     known: dict[str, TaskCheckpoint | None] = {}
 
     def find(task: str) -> TaskCheckpoint | None:
         if task not in known:
             try:
-                (known[task],) = read_checkpoints(home, app, task)
+                (known[task],) = read_checkpoints(home, metadata, app, task)
             except UsageError:  # the app, or this task of it, has never run
                 known[task] = None
         return known[task]

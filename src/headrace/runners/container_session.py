@@ -163,6 +163,7 @@ class ContainerSession:
 
     def obey(self, orders: messages.Orders) -> None:
         """Stop or drain the container, or restart tasks of it, if the coordinator ordered that."""
+        self._container.cut(orders.cut)
         self._container.restart({TaskName.parse(task): number for task, number in orders.restart.items()})
         if orders.stop:
             self._container.stop()

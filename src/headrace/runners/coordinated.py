@@ -17,9 +17,8 @@ from headrace.metadata.store import MetadataStore
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
 from headrace.runners.committed import committed_in
-from headrace.runners.coordination.address import publish
-from headrace.runners.coordination.endings import LifeSign, forget, record
 from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.last_words import clear, folder_of, take
 from headrace.runners.startpoints import StartpointService
@@ -43,10 +42,11 @@ def coordinated(
         until_caught_up=until_caught_up,
         restarts_max=settings.restarts_max,
         drain_timeout_ms=settings.drain_timeout_ms,
+        interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
     )
     left_behind = folder_of(Path(settings.home), app)
-    committed = partial(committed_in, Path(settings.home), app)
+    committed = partial(committed_in, Path(settings.home), metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
     with Coordinator(
         ledger,
@@ -56,7 +56,7 @@ def coordinated(
         last_words=partial(take, left_behind),
     ) as coordinator:
         publication = publish(
-            Path(settings.home),
+            metadata,
             app,
             coordinator.url,
             coordinator.token,
@@ -66,10 +66,9 @@ def coordinated(
         )
         if not stages:  # else they may be those of another deployment, which runs
             clear(left_behind)
-        forget(publication, list(mine))
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
-        life_sign = LifeSign(publication)
+        life_sign = LifeSign(publication, coordinator.fail)
         life_sign.start()
         try:
             yield coordinator
@@ -78,8 +77,7 @@ def coordinated(
             raise
         finally:
             life_sign.close()
-            record(publication, msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
-            publication.close()
+            publication.close(msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
 
 
 def _interrupted() -> HeadraceError:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from headrace.api.specs import Graph
 from headrace.core.errors import StorageError, UserFunctionError
@@ -47,7 +46,7 @@ def run_local(
     deployment = Deployment(graph, metadata, consent)
     changed = deployment.planned(1, stages)
     changed.changes.check()
-    check_not_ended(changed, Path(graph.settings.home))
+    check_not_ended(changed, metadata)
     planned = changed.plan
     prepare_streams(planned, stages)
     stops = stops_by_itself(planned, stages)
@@ -98,7 +97,10 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> 
                 hint="raise an error instead: the app's code can't end the app in this way",
             ) from error
         session.finish()
-        return coordinator.status()
+        status = coordinator.status()
+        if status.error is not None:  # the coordinator has ended the app
+            raise status.error.as_error()
+        return status
 
 
 def _obedient(session: ContainerSession) -> Callable[[Orders], None]:

@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from headrace.api.specs import Graph, Role
-from headrace.core.errors import DataError, HeadraceError, PlanError, UnavailableError, UsageError
+from headrace.core.errors import HeadraceError, PlanError, UnavailableError, UsageError
 from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
-from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
+from headrace.metadata.store import Change, Delete, MetadataStore, Put
 from headrace.metadata.timelines import current_timeline
 from headrace.plan.changes import Changes, Verdict, check_consent, compare
 from headrace.plan.heritage import Consent, Heritage
@@ -25,20 +23,13 @@ from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.runners.checkpoints import messages_wait
 from headrace.runners.coordination import endings
-from headrace.runners.coordination.address import find_all
+from headrace.runners.coordination.runs import find_all
 from headrace.runners.facts import gather_facts
+from headrace.runners.savepoints.inventories import GONE, encode_gone, read_inventory
 from headrace.runtime.naming import inventory_namespace
 from headrace.systems.base import StreamInfo
 
-_GONE = ".gone"
-"""The key of the names that are given up; no stage has such a name."""
-
 _log = logger(__name__)
-
-
-class _Gone(msgspec.Struct, frozen=True, kw_only=True):
-    format: int = 1
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +43,15 @@ class Planned:
 class Deployment:
     """The planning of one app, given what is recorded of it: an app has a new one for each start."""
 
-    def __init__(self, graph: Graph, metadata: MetadataStore | None, consent: Consent, against: str = "") -> None:
-        """``against`` is the app whose inventory counts; by default this one's. Without metadata there is none."""
+    def __init__(self, graph: Graph, metadata: MetadataStore, consent: Consent, against: str = "") -> None:
+        """``against`` is the app whose inventory counts; by default this one's."""
         self._metadata = metadata
         self._app = against or graph.app
         self.timeline = current_timeline(metadata, self._app)
         self._declared = replace(graph, settings=replace(graph.settings, timeline=self.timeline))
         self._namespace = inventory_namespace(self._app, self.timeline)
-        self._entries = {} if metadata is None else metadata.scan(self._namespace)
-        self.inventory = _inventory(self._entries)
+        self._entries = metadata.scan(self._namespace)
+        self.inventory = read_inventory(self._entries)
         self._consent = Consent(consent.drop, _still_to_rename(consent.renamed, self.inventory))
         self._facts: dict[Consent, tuple[Graph, Mapping[str, StreamInfo | None]]] = {}
 
@@ -93,7 +84,7 @@ class Deployment:
         home = Path(graph.settings.home)
         before = Consent(frozenset(), self._consent.renamed).before(stream, stream)
         found = next((both for both in self.inventory.parts() if both[1].id == before and both[1].reads), None)
-        if found is None or graph.settings.internal is not None or find_all(home, graph.app):
+        if found is None or graph.settings.internal is not None or find_all(self._metadata, graph.app):
             return False
         record, part = found
         readers = [TaskName(record.stage, number) for number in range(record.tasks)]
@@ -127,8 +118,6 @@ class Deployment:
 
         Call it when the run's address is published. Then a restore either sees the run, or is seen here.
         """
-        if self._metadata is None:
-            return
         if current_timeline(self._metadata, self._app) != self.timeline:
             raise UnavailableError(
                 f"a savepoint of app {self._app!r} was restored while it started",
@@ -162,13 +151,12 @@ class Deployment:
         gone = new.after(before).gone
         if gone == before.gone:
             return []
-        known = self._entries.get(_GONE)
-        names = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
-        note = Put(_GONE, names, known.version if known else None)
+        known = self._entries.get(GONE)
+        note = Put(GONE, encode_gone(gone), known.version if known else None)
         return [note, *(Delete(name, self._entries[name].version) for name in sorted(over))]
 
 
-def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
+def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = "") -> None:
     """Raise ``PlanError`` for a changed app that has ended: what is new in it would never run.
 
     ``against`` is the app that may have ended; by default this one.
@@ -176,7 +164,7 @@ def check_not_ended(planned: Planned, home: Path, against: str = "") -> None:
     app = against or planned.plan.graph.app
     over = {
         stage.name
-        for status in endings.ended(home, app)
+        for status in endings.ended(metadata, app)
         if status.state == "finished" and not status.drained
         for stage in status.stages
     }
@@ -201,14 +189,3 @@ def _check_stages(planned: Plan, stages: Iterable[str]) -> None:
     for name in stages:
         if name not in known:
             raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
-
-
-def _inventory(entries: Mapping[str, Entry]) -> Inventory:
-    stages = {name: StageRecord.decode(entry.value) for name, entry in entries.items() if name != _GONE}
-    gone: frozenset[str] = frozenset()
-    if _GONE in entries:
-        try:
-            gone = frozenset(msgspec.json.decode(entries[_GONE].value, type=_Gone).names)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"the list of the app's former names is unreadable: {error}") from error
-    return Inventory(stages, gone)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from headrace.core.ids import SSP
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
+    CutStatus,
     InputStatus,
     OutputStatus,
     TaskState,
@@ -61,6 +62,7 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         caught_up=host.catching_up.version,
+        cut=None if host.cut_state is None else CutStatus(id=host.cut_state[0], state=host.cut_state[1]),
         warnings=warning_statuses(host.metrics.warnings),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,16 +16,18 @@ from headrace.api.app import Declarations
 from headrace.core.clock import WallClock
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import UsageError
-from headrace.core.home import home_of
+from headrace.core.home import home_of, metadata_url_of
 from headrace.core.moment import moment_ms, parse_moment
-from headrace.metadata.sqlite import FILE, SqliteMetadata
+from headrace.metadata.opening import existing_metadata, open_metadata
 from headrace.metadata.startpoints import StartpointState
+from headrace.metadata.store import MetadataStore
 from headrace.plan.heritage import NO_CONSENT
 from headrace.runners.app_inputs import AppInputs, inputs_of, recorded_inputs
 from headrace.runners.checkpoints import apps_with_checkpoints
 from headrace.runners.committed import committed_in
-from headrace.runners.coordination.address import Address, find_all
+from headrace.runners.coordination.address import Address
 from headrace.runners.coordination.client import CoordinatorClient
+from headrace.runners.coordination.runs import find_all
 from headrace.runners.coordination.startpoint_messages import (
     Applied,
     SetAnswer,
@@ -190,10 +193,12 @@ class Startpoints:
     app's next start, or at once with ``apply=True``, and deleted when a commit covers it.
     """
 
-    def __init__(self, app: str | Declarations, *, home: str | Path | None = None) -> None:
+    def __init__(self, app: str | Declarations, *, home: str | Path | None = None, metadata: str | None = None) -> None:
         self._declared = app if isinstance(app, Declarations) else None
         self.app = app.name if isinstance(app, Declarations) else app
         self._home = Path(app.settings.home) if isinstance(app, Declarations) and home is None else home_of(home)
+        own = app.settings.metadata if isinstance(app, Declarations) and metadata is None else None
+        self._metadata = own or metadata_url_of(metadata)
 
     def set(
         self,
@@ -258,7 +263,7 @@ class Startpoints:
         """
         return self._set(input, startpoint, partition, task, apply=False, dry_run=True)
 
-    def list(self, *, done: bool = False) -> list[StartpointState]:
+    def list(self, *, done: bool = False) -> builtins.list[StartpointState]:
         """Return the startpoints that wait or are being applied, each with its state.
 
         Parameters
@@ -273,7 +278,9 @@ class Startpoints:
         with self._service() as service:
             return service.book.states(done=done)
 
-    def delete(self, input: str, *, partition: int | None = None, task: str | None = None) -> list[StartpointState]:
+    def delete(
+        self, input: str, *, partition: int | None = None, task: str | None = None
+    ) -> builtins.list[StartpointState]:
         """Delete startpoints that no task has been told to apply; with the app stopped, all.
 
         Parameters
@@ -292,7 +299,7 @@ class Startpoints:
         """
         target = StartpointTarget(input=input, partition=partition, task=task)
         with self._service() as service:
-            return [*service.delete(target, live=bool(find_all(self._home, self.app))).startpoints]
+            return [*service.delete(target, live=bool(self._running())).startpoints]
 
     def apply(self) -> Applied:
         """Restart the tasks of the running app that have new startpoints, in place. The others go on.
@@ -311,15 +318,31 @@ class Startpoints:
             raise self._not_running()
         return _apply(addresses)
 
-    def offsets(self) -> list[InputOffsets]:
+    def offsets(self) -> builtins.list[InputOffsets]:
         """Return where the tasks are in their inputs, and what the inputs hold.
 
         Returns
         -------
         list of InputOffsets
         """
+        with self._opened() as metadata:
+            committed = committed_in(self._home, metadata, self.app)
+            return read_offsets(self._inputs(metadata), committed, WallClock().now_ms())
+
+    def positions_of(self, input: str) -> frozenset[str]:
+        """Return the names under which the app keeps its positions in an input.
+
+        Parameters
+        ----------
+        input
+            The input's id in the app.
+
+        Returns
+        -------
+        frozenset of str
+        """
         with self._service() as service:
-            return read_offsets(service.inputs, committed_in(self._home, self.app), WallClock().now_ms())
+            return frozenset(one.kept_as for one in service.inputs.named(input))
 
     # -- inside
 
@@ -354,46 +377,48 @@ class Startpoints:
             answer = msgspec.structs.replace(answer, restarted=restarted)
         return answer
 
-    def _running(self) -> list[Address]:
-        return find_all(self._home, self.app)
+    def _running(self) -> builtins.list[Address]:
+        with existing_metadata(self._home, self._metadata) as metadata:
+            return find_all(metadata, self.app)
 
     def _not_running(self) -> UsageError:
         return UsageError(
-            f"app {self.app!r} isn't running on {self._home}, so nothing can be applied now",
+            f"app {self.app!r} isn't running on {self._metadata or self._home}, so nothing can be applied now",
             hint="leave apply out: a startpoint takes effect when the app starts",
         )
 
     @contextmanager
     def _service(self) -> Iterator[StartpointService]:
         """The startpoints on this home. Raises ``UsageError`` if the app is unknown here."""
-        path = self._home / FILE
-        if self._declared is None and not path.exists():
-            raise self._unknown()
-        metadata = SqliteMetadata(path)
-        try:
-            inputs = self._inputs(metadata)
-            committed = partial(committed_in, self._home, self.app)
-            yield StartpointService(metadata, inputs, committed, WallClock())
-        finally:
-            metadata.close()
+        with self._opened() as metadata:
+            committed = partial(committed_in, self._home, metadata, self.app)
+            yield StartpointService(metadata, self._inputs(metadata), committed, WallClock())
 
-    def _inputs(self, metadata: SqliteMetadata) -> AppInputs:
+    def _opened(self) -> AbstractContextManager[MetadataStore]:
+        place = self._home, self._metadata
+        return existing_metadata(*place) if self._declared is None else closing(open_metadata(*place))
+
+    def _inputs(self, metadata: MetadataStore) -> AppInputs:
         if self._declared is not None:
             return inputs_of(Deployment(self._declared.graph(), metadata, NO_CONSENT).planned().plan)
         found = recorded_inputs(metadata, self.app)
         if found is None:
-            raise self._unknown()
+            raise self._unknown(metadata)
         return found
 
-    def _unknown(self) -> UsageError:
-        known = ", ".join(apps_with_checkpoints(self._home))
+    def _unknown(self, metadata: MetadataStore) -> UsageError:
+        known = ", ".join(apps_with_checkpoints(self._home, metadata))
         return UsageError(
-            f"app {self.app!r} has never run on {self._home}",
-            hint=f"apps that have: {known}" if known else "name the home folder that it uses, or give the app's file",
+            f"app {self.app!r} has never run on {metadata.place}",
+            hint=f"apps that have: {known}"
+            if known
+            else "name the home folder, or the metadata store, that it uses, or give the app's file",
         )
 
 
-def open_startpoints(app: str | Declarations, *, home: str | Path | None = None) -> Startpoints:
+def open_startpoints(
+    app: str | Declarations, *, home: str | Path | None = None, metadata: str | None = None
+) -> Startpoints:
     """Open the startpoints of an app, to look at them and to change them.
 
     Parameters
@@ -402,6 +427,9 @@ def open_startpoints(app: str | Declarations, *, home: str | Path | None = None)
         The app's name, or the app. By its name only what it has recorded at its last start is known.
     home
         The app's home. By default that of the app, the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    metadata
+        The URL of the app's metadata store, if that isn't in the home. By default that of the app, or the environment
+        variable ``HEADRACE_METADATA``.
 
     Returns
     -------
@@ -417,7 +445,7 @@ def open_startpoints(app: str | Declarations, *, home: str | Path | None = None)
     >>> [state.state for state in points.list()]
     ['pending']
     """
-    return Startpoints(app, home=home)
+    return Startpoints(app, home=home, metadata=metadata)
 
 
 def _apply(addresses: list[Address]) -> Applied:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 
+from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
@@ -88,6 +89,7 @@ class Container:
         self.connections = Connections(self.wakeup.ring, AtWork(clock.monotonic_ms, keep))
         self._draining = False
         self._stopping = False
+        self._cut: Cut | None = None
         self._restarts: Mapping[TaskName, int] = {}
         self._observe: Observe | None = None
         self._observed = 0.0
@@ -118,6 +120,12 @@ class Container:
         """Return at once, without a checkpoint (another container has taken over). Safe from any thread."""
         self._stopping = True
         self.wakeup.ring()
+
+    def cut(self, cut: Cut | None) -> None:
+        """Have all tasks take part in a cut; None: in none any more. Safe from any thread."""
+        if cut != self._cut:
+            self._cut = cut
+            self.wakeup.ring()
 
     def restart(self, generations: Mapping[TaskName, int]) -> None:
         """Have these tasks start over in place, unless they have a later generation. Safe from any thread."""
@@ -185,6 +193,8 @@ class Container:
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
+            for host in self.hosts:
+                host.cut(self._cut)
             sleep = self.turn()
             self._pulse()
             if all(host.finished for host in self.hosts):

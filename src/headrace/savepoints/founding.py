@@ -29,10 +29,10 @@ class Restored:
     """What a new timeline begins with.
 
     ``kept`` are the commits in the savepoint, and ``folder`` says where each task has its state. ``latest`` are the
-    last commits of the timeline that it follows: empty for an app that never ran.
-    ``inventory`` is the new one. ``streams`` are the new names of intermediate streams by their old ones, both with
-    their system. ``former_streams`` are all intermediate streams that any timeline has had. ``silent``: outputs aren't
-    written until each input has been read to where it was.
+    last commits of the timeline before: empty for an app that never ran. ``inventory`` is the new one. ``streams`` are
+    the new names of intermediate streams by their old ones, both with their system. ``former_streams`` are all
+    intermediate streams that any timeline has had. ``silent``: outputs aren't written until each input has been read to
+    where it was.
     """
 
     version: int
@@ -42,8 +42,8 @@ class Restored:
     streams: Mapping[str, str]
     former_streams: frozenset[str]
     folder: Mapping[TaskName, Path]
-    rescaled: frozenset[str] = field(default=frozenset())
-    """The stages whose number of working tasks has changed."""
+    rescaled: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """The stages whose number of working tasks has changed, with the old names of the streams that are dealt."""
     silent: bool = False
 
 
@@ -71,7 +71,8 @@ def _founding(restored: Restored, record: StageRecord, task: TaskName) -> Foundi
     return Founding(
         record=first,
         donors=tuple(Donor(donor.number, restored.folder[donor]) for donor in donors),
-        shares=_shares(record) if dealt else None,
+        shares={part.kept_as: part.dealing.by for part in record.parts.values()} if dealt else None,
+        copied=frozenset(part.kept_as for part in record.parts.values() if dealt and part.dealing.copied),
         tasks=record.active if dealt else 1,
         silent_until=_until(restored, task) if restored.silent else {},
     )
@@ -84,10 +85,6 @@ def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[Tas
     if task.number >= record.active:  # it reads nothing, and ends when its outbox is empty
         return [task] if task in restored.kept else []
     return sorted(name for name in restored.kept if name.stage == record.stage)
-
-
-def _shares(record: StageRecord) -> dict[str, Sequence[str]]:
-    return {part.kept_as: part.dealing.by for part in record.parts.values() if part.dealing.by}
 
 
 def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset]:
@@ -113,11 +110,11 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
     alone = kept[0] if whole else None
     ended = alone is not None and alone.ended
     return CommitRecord(
-        generation=0 if latest is None else latest.generation,
+        generation=0,
         version=restored.version,
         next_version=END_VERSION if ended else restored.version + 1,
         outputs=() if latest is None else _outputs(restored, latest),
-        sources=() if alone is None else alone.sources,
+        sources=kept[0].sources if kept else (),
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
         bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, kept))),
@@ -139,7 +136,8 @@ def _times(restored: Restored, task: TaskName, kept: Sequence[CommitRecord]) -> 
     if not all_times:
         return TimesCheckpoint(watermark=Progress().watermark, partitions=[])
     dealt = task.stage in restored.rescaled
-    partitions = list(_merged(all_times, task.number)) if dealt else all_times[0].partitions
+    streams = restored.rescaled.get(task.stage, frozenset())
+    partitions = list(_merged(all_times, streams, task.number)) if dealt else all_times[0].partitions
     return TimesCheckpoint(
         watermark=min(times.watermark for times in all_times),
         partitions=[_renamed(restored, partition) for partition in partitions],
@@ -152,17 +150,18 @@ def _times(restored: Restored, task: TaskName, kept: Sequence[CommitRecord]) -> 
     )
 
 
-def _merged(all_times: Sequence[TimesCheckpoint], number: int) -> Iterator[PartitionCheckpoint]:
-    """The bookkeeping of partition ``number`` of each stream: what upstream tasks have told all partitions."""
-    by_stream: dict[str, list[PartitionCheckpoint]] = {}
+def _merged(all_times: Sequence[TimesCheckpoint], dealt: frozenset[str], number: int) -> Iterator[PartitionCheckpoint]:
+    """What upstream tasks have told all partitions, as partition ``number`` of each stream that is dealt."""
+    by_stream: dict[tuple[str, int], list[PartitionCheckpoint]] = {}
     for times in all_times:
         for partition in times.partitions:
-            by_stream.setdefault(partition.stream_id, []).append(partition)
-    for stream, told in by_stream.items():
+            now = number if partition.stream_id in dealt else partition.partition
+            by_stream.setdefault((partition.stream_id, now), []).append(partition)
+    for (stream, now), told in by_stream.items():
         tasks = _common([list(one.tasks) for one in told])
         yield PartitionCheckpoint(
             stream_id=stream,
-            partition=number,
+            partition=now,
             progress=_agreed([one.progress for one in told]),
             total_tasks={stage: max(one.total_tasks.get(stage, 0) for one in told) for stage in told[0].total_tasks},
             tasks={task: _agreed([one.tasks[task] for one in told]) for task in tasks},
@@ -175,7 +174,7 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
     Each of its tasks may have got rows of each task before, so none promises more than all of them did.
     """
     tasks, totals = dict(partition.tasks), dict(partition.total_tasks)
-    for stage in totals.keys() & restored.rescaled:
+    for stage in totals.keys() & restored.rescaled.keys():
         said = [progress for task, progress in partition.tasks.items() if TaskName.parse(task).stage == stage]
         for task in [task for task in tasks if TaskName.parse(task).stage == stage]:
             del tasks[task]

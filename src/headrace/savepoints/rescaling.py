@@ -169,9 +169,9 @@ def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -
                 f"also reads input {part.id!r}, whose partitions give the number of its tasks",
                 f"put a partition_by between {part.id!r} and the steps where they meet",
             )
-        if part.kind == "side input":
+        if part.kind == "side input" and not _all_copied(record, part):
             return (
-                f"keeps a table current by side input {part.id!r}, and the positions in it belong to the tasks",
+                f"keeps a table current by side input {part.id!r}, as that is partitioned",
                 "fill the table by send_to instead of side_inputs=, with a partition_by before it",
             )
         others = part.kind == "stream" and part.reads and part.fixed.get("key") != TO_ALL
@@ -183,15 +183,18 @@ def _why_not_read(record: StageRecord, count: int, streams: Mapping[str, int]) -
     return None
 
 
+def _all_copied(record: StageRecord, side_input: Part) -> bool:
+    """Whether every task reads all of a side input, for tables of which each has a copy."""
+    tables = [part for part in record.parts.values() if part.kind == "table"]
+    fed = side_input.fixed.get("tables", "").split(", ")
+    return all(table.dealing.copied for table in tables if table.id in fed)
+
+
 def _why_not_kept(part: Part) -> tuple[str, str] | None:
     """Why state can't be dealt: it belongs to a task rather than to the keys of the stream."""
-    if part.kind == "table" and part.fixed.get("kind") == "global table":
-        return f"keeps global table {part.id!r}, of which every task has a copy", "keep the count"
-    if part.kind in ("step", "table") and not part.dealing.by:
-        what = "table" if part.kind == "table" else "step"
-        return (
-            f"keeps state of {what} {part.owner!r} that can't be dealt by the key of the stream"
-            f"{': ' + part.dealing.why_not if part.dealing.why_not else ''}",
-            f"keep the count, or start without that state: run the app with --drop-state {part.owner} first",
-        )
-    return None
+    if not part.dealing.why_not:
+        return None
+    return (
+        f"keeps state of {part.kind} {part.owner!r} that can't be dealt: {part.dealing.why_not}",
+        f"keep the count, or start without that state: run the app with --drop-state {part.owner} first",
+    )

@@ -50,11 +50,15 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The current offsets of one partition: ``oldest`` is the first readable one, ``upcoming`` the next one."""
+    """The current offsets of one partition: ``oldest`` is the first readable one, ``upcoming`` the next one.
+
+    ``trimmed``: there may have been records before the oldest one.
+    """
 
     oldest: Offset
     upcoming: Offset
     sealed: bool = False
+    trimmed: bool = False
 
 
 def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:

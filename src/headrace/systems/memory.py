@@ -181,7 +181,9 @@ class MemoryAdmin(Admin):
     def extents(self, stream: str) -> builtins.list[Extent]:
         with self._system._lock:
             there = self._system._stream(stream)
-            return [Extent(part.oldest, part.upcoming, there.sealed) for part in there.partitions]
+            return [
+                Extent(part.oldest, part.upcoming, there.sealed, trimmed=part.oldest > 0) for part in there.partitions
+            ]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:

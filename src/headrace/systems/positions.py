@@ -187,7 +187,7 @@ def resolve(startpoint: Startpoint, ssp: SSP, admin: Admin, customs: Customs = (
 
 def _by_time(ssp: SSP, admin: Admin, extent: Extent, time_ms: int) -> Offset:
     offset = admin.offset_at(ssp, time_ms)
-    if offset == extent.oldest and extent.oldest > 0:
+    if offset == extent.oldest and extent.trimmed:
         began = admin.time_of(ssp, extent.oldest)
         if began is not None and time_ms < began:
             raise TrimmedOffsetError(

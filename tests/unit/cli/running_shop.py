@@ -14,8 +14,8 @@ import polars as pl
 
 import headrace as hr
 from headrace.core.errors import HeadraceError
-from headrace.runners.coordination.address import find_all
 from headrace.runners.coordination.messages import AppStatus
+from running_apps import find_all
 
 PRICES = {"article": pl.String, "euros": pl.Decimal(10, 2), "since": pl.Datetime("us", "UTC"), "picture": pl.Binary}
 STOCK = {"place": pl.String, "shelf": pl.Int64, "pieces": pl.Int64}

@@ -14,9 +14,10 @@ import headrace as hr
 from headrace.core.clock import ManualClock
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.metadata.generations import Generations
+from headrace.metadata.opening import existing_metadata
 from headrace.metadata.sqlite import SqliteMetadata
 from headrace.plan.planner import plan
-from headrace.runners.checkpoints import apps_with_checkpoints, read_checkpoints
+from headrace.runners import checkpoints
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
@@ -36,6 +37,11 @@ def views_app(home: Path, name: str) -> hr.App:
     )
     counted.send_to(app.output(f"{name}-counts", partitions=2))
     return app
+
+
+def read_checkpoints(home: Path, app: str, task: str | None = None) -> list[checkpoints.TaskCheckpoint]:
+    with existing_metadata(home) as metadata:
+        return checkpoints.read_checkpoints(home, metadata, app, task)
 
 
 class Driven:
@@ -149,7 +155,8 @@ def test_a_restart_shows_as_a_newer_generation(home: Path, running: Driven) -> N
 def test_apps_and_stages_with_dashes_are_distinguished(home: Path, running: Driven) -> None:
     other = Driven(home, "page")
     try:
-        assert apps_with_checkpoints(home) == ["page", "page-views"]
+        with existing_metadata(home) as metadata:
+            assert checkpoints.apps_with_checkpoints(home, metadata) == ["page", "page-views"]
     finally:
         other.close()
 

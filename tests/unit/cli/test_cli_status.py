@@ -7,17 +7,19 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.core.ids import TaskName
-from headrace.metadata.memory import MemoryMetadata
-from headrace.runners.coordination.address import publish
+from headrace.metadata.sqlite import FILE, SqliteMetadata
 from headrace.runners.coordination.client import CoordinatorClient
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import Heartbeat, Register, TaskStatus
+from headrace.runners.coordination.publication import publish
+from headrace.runners.coordination.runs import SPACE, all_running
 from headrace.runners.coordination.server import Coordinator
 
 Cli = Callable[..., Any]
@@ -29,9 +31,9 @@ TASKS = [TaskName("views", 0), TaskName("views", 1)]
 def running(home: Path) -> Iterator[CoordinatorClient]:
     """An app with a container that has reported once."""
     ledger = Ledger("page-views", {"views": TASKS}, 1, started_at=1_700_000_000_000, guarantee="at_least_once")
-    with Coordinator(ledger, MemoryMetadata()) as coordinator:
+    with closing(SqliteMetadata(home / FILE)) as metadata, Coordinator(ledger, metadata) as coordinator:
         published = publish(
-            home,
+            metadata,
             "page-views",
             coordinator.url,
             coordinator.token,
@@ -108,8 +110,9 @@ def test_watching_ends_with_ctrl_c(spawn: Spawn) -> None:
 def test_watching_ends_with_the_app(spawn: Spawn, running: CoordinatorClient, home: Path) -> None:
     watch = spawn("status", "page-views", "--watch", "--json")
     assert watched(watch)[0]["state"] == "running"
-    (file,) = (home / "apps" / "page-views").glob("*.json")
-    file.unlink()
+    with closing(SqliteMetadata(home / FILE)) as metadata:
+        (entry,) = all_running(metadata)
+        assert metadata.delete_if(SPACE, entry.key, entry.version)
     assert watch.wait(120) == 0
     assert watch.stderr is not None
     assert watch.stderr.read() == b"the app has ended\n"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running_shop import Shop
+
+from headrace.metadata.sqlite import FILE, SqliteMetadata
+from headrace.runners.coordination.publication import publish
 
 Cli = Callable[..., Any]
 PRICES_COLUMNS = {
@@ -164,7 +168,8 @@ def test_no_such_app(cli: Cli, shop: Shop) -> None:
 
 
 def test_the_app_doesnt_run(cli: Cli, home: Path) -> None:
-    (home / "apps" / "shop").mkdir(parents=True)
+    with closing(SqliteMetadata(home / FILE)) as metadata:
+        publish(metadata, "shop", "http://127.0.0.1:1", "x", stages=["a"], all_stages=True, started_at=1).close()
     for words in (["list", "shop"], ["get", "shop", "prices", "x"], ["scan", "shop", "prices"]):
         gone = cli("table", *words)
         assert gone.code == 1

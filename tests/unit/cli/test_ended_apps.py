@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-from headrace.runners.coordination import endings
-from headrace.runners.coordination.address import Publication, publish
-from headrace.runners.coordination.endings import LifeSign
 
 Cli = Callable[..., Any]
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -79,19 +71,3 @@ def test_a_driver_that_was_killed_is_said_to_be_gone(cli: Cli, spawn: Spawn, tmp
     assert shown.out.startswith("ratios  gone  last alive 20")
     assert f"its driver (pid {run.pid} on " in shown.out
     assert "start the app again" in shown.out
-
-
-def test_a_running_driver_touches_its_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endings, "TOUCH_S", 0.01)
-    publication: Publication = publish(
-        home, "ratios", "http://127.0.0.1:1", "x", stages=["a"], all_stages=True, started_at=0
-    )
-    os.utime(publication.path, (0, 0))
-    sign = LifeSign(publication)
-    sign.start()
-    never, deadline = threading.Event(), time.monotonic() + 30
-    while publication.path.stat().st_mtime == 0 and time.monotonic() < deadline:
-        never.wait(0.01)
-    sign.close()
-    assert publication.path.stat().st_mtime > 0
-    publication.close()

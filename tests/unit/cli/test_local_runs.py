@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ import pytest
 from running_shop import SINCE, Shop
 
 import headrace as hr
-from headrace.core.errors import DataError, UnavailableError, UsageError
+from headrace.core.errors import DataError, FencedError, UnavailableError, UsageError
+from headrace.metadata.sqlite import FILE, SqliteMetadata
+from headrace.runners.coordination import publication
+from headrace.runners.coordination.runs import SPACE, all_running
+from running_apps import find_all
 
 Cli = Callable[..., Any]
 
@@ -27,7 +32,7 @@ def test_a_local_run_shows_and_a_second_one_is_refused(cli: Cli, home: Path) -> 
         assert cli("status", "shop").code == 0
     ended = cli("status", "shop")
     assert (ended.code, ended.out.startswith("shop  drained  ")) == (0, True)
-    assert not list((home / "apps" / "shop").glob("coordinator*.json"))
+    assert find_all(home) == []
     with shop.running():
         assert cli("status", "shop").code == 0
     shop.close()
@@ -131,4 +136,17 @@ def test_where_tables_are_stored_and_which_cant_be_read(home: Path, cli: Cli) ->
         assert "table 'away' of app 'shop' is remote: the app doesn't keep its rows" in remote.err
         facts = {one["table"]: (one["storage"], one["rows"]) for one in cli("table", "list", "shop", "--json").json()}
         assert (facts["away"], facts["quick"], facts["prices"]) == (("remote", None), ("memory", 0), ("disk", 0))
+    shop.close()
+
+
+def test_a_run_that_was_replaced_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "TOUCH_S", 0.05)
+    shop = Shop(home)
+    with pytest.raises(AssertionError), shop.running(), closing(SqliteMetadata(home / FILE)) as metadata:
+        while entry := next(iter(all_running(metadata)), None):  # as another run would, which has taken it for gone
+            metadata.delete_if(SPACE, entry.key, entry.version)
+        shop.until(lambda: bool(shop.errors))
+    (error,) = shop.errors
+    assert isinstance(error, FencedError)
+    assert "another run of app 'shop' has replaced this one" in str(error)
     shop.close()

@@ -159,7 +159,7 @@ class DrivenApp:
     def next_generation(self, task: TaskName) -> Grant:
         return Grant(generation=self._generations.issue([task])[task], orders=tuple(self.orders.get(task, ())))
 
-    def report(self, outcomes: Sequence[Outcome]) -> None:
+    def report(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
         """What a coordinator does with the outcomes of orders."""
         self.outcomes += outcomes
         for outcome in outcomes:

@@ -45,7 +45,7 @@ def kept(*, version: int = 5000, bookkeeping: bytes | None = None, ended: bool =
         generation=3,
         version=version,
         next_version=END_VERSION if ended else version + 1,
-        outputs=(OutputSeq(stream="log.out", partition=0, seq=10, generation=1),),
+        outputs=(OutputSeq(stream="log.out", partition=0, seq=10, generation=9),),
         inputs=(InputEntry(stream="log.shop-by-member", partition=0, offset=77, parents=()),),
         sources=(SourceEntry(stream="log.in", partition=0, offset=100),),
         end_of_stream_sent=ended,
@@ -58,9 +58,9 @@ LATEST = CommitRecord(
     version=8000,
     next_version=9000,
     outputs=(
-        OutputSeq(stream="log.out", partition=0, seq=25, generation=1),
-        OutputSeq(stream="log.shop-by-member", partition=0, seq=12, generation=1),
-        OutputSeq(stream="log.shop-by-member.2", partition=0, seq=13, generation=1),
+        OutputSeq(stream="log.out", partition=0, seq=25, generation=9),
+        OutputSeq(stream="log.shop-by-member", partition=0, seq=12, generation=9),
+        OutputSeq(stream="log.shop-by-member.2", partition=0, seq=13, generation=9),
     ),
     sources=(
         SourceEntry(stream="log.in", partition=0, offset=300),
@@ -70,10 +70,14 @@ LATEST = CommitRecord(
 )
 
 
-def stage(name: str, tasks: int, active: int | None = None, *, dealt_by: tuple[str, ...] | None = None) -> StageRecord:
-    step = Part(kind="step", id="per-10s", owner="per-10s", kept_as="per-10s~2", dealing=Dealing(by=dealt_by or ()))
+def stage(name: str, tasks: int, active: int | None = None) -> StageRecord:
+    step = Part(kind="step", id="per-10s", owner="per-10s", kept_as="per-10s~2", dealing=Dealing(by=("member",)))
+    rates = Part(kind="table", id="rates", owner="rates", kept_as="rates", dealing=Dealing(copied=True))
     return StageRecord(
-        stage=name, producers=tuple(range(1, tasks + 1)), active=active or tasks, parts={"per-10s": step}
+        stage=name,
+        producers=tuple(range(1, tasks + 1)),
+        active=active or tasks,
+        parts={"per-10s": step, "rates": rates},
     )
 
 
@@ -81,7 +85,7 @@ def restored(
     commits: dict[TaskName, CommitRecord],
     *stages: StageRecord,
     latest: dict[TaskName, CommitRecord] | None = None,
-    rescaled: frozenset[str] = frozenset(),
+    rescaled: bool = False,
     silent: bool = False,
 ) -> Restored:
     return Restored(
@@ -92,7 +96,7 @@ def restored(
         streams={"log.shop-by-member": "log.shop-by-member.3"},
         former_streams=frozenset({"log.shop-by-member", "log.shop-by-member.2"}),
         folder={task: Path("/donors") / f"{task.stage}-{task.number}" for task in commits},
-        rescaled=rescaled,
+        rescaled={COUNTS: frozenset({"log.shop-by-member"})} if rescaled else {},
         silent=silent,
     )
 
@@ -107,8 +111,7 @@ def test_a_task_begins_with_positions_of_the_savepoint_and_seqs_of_the_present()
     founding = foundings(restored({READ: kept()}, stage(VIEWS, 1), latest={READ: LATEST}))[READ]
     record = founding.record
     assert (record.version, record.next_version, record.parents_version) == (8000, 8001, 8000)
-    assert record.generation == 9
-    assert record.outputs == (OutputSeq(stream="log.out", partition=0, seq=25, generation=1),)
+    assert record.outputs == (OutputSeq(stream="log.out", partition=0, seq=25, generation=9),)
     assert record.inputs == ()
     assert record.sources == kept().sources
     assert [(donor.number, donor.folder) for donor in founding.donors] == [(0, Path("/donors/views-0"))]
@@ -117,7 +120,7 @@ def test_a_task_begins_with_positions_of_the_savepoint_and_seqs_of_the_present()
 
 def test_another_app_begins_its_outputs_at_their_start() -> None:
     record = foundings(restored({READ: kept()}, stage(VIEWS, 1)))[READ].record
-    assert (record.generation, record.outputs) == (0, ())
+    assert record.outputs == ()
 
 
 def test_intermediate_streams_have_new_names_in_the_bookkeeping() -> None:
@@ -145,9 +148,7 @@ def test_silence_lasts_until_each_input_is_where_it_was() -> None:
 
 def dealt(tasks: int, active: int, *, old: int = 2) -> Restored:
     commits = {TaskName(COUNTS, n): kept(bookkeeping=times(1000 + n, partition=n)) for n in range(old)}
-    return restored(
-        commits, stage(VIEWS, 2), stage(COUNTS, tasks, active, dealt_by=("member",)), rescaled=frozenset({COUNTS})
-    )
+    return restored(commits, stage(VIEWS, 2), stage(COUNTS, tasks, active), rescaled=True)
 
 
 @pytest.mark.parametrize(("tasks", "active"), [(4, 4), (2, 1), (3, 2)])
@@ -155,12 +156,10 @@ def test_each_working_task_takes_its_share_of_all(tasks: int, active: int) -> No
     found = foundings(dealt(tasks, active))
     for number in range(tasks):
         founding = found[TaskName(COUNTS, number)]
-        assert [donor.number for donor in founding.donors] == (
-            [0, 1] if number < active else [one for one in (0, 1) if one == number]
-        )
-        assert founding.shares == {"per-10s~2": ("member",)}
+        assert [donor.number for donor in founding.donors] == [n for n in (0, 1) if number in (n, *range(active))]
+        assert founding.shares == {"per-10s~2": ("member",), "rates": ()}
+        assert founding.copied == {"rates"}
         assert founding.tasks == active
-        assert founding.record.sources == ()
         assert not founding.record.ended
     assert len(found) == 2 + tasks
 
@@ -192,9 +191,9 @@ def test_readers_of_a_rescaled_stage_expect_its_new_tasks() -> None:
     found = foundings(
         restored(
             {reader: kept(bookkeeping=bookkeeping)},
-            stage(COUNTS, 3, dealt_by=("member",)),
+            stage(COUNTS, 3),
             stage("urls", 1),
-            rescaled=frozenset({COUNTS}),
+            rescaled=True,
         )
     )[reader]
     (now,) = decode_times(found.record.bookkeeping).partitions

@@ -13,6 +13,8 @@ from headrace.plan.inventory import Inventory, Part, PartKind, StageRecord
 from headrace.plan.shares import Dealing
 from headrace.savepoints.rescaling import rescaled
 
+BY_NOTHING = Dealing()
+
 
 def part(
     kind: PartKind,
@@ -20,11 +22,9 @@ def part(
     *,
     reads: bool = False,
     fixed: dict[str, str] | None = None,
-    dealt_by: tuple[str, ...] | None = None,
+    dealing: Dealing = BY_NOTHING,
 ) -> Part:
-    return Part(
-        kind=kind, id=id_, owner=id_, kept_as=id_, reads=reads, fixed=fixed or {}, dealing=Dealing(by=dealt_by or ())
-    )
+    return Part(kind=kind, id=id_, owner=id_, kept_as=id_, reads=reads, fixed=fixed or {}, dealing=dealing)
 
 
 def stream(id_: str, *, reads: bool, key: str | None = "member", partitions: int = 4, writer: str = "views") -> Part:
@@ -33,9 +33,10 @@ def stream(id_: str, *, reads: bool, key: str | None = "member", partitions: int
     return Part(kind="stream", id=id_, owner=id_, kept_as=f"shop-{id_}", fixed=fixed, reads=reads, writers=writers)
 
 
-def step(id_: str, *, dealt_by: tuple[str, ...] | None = ("member",), partitions: int = 4) -> Part:
+def step(id_: str, *, why_not: str = "", partitions: int = 4) -> Part:
+    dealing = Dealing(why_not=why_not) if why_not else Dealing(by=("member",))
     fixed = {"partitioning": f"member over {partitions} partitions"}
-    return Part(kind="step", id=id_, owner=id_, kept_as=id_, fixed=fixed, dealing=Dealing(by=dealt_by or ()))
+    return Part(kind="step", id=id_, owner=id_, kept_as=id_, fixed=fixed, dealing=dealing)
 
 
 def stage(name: str, tasks: int, *parts: Part, first_producer: int = 1) -> StageRecord:
@@ -102,6 +103,8 @@ def test_streams_that_meet_are_rescaled_together() -> None:
     )
 
 
+FACTS = part("side input", "facts", reads=True, fixed={"tables": "t"})
+
 REFUSED = [
     ({"by-member": 0}, (), "from 1 to"),
     ({"by-member": -1}, (), "from 1 to"),
@@ -110,10 +113,8 @@ REFUSED = [
     ({"in": 2}, (), "aren't the app's to change"),
     ({"by-member": 2, "per-10s": 3}, (), "is to have 2 and 3"),
     ({"by-member": 8}, (part("input", "other", reads=True),), "also reads input 'other'"),
-    ({"by-member": 8}, (part("side input", "facts", reads=True),), "by side input 'facts'"),
-    ({"by-member": 8}, (step("odd", dealt_by=None),), "state of step 'odd'"),
-    ({"by-member": 8}, (part("table", "t"),), "state of table 't'"),
-    ({"by-member": 8}, (part("table", "t", fixed={"kind": "global table"}, dealt_by=("a",)),), "global table 't'"),
+    ({"by-member": 8}, (step("odd", why_not="no key"),), "state of step 'odd' that can't be dealt: no key"),
+    ({"by-member": 8}, (FACTS, part("table", "t")), "by side input 'facts'"),
     ({"all": 8}, (stream("all", reads=True, key="to all"),), "broadcast stream"),
     ({"odd": 8}, (stream("odd", reads=True, key=None),), "no key"),
 ]
@@ -125,6 +126,11 @@ def test_what_is_refused_says_why(counts: dict[str, int], more: tuple[Part, ...]
         rescaled("shop", shop(*more), counts)
     assert why in str(refused.value)
     assert refused.value.hint
+
+
+def test_a_table_that_every_task_copies_is_no_hindrance() -> None:
+    copied = part("table", "t", dealing=Dealing(copied=True))
+    assert rescaled("shop", shop(FACTS, copied), {"by-member": 8}).stages["counts"].active == 8
 
 
 def test_a_stage_with_a_task_that_has_ended_is_refused() -> None:

@@ -22,14 +22,14 @@ def shape(place: Place, info: StreamInfo) -> dict[str, Any]:
 def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
     """Everything about one stream: its shape, each partition's offsets, and where its readers are.
 
-    Readers are the apps of this home, which report under their names, and ``groups``. Offsets of the log are
-    byte positions, so their differences are sizes.
+    Readers report under the names of their apps, which are the ``groups``. Offsets of the log are byte positions, so
+    their differences are sizes.
     """
     info = place.require()
     admin = place.admin()
     extents = admin.extents(place.stream.name)
     readers = []
-    for group in sorted({*apps_of(place.home), *groups}):
+    for group in sorted(set(groups)):
         for partition, position in admin.reported_positions(place.stream.name, group).items():
             lag = max(0, extents[partition].upcoming - position)
             readers.append({"group": group, "partition": partition, "position": position, "lag": lag})
@@ -48,11 +48,6 @@ def describe(place: Place, groups: Sequence[str] = ()) -> dict[str, Any]:
         ],
         "readers": readers,
     }
-
-
-def apps_of(home: Path) -> list[str]:
-    """The apps that have run on this home."""
-    return sorted(folder.name for folder in (home / "apps").glob("*") if folder.is_dir())
 
 
 def list_streams(home: Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home, Partition, Schema, StreamName
+from headrace.cli.options import HOME, AsJson, Home, Metadata, Partition, Schema, StreamName
 
 
 def create(
@@ -104,6 +104,7 @@ def describe(
         ),
     ] = None,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a stream's columns, offsets and readers.
@@ -112,8 +113,11 @@ def describe(
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.about import describe as describe_stream
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.runs import known_apps
 
-    about = describe_stream(locate(name, home), group or ())
+    with existing_metadata(home, metadata) as store:
+        about = describe_stream(locate(name, home), [*known_apps(store), *(group or ())])
     if as_json:
         print_json(about)
     else:

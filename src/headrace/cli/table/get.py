@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import Exit, print_note
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 from headrace.cli.table.arguments import TIMEOUT, AppOfHome, At, TableName, Timeout, key_values, time_of
 from headrace.cli.table.output import print_json_lines, print_rows, print_versions
 
@@ -22,6 +22,7 @@ def get(
     at: At = None,
     timeout: Timeout = TIMEOUT,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the last committed row of a key.
@@ -31,7 +32,9 @@ def get(
     """
     from headrace.runners.tables.reader import open_table
 
-    with open_table(app, table, home=home, timeout=timeout) as reader:
+    url = None if metadata is None else metadata.text
+
+    with open_table(app, table, home=home, metadata=url, timeout=timeout) as reader:
         parts = reader.parts_of([key_values(reader.key, key, table)], at=time_of(at))
         there = [part for part in parts if part.rows.height]
         if as_json:

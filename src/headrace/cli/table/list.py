@@ -5,22 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.cli.console import print_json, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 from headrace.cli.table.arguments import AppOfHome
 
 
-def list_tables(app: AppOfHome, home: Home = HOME, as_json: AsJson = False) -> None:
+def list_tables(app: AppOfHome, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """List the tables of a running app, and the stores of its low-level tasks.
 
     Shows their kind, keys and columns, the stage that keeps them, and how many partitions and roughly how many rows
     they have.
     """
     from headrace.cli.status import ask
+    from headrace.metadata.opening import existing_metadata
     from headrace.runners.tables.finding import READABLE
     from headrace.runners.tables.finding import list_tables as find
 
-    tables = find(home, app)
-    counters = {task.name: task.counters for status in ask(home, app) for task in status.tasks}
+    with existing_metadata(home, metadata) as store:
+        tables = find(store, app)
+        counters = {task.name: task.counters for status in ask(store, app) for task in status.tasks}
     found: list[dict[str, Any]] = []
     for facts, address in tables:
         together = max if facts.kind == "global" else sum

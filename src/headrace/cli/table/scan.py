@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json, print_note
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 from headrace.cli.table.arguments import TIMEOUT, AppOfHome, At, TableName, Timeout, key_values, next_value, time_of
 from headrace.cli.table.output import print_json_lines, print_rows, print_versions
 
@@ -35,6 +35,7 @@ def scan(
     at: At = None,
     timeout: Timeout = TIMEOUT,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the last committed rows of a table.
@@ -46,7 +47,9 @@ def scan(
     """
     from headrace.runners.tables.reader import open_table
 
-    with open_table(app, table, home=home, timeout=timeout) as reader:
+    url = None if metadata is None else metadata.text
+
+    with open_table(app, table, home=home, metadata=url, timeout=timeout) as reader:
         first = key or []
         bounds = reader.described.range(
             key_values(reader.key, first, table),

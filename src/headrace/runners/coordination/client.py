@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from headrace.core.errors import FencedError, HeadraceError, ProtocolError, UnavailableError, UsageError
 from headrace.core.log import logger
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.query_messages import Answers, Ask, Listening, Questions, TableList
 from headrace.runners.coordination.startpoint_messages import (
     Applied,
@@ -133,6 +134,10 @@ class CoordinatorClient:
     def drain(self) -> messages.Orders:
         """Order the app to drain."""
         return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
+
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut of all tasks, or none any more; return what has become of the present one."""
+        return self._call("POST", "/cut", message, CutReport)
 
     def close(self) -> None:
         """Close the connection. A call under way in another thread ends with ``UnavailableError``. Idempotent."""

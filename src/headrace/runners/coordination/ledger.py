@@ -14,14 +14,15 @@ from typing import Literal
 
 import msgspec
 
-from headrace.api.settings import DRAIN_TIMEOUT_MS, RESTARTS_MAX
+from headrace.api.settings import DRAIN_TIMEOUT_MS, INTERVAL_MS, RESTARTS_MAX
 from headrace.core.duration import format_ms
 from headrace.core.errors import FencedError, ProtocolError, UsageError, UserFunctionError
 from headrace.core.ids import TaskName
 from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
 from headrace.runners.coordination.caught_up import watch
-from headrace.runners.coordination.lives import LastWords, death, pause_ms
+from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
+from headrace.runners.coordination.lives import LastWords, call_of, death, pause_ms
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
@@ -102,6 +103,7 @@ class Ledger:
         lost_after_ms: int = 5000,
         restarts_max: int = RESTARTS_MAX,
         drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
+        interval_ms: int = INTERVAL_MS,
         chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
         """``chance`` returns random numbers from [0, 1), which spread restarts."""
@@ -117,6 +119,7 @@ class Ledger:
         self._restarts_max = restarts_max
         self._drain_timeout_ms = drain_timeout_ms
         self._draining_since: float | None = None
+        self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
         self._statuses = {
@@ -211,7 +214,7 @@ class Ledger:
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
             container.heartbeat = message
-            container.call = _call(message, container.call, now_ms)
+            container.call = call_of(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._take_in(task, status, message.sent_ms)
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
@@ -274,6 +277,11 @@ class Ledger:
             self._note("info", "the app drains")
         self._drain = True
 
+    def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
+        """Order a cut, or none any more; return what has become of the present one. ``clock_ms`` is the time of day."""
+        gone = {task for c in self._containers if not c.alive for task in c.tasks if task in self._finished}
+        return self._cuts.order(message, self._statuses, gone, clock_ms)
+
     def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
         """Order these tasks to start over in place. Returns those that run here and haven't ended."""
         found: list[TaskName] = []
@@ -305,7 +313,7 @@ class Ledger:
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return messages.Orders(drain=self._drain, stop=self._over)
+        return messages.Orders(drain=self._drain, stop=self._over, cut=self._cuts.cut)
 
     def orders_for(self, container: int) -> messages.Orders:
         """The orders for one container."""
@@ -486,18 +494,6 @@ class Ledger:
             failures=container.failures,
             error=container.error,
         )
-
-
-def _call(
-    message: messages.Heartbeat, before: tuple[messages.Holdup, float] | None, now_ms: float
-) -> tuple[messages.Holdup, float] | None:
-    """The call of the app's own code that a heartbeat reports, and when it was first reported."""
-    calls = (holdup for status in message.tasks for holdup in status.holdups if holdup.what == "user code")
-    holdup = next(calls, None)
-    if holdup is None:
-        return None
-    same = before is not None and before[0].where == holdup.where and abs(before[0].since_ms - holdup.since_ms) < 100
-    return before if same else (holdup, now_ms)
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -193,7 +193,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not hmac.compare_digest(given, self.server.credentials):
             raise _Refused(
                 HTTPStatus.UNAUTHORIZED,
-                UsageError("the token is missing or wrong", hint="it is in the app's coordinator.json"),
+                UsageError("the token is missing or wrong", hint="it is in the address that the app has published"),
             )
         route = self.server.routes.get((self.command, self.path))
         if route is None:

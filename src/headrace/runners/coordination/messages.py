@@ -13,6 +13,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from headrace.checkpoint.founding import Cut
 from headrace.core import errors
 from headrace.core.errors import Fault, HeadraceError, ProtocolError
 from headrace.core.recent_warnings import RecentWarnings
@@ -156,6 +157,13 @@ def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
     return [WarningStatus(message=one.message, at_ms=one.at_ms, times=one.times) for one in warnings.latest()]
 
 
+class CutStatus(Nested, frozen=True, kw_only=True):
+    """What has become of a cut in a task: see module ``cuts``."""
+
+    id: str
+    state: Literal["waiting", "kept", "missed"]
+
+
 class TaskStatus(Nested, frozen=True, kw_only=True):
     """The status of a task. Counts start with its process; the keys of ``inputs`` are SSPs as text.
 
@@ -164,7 +172,8 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
     other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
-    had read what was there when it started: see module ``caught_up``. ``warnings`` are the latest ones.
+    had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``warnings``
+    are the latest ones.
     """
 
     name: str
@@ -189,6 +198,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     uptime_ms: int = 0
     side_inputs_percent: int | None = None
     caught_up: int | None = None
+    cut: CutStatus | None = None
     warnings: list[WarningStatus] = []
 
 
@@ -248,12 +258,14 @@ class Orders(Message, frozen=True, kw_only=True):
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
+    ``cut`` is the one to take part in: see module ``cuts``.
     """
 
     drain: bool = False
     stop: bool = False
     pause_ms: int = 0
     restart: dict[str, int] = {}
+    cut: Cut | None = None
 
 
 class Assignment(Message, frozen=True, kw_only=True):

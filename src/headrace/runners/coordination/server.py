@@ -22,6 +22,7 @@ from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.runners.coordination import messages
+from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.listener import Listener
 from headrace.runners.coordination.lives import LastWords
@@ -211,6 +212,11 @@ class Coordinator:
         with self._noticing() as now_ms:
             return self._ledger.failed(message, now_ms)
 
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut of all tasks, or none any more; return what has become of the present one."""
+        with self._noticing():
+            return self._ledger.cut(message, self._clock.now_ms())
+
     def listen(self, message: Listening) -> Questions:
         """Take a container's answer; block until there is a question for it, or for some seconds."""
         return self._query_broker.listen(message)
@@ -260,6 +266,7 @@ class Coordinator:
             ),
             ("POST", "/failure"): lambda body: messages.encode(self.failure(messages.decode(messages.Failure, body))),
             ("POST", "/drain"): self._on_drain,
+            ("POST", "/cut"): lambda body: messages.encode(self.cut(messages.decode(CutOrder, body))),
             ("POST", "/questions"): lambda body: messages.encode(self.listen(messages.decode(Listening, body))),
             ("POST", "/tables"): lambda body: messages.encode(self._query_broker.ask(messages.decode(Ask, body))),
             ("GET", "/tables"): lambda _: messages.encode(self._tables),

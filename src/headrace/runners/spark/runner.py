@@ -61,7 +61,7 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
     deployment = Deployment(graph, metadata, options.consent)
     first = deployment.planned(stages=options.stages)
     first.changes.check()  # fail before Spark starts if this can't be run
-    check_not_ended(first, Path(graph.settings.home))
+    check_not_ended(first, metadata)
     theirs = SparkContext._active_spark_context
     with Interrupts(SAID_AT_START if options.progress is not None else "") as interrupts:
         try:

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from headrace.core.errors import UnavailableError, UsageError
-from headrace.runners.coordination.address import Address, find_all
+from headrace.metadata.store import MetadataStore
+from headrace.runners.coordination.address import Address
 from headrace.runners.coordination.query_messages import TableFacts
+from headrace.runners.coordination.runs import find_all, known_apps
 
 READABLE = ("local", "global", "store")
 
 
-def list_tables(home: Path, app: str) -> list[tuple[TableFacts, Address | None]]:
+def list_tables(metadata: MetadataStore, app: str) -> list[tuple[TableFacts, Address | None]]:
     """Return the tables of a running app, each with the deployment that keeps it (None: its stage doesn't run)."""
-    return _tables_of(home, app)[0]
+    return _tables_of(metadata, app)[0]
 
 
-def find_table(home: Path, app: str, table: str) -> tuple[Address, TableFacts]:
+def find_table(metadata: MetadataStore, app: str, table: str) -> tuple[Address, TableFacts]:
     """Return the deployment that keeps a table, and the facts about the table."""
-    tables, others = _tables_of(home, app)
+    tables, others = _tables_of(metadata, app)
     named = [(facts, address) for facts, address in tables if facts.id == table]
     if not named:
         raise _no_table(app, table, sorted({facts.id for facts, _ in tables}), others)
@@ -34,16 +35,16 @@ def find_table(home: Path, app: str, table: str) -> tuple[Address, TableFacts]:
             return address, facts
     stages = ", ".join(facts.stage for facts, _ in named)
     raise UnavailableError(
-        f"table {table!r} of app {app!r} is kept by stage {stages}, which doesn't run on {home} now",
+        f"table {table!r} of app {app!r} is kept by stage {stages}, which doesn't run on {metadata.place} now",
         hint=f"start it: headrace run ... --stage {named[0][0].stage}",
     )
 
 
-def _tables_of(home: Path, app: str) -> tuple[list[tuple[TableFacts, Address | None]], Mapping[str, str]]:
+def _tables_of(metadata: MetadataStore, app: str) -> tuple[list[tuple[TableFacts, Address | None]], Mapping[str, str]]:
     """Return the tables of a running app, and by id what else it keeps."""
-    addresses = find_all(home, app)
+    addresses = find_all(metadata, app)
     if not addresses:
-        raise _not_running(home, app)
+        raise _not_running(metadata, app)
     client = addresses[0].client()
     try:
         listed = client.tables()
@@ -67,18 +68,18 @@ def _no_table(app: str, table: str, ids: Sequence[str], others: Mapping[str, str
     )
 
 
-def _not_running(home: Path, app: str) -> UnavailableError:
-    running = ", ".join(sorted({address.app for address in find_all(home)})) or "nothing"
-    apps = home / "apps"
-    if not (apps / app).is_dir():
-        known = sorted(path.name for path in apps.iterdir()) if apps.is_dir() else []
+def _not_running(metadata: MetadataStore, app: str) -> UnavailableError:
+    running = ", ".join(sorted({address.app for address in find_all(metadata)})) or "nothing"
+    known = known_apps(metadata)
+    if app not in known:
         close = difflib.get_close_matches(app, known, n=1)
         meant = f"did you mean {close[0]!r}? Otherwise " if close else ""
         return UnavailableError(
-            f"no app {app!r} has ever run on {home}; running there: {running}",
-            hint=f"{meant}check its name, or name the home folder that it uses with --home",
+            f"no app {app!r} has ever run on {metadata.place}; running there: {running}",
+            hint=f"{meant}check its name, or name the home folder that it uses with --home, or its metadata store "
+            "with --metadata",
         )
     return UnavailableError(
-        f"app {app!r} isn't running on {home}; running there: {running}",
+        f"app {app!r} isn't running on {metadata.place}; running there: {running}",
         hint="tables can be read only while their app runs: start it with headrace run",
     )

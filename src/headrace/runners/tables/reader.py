@@ -15,7 +15,7 @@ import polars as pl
 
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DataError, HeadraceError, UsageError
-from headrace.core.home import home_of
+from headrace.core.home import home_of, metadata_url_of
 from headrace.runners.coordination.query_messages import KEYS_MAX, LIMIT_MAX, LIMIT_MS_MAX
 
 if TYPE_CHECKING:
@@ -26,7 +26,14 @@ _SPARE_S = 5.0
 """How many seconds longer than the timeout a reader waits for the coordinator."""
 
 
-def open_table(app: str, table: str, *, home: str | Path | None = None, timeout: Duration = "5s") -> TableReader:
+def open_table(
+    app: str,
+    table: str,
+    *,
+    home: str | Path | None = None,
+    metadata: str | None = None,
+    timeout: Duration = "5s",
+) -> TableReader:
     """Open a table of a running app for reading. Only committed rows are seen.
 
     Parameters
@@ -37,6 +44,9 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
         The table's name.
     home
         The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    metadata
+        The URL of the app's metadata store, if that isn't in the home. By default the environment variable
+        ``HEADRACE_METADATA``.
     timeout
         How long a read may take; at most 30 s.
 
@@ -57,7 +67,7 @@ def open_table(app: str, table: str, *, home: str | Path | None = None, timeout:
     >>> prices.get("lamp")
     {'article': 'lamp', 'euros': 20.0}
     """
-    return TableReader(app, table, home=home, timeout=timeout)
+    return TableReader(app, table, home=home, metadata=metadata, timeout=timeout)
 
 
 class TableReader:
@@ -74,6 +84,9 @@ class TableReader:
         The table's name.
     home
         The app's home. By default the environment variable ``HEADRACE_HOME``, or ``.headrace``.
+    metadata
+        The URL of the app's metadata store, if that isn't in the home. By default the environment variable
+        ``HEADRACE_METADATA``.
     timeout
         How long a read may take; at most 30 s.
 
@@ -84,13 +97,22 @@ class TableReader:
     [('desk', 90.0)]
     """
 
-    def __init__(self, app: str, table: str, *, home: str | Path | None = None, timeout: Duration = "5s") -> None:
+    def __init__(
+        self,
+        app: str,
+        table: str,
+        *,
+        home: str | Path | None = None,
+        metadata: str | None = None,
+        timeout: Duration = "5s",
+    ) -> None:
         limit_ms = to_ms(timeout, "timeout", minimum=1, error=UsageError)
         if limit_ms > LIMIT_MS_MAX:
             raise UsageError(f"a timeout of {timeout!r} is too long", hint=f"give at most {LIMIT_MS_MAX // 1000} s")
         self.app = app
         self.table = table
         self._home = home_of(home)
+        self._metadata = metadata_url_of(metadata)
         self._limit_ms = limit_ms
         self._client: CoordinatorClient | None = None
         self._hang_up: weakref.finalize[[], TableReader] | None = None
@@ -337,11 +359,13 @@ class TableReader:
         return self._client
 
     def _find(self) -> None:
+        from headrace.metadata.opening import existing_metadata
         from headrace.runners.coordination.client import CoordinatorClient
         from headrace.runners.tables.finding import find_table
         from headrace.runners.tables.routing import TableColumns
 
-        address, self._facts = find_table(self._home, self.app, self.table)
+        with existing_metadata(self._home, self._metadata) as store:
+            address, self._facts = find_table(store, self.app, self.table)
         self._columns = TableColumns(self._facts)
         self._client = CoordinatorClient(
             address.url, address.token, timeout_s=self._limit_ms / 1000 + _SPARE_S, patience_s=0

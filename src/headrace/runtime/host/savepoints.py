@@ -54,6 +54,11 @@ class Keeper:
             return self._cut.id, "missed"
         return self._cut.id, "kept" if self._machine.cut_kept else "waiting"
 
+    @property
+    def holds(self) -> bool:
+        """The state is kept, and nothing is to be processed after that."""
+        return self._cut is not None and self._cut.last and self._machine.cut_kept
+
     def keep(self) -> None:
         """Keep a durable copy of the local state and of its commit."""
         cut, local, record = self._cut, self._machine.local, self._machine.record
@@ -92,9 +97,11 @@ def taken_over(
             share = Share(task.number, founding.tasks, first=donor.number == task.number)
         with state.donated(donor.folder / DATABASE_FOLDER) as database, empty_stores() as stores:
             for name, store in stores.items():
+                if name in founding.copied and donor != founding.donors[0]:
+                    continue
                 store.attach(KeySpace(database, name))
-                mine = (
-                    share if share is None or founding.shares is None else share.by(columns_for(name, founding.shares))
-                )
+                mine = None
+                if share is not None and founding.shares is not None and name not in founding.copied:
+                    mine = share.by(columns_for(name, founding.shares))
                 for change in store.whole(mine):
                     yield Change(name, change)

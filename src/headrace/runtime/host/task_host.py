@@ -181,7 +181,7 @@ class TaskHost:
 
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
-        if not self._over:
+        if not self._over and not self._keeper.holds:
             self.inputs.poll(self.attempt.chooser)
 
     @property
@@ -201,7 +201,7 @@ class TaskHost:
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self._over or self.attempt.settling or self.blocked_by is not None:
+        if self._over or self._keeper.holds or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
 
@@ -223,7 +223,13 @@ class TaskHost:
         Nothing may be ``due``, except what waits for steps that wait for answers.
         """
         attempt = self.attempt
-        if self._over or attempt.settling or self.backpressure.check(now_ms) or self.blocked_by is not None:
+        if (
+            self._over
+            or self._keeper.holds
+            or attempt.settling
+            or self.backpressure.check(now_ms)
+            or self.blocked_by is not None
+        ):
             return False
         envelope = attempt.chooser.choose()
         if envelope is None:
@@ -269,6 +275,8 @@ class TaskHost:
         self.finished = self._over and self.publishing.idle
 
     def _do_due(self, now_ms: float) -> None:
+        if self._keeper.holds:
+            return
         self.task.chain.collect()
         self.attempt.idleness.notice(self.attempt.chooser, now_ms)
         if not self.attempt.settling:  # or what is due by the clock could hold the commit up forever

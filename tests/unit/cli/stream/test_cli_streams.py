@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import polars as pl
 import pytest
 
 from headrace.core.ids import SSP, StreamId
+from headrace.metadata.sqlite import FILE, SqliteMetadata
+from headrace.runners.coordination.publication import publish
 from headrace.systems.log.system import LogSystem
 
 Cli = Callable[..., Any]
@@ -121,7 +124,8 @@ def test_describe_shows_how_far_readers_are(cli: Cli, home: Path, tmp_path: Path
     (reader,) = cli("stream", "describe", "views", "--group", "counts", "--json").json()["readers"]
     size = admin.extents("views")[0].upcoming - 32
     assert reader == {"group": "counts", "partition": 0, "position": 32, "lag": size}
-    (home / "apps" / "counts").mkdir(parents=True)
+    with closing(SqliteMetadata(home / FILE)) as metadata:
+        publish(metadata, "counts", "http://127.0.0.1:1", "x", stages=["a"], all_stages=True, started_at=1).close()
     assert cli("stream", "describe", "views").out.splitlines()[-1].split()[:3] == ["counts", "0", "32"]
 
 
@@ -177,7 +181,7 @@ def test_trim_deletes_what_is_before(cli: Cli, tmp_path: Path) -> None:
     ("before", "message"),
     [
         ("1:32", "has no partition 1"),
-        ("40", "no record begins there"),
+        ("40", "no record begins at offset 40"),
         ("99999", "is outside"),
         ("x", "not a position"),
     ],

@@ -1,0 +1,45 @@
+"""``headrace offsets``: where an app's tasks are in their inputs, and what the inputs hold."""
+
+from __future__ import annotations
+
+from headrace.cli.console import format_bytes, print_json, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.cli.startpoint import WhichApp, moment, opened
+
+
+def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
+    """Show an app's committed positions, how far behind they are, and the oldest and newest messages.
+
+    Works whether or not the app runs. Offsets are what headrace startpoint set --offset takes.
+    """
+    import msgspec
+
+    found = opened(app, home, metadata).offsets()
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    print_table(
+        ("input", "task", "committed", "lag", "oldest", "end", "committed time", "oldest time", "newest time"),
+        [
+            (
+                f"{one.input}/{one.partition}",
+                one.task,
+                "none" if one.committed is None else f"{one.committed:,}",
+                _lag(one.lag, one.lag_bytes),
+                one.oldest,
+                one.newest,
+                moment(one.committed_ms),
+                moment(one.oldest_ms),
+                moment(one.newest_ms),
+            )
+            for one in found
+        ],
+    )
+    for problem in dict.fromkeys((one.input, one.problem) for one in found if one.problem is not None):
+        print_note(f"{problem[0]}: {problem[1]}")
+
+
+def _lag(messages: int | None, size: int | None) -> str:
+    if messages is not None:
+        return f"{messages:,}"
+    return "-" if size is None else format_bytes(size)

@@ -1,0 +1,351 @@
+"""``headrace startpoint set``, ``list`` and ``delete``: where an app reads its inputs from, whether or not it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.console import Exit, counted, format_bytes, print_json, print_line, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home, Metadata
+
+if TYPE_CHECKING:
+    from headrace.core.url import SecretUrl
+    from headrace.metadata.startpoints import StartpointState
+    from headrace.runners.coordination.startpoint_messages import Move, SetAnswer
+    from headrace.runners.startpoint_access import Startpoints
+    from headrace.systems.startpoint import Startpoint
+
+_APPLY_S = 30.0
+_POLL_S = 0.1
+
+WhichApp = Annotated[
+    str, typer.Argument(metavar="APP", help="Which app: its name, or the file that declares it (pipeline.py).")
+]
+_Input = Annotated[
+    str, typer.Argument(metavar="INPUT[/PARTITION]", help="An input of the app, and one partition of it; else all.")
+]
+_Task = Annotated[str | None, typer.Option("--task", metavar="T", help="Only in this task, as stage/0.")]
+
+
+def set_(
+    app: WhichApp,
+    input_: _Input,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Read from the oldest message that is kept.")] = False,
+    upcoming: Annotated[bool, typer.Option("--upcoming", help="Skip what is there, read what comes.")] = False,
+    offset: Annotated[
+        str | None, typer.Option("--offset", metavar="N", help="Read from this offset of one partition.")
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="T",
+            help="Read what arrived from this time on: ISO 8601 (UTC if it names no zone), or ms since the epoch.",
+        ),
+    ] = None,
+    ago: Annotated[
+        str | None, typer.Option("--ago", metavar="D", help="Read what arrived in the last 90m, 2h or 1d.")
+    ] = None,
+    custom: Annotated[
+        str | None,
+        typer.Option(
+            "--custom", metavar="JSON", help='A kind of the app or the system: \'{"kind": "file", "path": "b.csv"}\'.'
+        ),
+    ] = None,
+    task: _Task = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Restart the tasks concerned now, in place; the app goes on.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be read again or skipped, and change nothing.")
+    ] = False,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set where an app reads an input from, whatever it has committed.
+
+    It counts from the app's next start on, or at once with --apply.
+    """
+    point = _position(
+        {"--oldest": oldest, "--upcoming": upcoming, "--offset": offset, "--time": time, "--ago": ago}
+        | {"--custom": custom}
+    )
+    name, partition = _parsed(input_)
+    points = opened(app, home, metadata)
+    if dry_run:
+        answer = points.preview(name, point, partition=partition, task=task)
+    else:
+        answer = points.set(name, point, partition=partition, task=task, apply=apply)
+    states = _wait(points, answer) if apply and not dry_run else ()
+    if as_json:
+        _print_as_json(answer, states, dry_run=dry_run)
+    else:
+        _print_answer(answer, states, dry_run=dry_run)
+    if any(state.state == "failed" for state in states):
+        raise typer.Exit(Exit.FAILED)
+
+
+def list_startpoints(
+    app: WhichApp,
+    input_: Annotated[
+        str | None, typer.Argument(metavar="INPUT[/PARTITION]", help="Only those for this input, or partition.")
+    ] = None,
+    done: Annotated[bool, typer.Option("--done", help="Also the last ones that are done with.")] = False,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """List an app's startpoints, each with its state."""
+    import msgspec
+
+    points = opened(app, home, metadata)
+    found = points.list(done=done)
+    if input_ is not None:
+        name, partition = _parsed(input_)
+        streams = points.positions_of(name)
+        found = [s for s in found if s.stream in streams and partition in (None, s.partition)]
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    elif found:
+        print_table(
+            ("input", "partition", "task", "startpoint", "state"),
+            [(s.stream, s.partition, s.task or "all", _described(s.startpoint), _standing(s)) for s in found],
+        )
+    else:
+        print_note(f"app {points.app!r} has no startpoints")
+
+
+def delete(
+    app: WhichApp,
+    input_: _Input,
+    task: _Task = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete startpoints that no task has been told to apply; if the app is stopped, also the others."""
+    import msgspec
+
+    points = opened(app, home, metadata)
+    name, partition = _parsed(input_)
+    gone = points.delete(name, partition=partition, task=task)
+    if as_json:
+        print_json(msgspec.to_builtins(gone))
+        return
+    for state in gone:
+        print_line(f"deleted {_described(state.startpoint)} for {_where(state)}")
+    if not gone:
+        print_note(f"there is no startpoint for {input_}{'' if task is None else f' in task {task}'}")
+
+
+def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
+    """Return the startpoints of an app that is named, or declared by a file."""
+    from headrace.app import App
+    from headrace.cli.loader import load_app
+    from headrace.runners.startpoint_access import Startpoints
+
+    url = None if metadata is None else metadata.text
+    if ".py" not in app:
+        return Startpoints(app, home=home, metadata=url)
+    declared = load_app(app, None, (), ())
+    chosen = None if home == HOME else home  # else it is the app's own
+    known = declared if isinstance(declared, App) else declared.name
+    return Startpoints(known, home=chosen, metadata=url)
+
+
+# -- reading the arguments
+
+
+def _position(given: dict[str, Any]) -> Startpoint:
+    """The startpoint that exactly one of these options gives."""
+    from headrace.core.errors import UsageError
+    from headrace.runners import startpoint_access as points
+
+    chosen = {option: value for option, value in given.items() if value is not None and value is not False}
+    if len(chosen) != 1:
+        raise UsageError(
+            f"{' and '.join(chosen)} are different positions" if chosen else "no position is given",
+            hint=f"give one of {', '.join(given)}",
+        )
+    ((option, value),) = chosen.items()
+    kinds: dict[str, Callable[[Any], Startpoint]] = {
+        "--oldest": lambda _: points.oldest(),
+        "--upcoming": lambda _: points.upcoming(),
+        "--offset": _offset,
+        "--time": _time,
+        "--ago": points.ago,
+        "--custom": _custom,
+    }
+    return kinds[option](value)
+
+
+def _offset(text: str) -> Startpoint:
+    from headrace.core.errors import UsageError
+    from headrace.runners.startpoint_access import offset
+
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"--offset {text}: {text!r} is no offset", hint="headrace offsets shows offsets: integers")
+    return offset(int(text))
+
+
+def _time(text: str) -> Startpoint:
+    from headrace.core.moment import parse_moment, utc_text
+    from headrace.runners.startpoint_access import at
+
+    ms, has_zone = parse_moment(text)
+    if not has_zone:
+        print_note(f"note: {text} names no zone, so it is taken for UTC: {utc_text(ms)}")
+    return at(ms)
+
+
+def _custom(text: str) -> Startpoint:
+    import json
+
+    from headrace.core.errors import UsageError
+    from headrace.runners.startpoint_access import custom
+
+    hint = 'write --custom \'{"kind": "file", "path": "b.csv"}\''
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--custom: not JSON: {error}", hint=hint) from error
+    if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
+        raise UsageError("--custom: the JSON names no kind", hint=hint)
+    return custom(value["kind"], {name: one for name, one in value.items() if name != "kind"})
+
+
+def _parsed(text: str) -> tuple[str, int | None]:
+    """Split ``INPUT/PARTITION``."""
+    from headrace.core.errors import UsageError
+
+    name, slash, number = text.partition("/")
+    if not slash:
+        return text, None
+    if not (name and number.isascii() and number.isdigit()):
+        raise UsageError(f"{text!r} is not INPUT/PARTITION", hint="write views, or views/0 for its partition 0")
+    return name, int(number)
+
+
+# -- showing
+
+
+def _wait(points: Startpoints, answer: SetAnswer) -> list[StartpointState]:
+    """Wait until the tasks have applied what was written, or failed to; return how it stands."""
+    import time
+
+    wanted = {state.startpoint.id for state in answer.written}
+    deadline = time.monotonic() + _APPLY_S
+    while True:
+        found = [state for state in points.list(done=True) if state.startpoint.id in wanted]
+        open_ = [state for state in found if state.state in ("pending", "ordered", "applied")]
+        if not open_ or time.monotonic() > deadline:
+            return found
+        time.sleep(_POLL_S)
+
+
+def _print_as_json(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(answer)
+    print_json(data | {"dryRun": dry_run, "states": msgspec.to_builtins(list(states))})
+
+
+def _print_answer(answer: SetAnswer, states: Sequence[StartpointState], *, dry_run: bool) -> None:
+    _print_moves(answer.moves)
+    for state in answer.replaced:
+        print_note(f"note: this replaces {_described(state.startpoint)} for {_where(state)}, which was never applied")
+    for note in answer.notes:
+        print_note(f"note: {note}")
+    if dry_run:
+        print_note("nothing was changed")
+    for state in states:
+        print_line(f"{_where(state)}: {_standing(state)}")
+
+
+def _print_moves(moves: Sequence[Move]) -> None:
+    print_table(
+        ("input", "task", "from", "to", "what", "from time", "to time"),
+        [
+            (
+                f"{move.input}/{move.partition}",
+                move.task,
+                _place(move.from_offset, "where it begins" if not move.committed else "?"),
+                _place(move.to_offset, "resolved at the start"),
+                effect(move),
+                moment(move.from_ms),
+                moment(move.to_ms),
+            )
+            for move in moves
+        ],
+    )
+
+
+def effect(move: Move) -> str:
+    """What a move does: ``reads 12 messages (3.4 kB) again``."""
+    if move.direction == "unknown":
+        return "known when it starts"
+    if move.direction == "same":
+        return "nothing changes"
+    size = "" if move.bytes is None else format_bytes(move.bytes)
+    much = size or "an unknown number of messages"
+    if move.messages is not None:
+        much = counted(move.messages, "message") + (f" ({size})" if size else "")
+    return f"reads {much} again" if move.direction == "back" else f"skips {much}"
+
+
+def moment(ms: int | None) -> str:
+    """A time for a table."""
+    from headrace.core.moment import utc_text
+
+    return "-" if ms is None else utc_text(ms)
+
+
+def _place(offset: int | None, unknown: str) -> str:
+    return unknown if offset is None else f"{offset:,}"
+
+
+def _where(state: StartpointState) -> str:
+    return f"{state.stream}[{state.partition}]" + ("" if state.task is None else f" in task {state.task}")
+
+
+def _described(point: Startpoint) -> str:
+    import json
+
+    from headrace.core.moment import utc_text
+    from headrace.systems.startpoint import StartpointCustom, StartpointOldest, StartpointSpecific, StartpointTimestamp
+
+    match point:
+        case StartpointOldest():
+            return "oldest"
+        case StartpointSpecific(offset=offset):
+            return f"offset {offset:,}"
+        case StartpointTimestamp(time_ms=time_ms):
+            return f"time {utc_text(time_ms)}"
+        case StartpointCustom(name=name, value=value):
+            return f"{name} {json.dumps(value)}"
+        case _:
+            return "upcoming"
+
+
+def _standing(state: StartpointState) -> str:
+    match state.state:
+        case "pending":
+            return "pending: waits for the next start"
+        case "ordered" if state.generation is None:
+            return "ordered: waits for the task's next start"
+        case "ordered":
+            return f"ordered: generation {state.generation} is to apply it"
+        case "applied":
+            return f"applied at offset {state.offset} by generation {state.generation}, not committed yet"
+        case "failed":
+            return f"failed: {state.reason}"
+        case "released":
+            return f"applied at offset {state.offset} by generation {state.generation}, committed in {state.version}"
+        case "replaced":
+            return f"replaced{'' if state.reason is None else f': {state.reason}'}"
+        case _:
+            return "deleted"

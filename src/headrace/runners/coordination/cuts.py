@@ -1,0 +1,84 @@
+"""The cut that the coordinator has ordered, and what has become of it in each task; pure.
+
+A savepoint needs a version that every task of the app commits exactly, and the state of each task as of then
+(``checkpoint.protocol``). Whoever takes the savepoint chooses the version and a folder, and orders the same cut of
+every deployment of the app. Containers learn of it by their heartbeats, and report what has become of it the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from headrace.checkpoint.founding import Cut
+from headrace.core.ids import TaskName
+from headrace.runners.coordination.messages import Message, TaskStatus
+
+CutState = Literal["waiting", "kept", "missed", "over"]
+"""*Over*: the task has ended, and so has its container. Its state is on its disk, as it will stay."""
+
+SPARE_HEARTBEATS = 4
+SPARE_INTERVALS = 2
+
+
+class CutOrder(Message, frozen=True, kw_only=True):
+    """A cut to take part in; None: in none any more. If ``ask`` is set, only the answer is wanted."""
+
+    cut: Cut | None = None
+    ask: bool = False
+
+
+class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
+    """What has become of the present cut in each task that this deployment runs, and what is needed to choose one.
+
+    ``now_ms`` is the clock of the coordinator, ``margin_ms`` how far ahead of it a cut has to be, so that every task
+    hears of it in time. ``interval_ms`` is the checkpoint interval.
+    """
+
+    id: str | None = None
+    states: Mapping[str, CutState] = {}
+    guarantee: str
+    now_ms: int
+    interval_ms: int
+    margin_ms: int
+
+
+class CutBook:
+    """The present cut of one deployment."""
+
+    def __init__(self, guarantee: str, interval_ms: int, heartbeat_ms: int) -> None:
+        self.cut: Cut | None = None
+        self._guarantee = guarantee
+        self._interval_ms = interval_ms
+        self._margin_ms = SPARE_HEARTBEATS * heartbeat_ms + SPARE_INTERVALS * interval_ms
+
+    def order(
+        self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
+    ) -> CutReport:
+        """Take an order; return what has become of the present cut.
+
+        ``gone`` are the tasks that have ended with their containers.
+        """
+        if not message.ask:
+            self.cut = message.cut
+        states = {} if self.cut is None else {str(t): self._state(t, s, gone) for t, s in statuses.items()}
+        return CutReport(
+            id=None if self.cut is None else self.cut.id,
+            states=states,
+            guarantee=self._guarantee,
+            now_ms=now_ms,
+            interval_ms=self._interval_ms,
+            margin_ms=self._margin_ms,
+        )
+
+    def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:
+        if status.cut is not None and self.cut is not None and status.cut.id == self.cut.id:
+            return status.cut.state
+        return "over" if task in gone else "waiting"
+
+
+def choose(reports: Collection[CutReport]) -> int:
+    """Choose the version of a cut of all these deployments: a multiple of their intervals, not too soon for any."""
+    interval = max(report.interval_ms for report in reports)
+    soonest = max(report.now_ms + report.margin_ms for report in reports)
+    return (soonest // interval + 1) * interval

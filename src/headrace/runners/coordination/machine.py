@@ -1,0 +1,62 @@
+"""Which machine a process is on, and whether the number of a process means anything here."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import msgspec
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where processes have numbers: a machine since its last start, or a container on it.
+
+    Names alone don't tell: several machines may be called the same.
+    """
+
+    host: str
+    id: str
+    """Its ``/etc/machine-id``, or nothing."""
+    boot: str
+    processes: str
+    """The name space of its process numbers: containers on one machine have their own."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process is there."""
+        return self == this_machine()
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether it is certainly this machine before its last start: what ran there doesn't run any more."""
+        here = this_machine()
+        return bool(self.id) and (self.host, self.id) == (here.host, here.id) and self.boot != here.boot
+
+
+def this_machine() -> Machine:
+    """Return the machine on which this process runs."""
+    return Machine(
+        host=socket.gethostname(),
+        id=_text(Path("/etc/machine-id")),
+        boot=_text(Path("/proc/sys/kernel/random/boot_id")),
+        processes=str(Path("/proc/self/ns/pid").readlink()),
+    )
+
+
+def process_is_there(pid: int) -> bool:
+    """Whether a process of this machine has the number."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # it belongs to another user, but it exists
+    return True
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,168 @@
+"""The commands ``startpoint`` and ``offsets``, on an app that has run, and on one that runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runners"))
+from startpoint_scene import Scene
+
+FILE = """
+import polars as pl
+import headrace as hr
+from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class First(hr.startpoints.CustomStartpoint):
+    kind = "first"
+    skip: int = 0
+
+    def offset(self, partition):
+        return partition.oldest if not self.skip else partition.upcoming
+
+app = hr.App("page-views", checkpoint_interval="200ms", startpoints=[First])
+rates = app.input("rates", {"currency": pl.String, "rate": pl.Float64}, broadcast=True)
+app.input("views", {"member": pl.String, "n": pl.Int64}).send_to(app.output("seen"))
+"""
+
+
+@pytest.fixture
+def scene(home):
+    scene = Scene(home)
+    scene.write(10)
+    scene.run()
+    return scene
+
+
+def lines(outcome):
+    assert outcome.code == 0, outcome.err
+    return [" ".join(line.split()) for line in outcome.out.splitlines()]
+
+
+def test_set_list_and_delete(scene, cli):
+    shown = lines(cli("startpoint", "set", "page-views", "views", "--oldest"))
+    assert shown[0] == "input task from to what from time to time"
+    assert sum("again" in line for line in shown) >= 1
+    assert cli("startpoint", "set", "page-views", "views/0", "--upcoming").err.splitlines()[0] == (
+        "note: this replaces oldest for log.views[0], which was never applied"
+    )
+    assert lines(cli("startpoint", "list", "page-views")) == [
+        "input partition task startpoint state",
+        "log.views 0 all upcoming pending: waits for the next start",
+        "log.views 1 all oldest pending: waits for the next start",
+    ]
+    assert len(lines(cli("startpoint", "list", "page-views", "views/1"))) == 2
+    assert lines(cli("startpoint", "delete", "page-views", "views/0")) == ["deleted upcoming for log.views[0]"]
+    assert cli("startpoint", "delete", "page-views", "views/0").err == "there is no startpoint for views/0\n"
+    scene.run()
+    assert cli("startpoint", "list", "page-views").err == "app 'page-views' has no startpoints\n"
+    (done,) = [line for line in lines(cli("startpoint", "list", "page-views", "--done")) if "log.views 1" in line]
+    assert "oldest applied at offset 32 by generation 2, committed in" in done
+
+
+def test_a_dry_run_shows_what_would_happen_and_changes_nothing(scene, cli):
+    outcome = cli("startpoint", "set", "page-views", "views", "--oldest", "--dry-run")
+    assert "nothing was changed" in outcome.err
+    assert "note: results of messages that are read again are sent again" in outcome.err
+    assert "takes effect" not in outcome.err
+    data = cli("startpoint", "set", "page-views", "views", "--oldest", "--dry-run", "--json").json()
+    assert sum(move["messages"] for move in data["moves"]) == 10
+    assert data["dryRun"] is True
+    assert cli("startpoint", "list", "page-views", "--json").json() == []
+
+
+def test_apply_waits_until_it_is_committed(scene, cli):
+    with scene.running():
+        scene.until(scene.caught_up)
+        outcome = cli("startpoint", "set", "page-views", "views", "--oldest", "--apply")
+    applied = [line for line in lines(outcome) if "applied at offset 32 by generation" in line]
+    assert len(applied) == 2
+    assert scene.seen() == sorted([*range(10)] * 2)
+
+
+def test_without_apply_a_running_app_goes_on_and_the_command_says_so(scene, cli):
+    with scene.running():
+        scene.until(scene.caught_up)
+        outcome = cli("startpoint", "set", "page-views", "views", "--oldest")
+        assert "it takes effect when the app starts the next time" in outcome.err
+        assert cli("startpoint", "set", "page-views", "nothing", "--oldest").err.startswith(
+            "error: app 'page-views' has no input 'nothing'"
+        )
+        assert cli("startpoint", "delete", "page-views", "views").code == 0
+    assert scene.seen() == list(range(10))
+
+
+def test_a_time_without_a_zone_is_taken_for_utc_and_the_command_says_so(scene, cli):
+    outcome = cli("startpoint", "set", "page-views", "views", "--time", "2001-01-01T12:00:00", "--dry-run")
+    assert outcome.err.startswith(
+        "note: 2001-01-01T12:00:00 names no zone, so it is taken for UTC: 2001-01-01 12:00:00Z"
+    )
+
+
+def test_the_apps_file_in_place_of_its_name(scene, cli, tmp_path, clean_modules):
+    (tmp_path / "pipeline.py").write_text(FILE)
+    outcome = cli("startpoint", "set", "pipeline.py", "views", "--custom", '{"kind": "first"}')
+    assert sum("again" in line for line in lines(outcome)) >= 1
+    assert any("first {}" in line for line in lines(cli("startpoint", "list", "page-views")))
+    wrong = cli("startpoint", "set", "pipeline.py", "views", "--custom", '{"kind": "first", "skip": "x"}')
+    assert (wrong.code, "the startpoint 'first' doesn't take" in wrong.err) == (2, True)
+
+
+def test_offsets(scene, cli):
+    scene.write(3, first=50)
+    shown = lines(cli("offsets", "page-views"))
+    assert shown[0] == "input task committed lag oldest end committed time oldest time newest time"
+    data = [one for one in cli("offsets", "page-views", "--json").json() if one["input"] == "views"]
+    assert sum(one["lag"] for one in data) == 3
+    assert {one["oldest"] for one in data} == {32}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("views",), "no position is given"),
+        (("views", "--oldest", "--upcoming"), "--oldest and --upcoming are different positions"),
+        (("views/0", "--offset", "1.5"), "--offset 1.5: '1.5' is no offset"),
+        (("views/0", "--offset", "-3"), "--offset -3: '-3' is no offset"),
+        (("views/0", "--offset", "9999999"), "is after the end"),
+        (("views", "--offset", "32"), "input 'views' has 2 partitions, each with its own offsets"),
+        (("views/x", "--oldest"), "'views/x' is not INPUT/PARTITION"),
+        (("views/7", "--oldest"), "input 'views' has no partition 7, only 0 to 1"),
+        (("clicks", "--oldest"), "app 'page-views' has no input 'clicks'"),
+        (("by-member", "--oldest"), "'by-member' is an intermediate stream of app 'page-views'"),
+        (("views", "--time", "noon"), "'noon' is no time"),
+        (("views", "--time", "2200-01-01"), "2200-01-01 00:00:00Z is in the future"),
+        (("views", "--ago", "5"), "ago: '5' is not a duration"),
+        (("views", "--custom", "{"), "--custom: not JSON"),
+        (("views", "--custom", "{}"), "--custom: the JSON names no kind"),
+        (("views", "--custom", '{"kind": "magic"}'), "knows no positions of the kind 'magic'"),
+        (("views", "--oldest", "--task", "views/9"), "task 'views/9' of app 'page-views' doesn't read views"),
+        (("views", "--oldest", "--apply"), "app 'page-views' isn't running on"),
+    ],
+)
+def test_wrong_usage(once, monkeypatch, cli, words, message):
+    monkeypatch.setenv("HEADRACE_HOME", str(once.home))
+    outcome = cli("startpoint", "set", "page-views", *words)
+    assert message in outcome.err
+    assert "hint: " in outcome.err
+    assert outcome.code == 2
+    assert cli("startpoint", "list", "page-views", "--json").json() == []
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    """An app that has run, for commands that change nothing."""
+    scene = Scene(tmp_path_factory.mktemp("once") / "home")
+    scene.write(10)
+    scene.run()
+    return scene
+
+
+@pytest.mark.parametrize("words", [("startpoint", "list", "shop"), ("offsets", "shop")])
+def test_an_unknown_app(cli, words):
+    outcome = cli(*words)
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: app 'shop' has never run on")
