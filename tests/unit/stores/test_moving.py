@@ -363,3 +363,17 @@ def test_changes_are_small_however_large_the_rows_are() -> None:
         sizes = [len(change) for change in store.whole(Share(0, 1, ("b",)))]
         assert sum(sizes) > 30_000_000
         assert max(sizes) < 9_000_000
+
+
+def test_how_far_rows_were_taken_has_this_durable_form() -> None:
+    donor, task = OfRuns(), OfRuns()
+    donor.take_in(frame([("ann", 5, 1), ("bob", 7, 1)]))
+    donor.rows.drop(6)
+    donor.store.take_changes(1)
+    task.take_in(frame([("cleo", 3, 1)]))
+    first, *rest = donor.store.whole()
+    assert first == b"\x03\x00\x00\x00\x00\x00\x00\x00\x06"
+    for change in (first, *rest):
+        task.store.apply(change)
+    assert task.rows.taken == 6
+    assert task.contents() == [("bob", 7, 1), ("cleo", 3, 1)]  # what another task has not taken stays
