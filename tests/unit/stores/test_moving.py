@@ -183,8 +183,8 @@ def dealt(make: Callable[[], Kind], given: Sequence[Kind], number: int, disk: Ca
         kind = make()
         kept = disk()
         kind.store.attach(kept)
-        for donor, other in enumerate(given):
-            for change in other.store.whole(Share.of_donor(donor, partition, number).by(["a"])):
+        for other in given:
+            for change in other.store.whole(Share(partition, number, ("a",))):
                 kind.store.apply(change)
         assert kind.store.take_changes(1) == []
         kind.store.persist(kept)
@@ -309,7 +309,7 @@ def test_an_outbox_goes_to_one_task_and_merges_with_that_of_another() -> None:
         task, disk = Outbox("target"), Disk()
         task.attach(disk)
         for donor, outbox in enumerate(given_):
-            for change in outbox.whole(Share.of_donor(donor, partition, 2)):
+            for change in outbox.whole(Share(partition, 2, first=donor % 2 == partition)):
                 task.apply(change)
             task.persist(disk)
         again = Outbox("target")
