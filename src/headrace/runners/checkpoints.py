@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -85,6 +86,13 @@ class TaskCheckpoint(_Part, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+class Committed(NamedTuple):
+    """A commit, and where it is in the changelog."""
+
+    local: LocalCheckpoint
+    record: CommitRecord
+
+
 def apps_with_checkpoints(home: Path, metadata: MetadataStore) -> list[str]:
     """Return the apps that have ever run on this home."""
     found: set[str] = set()
@@ -117,20 +125,22 @@ def read_checkpoints(home: Path, metadata: MetadataStore, app: str, task: str | 
     return [_task(home, app, name, timeline) for name in wanted]
 
 
-def last_commits(home: Path, metadata: MetadataStore, app: str, timeline: int) -> dict[TaskName, CommitRecord | None]:
-    """The last commit that counts of each task that has ever run; None if it has made none in this timeline."""
+def last_commits(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Committed]:
+    """The last commit that counts of each of these tasks that has made one in this timeline."""
     system = _embedded_log(home)
-    return {task: _last_commit(system, home, app, task, timeline) for task in Generations(metadata, app).latest()}
+    found = {task: _last_commit(system, home, app, task, timeline) for task in tasks}
+    return {task: commit for task, commit in found.items() if commit is not None}
 
 
-def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> CommitRecord | None:
+def _last_commit(system: LogSystem, home: Path, app: str, task: TaskName, timeline: int) -> Committed | None:
     name = changelog_name(app, task.stage, timeline)
     info = system.admin().describe(name)
     if info is None or task.number >= info.partitions:
         return None
     extent = system.admin().extents(name)[task.number]
     snapshots = Snapshot.all(state_folders_at(home, app, task, timeline).snapshots)
-    return _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog.record
+    read = _read(system, SSP(StreamId("log", name), task.number), extent, snapshots).changelog
+    return None if read.record is None or read.local is None else Committed(read.local, read.record)
 
 
 def _embedded_log(home: Path) -> LogSystem:
@@ -172,8 +182,8 @@ def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: Strea
     system = _embedded_log(home)
     covered: dict[int, tuple[Offset | None, dict[int, tuple[int, int]]]] = {}
     for task in tasks:
-        record = _last_commit(system, home, app, task, timeline)
-        for entry in record.inputs if record is not None else ():
+        found = _last_commit(system, home, app, task, timeline)
+        for entry in found.record.inputs if found is not None else ():
             if entry.stream == str(stream):
                 parents = {parent.producer: (parent.generation, parent.seq) for parent in entry.parents}
                 covered[entry.partition] = (entry.offset, parents)

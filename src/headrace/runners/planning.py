@@ -10,13 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from headrace.api.specs import Graph, Role
-from headrace.core.errors import DataError, HeadraceError, PlanError, UnavailableError, UsageError
+from headrace.core.errors import HeadraceError, PlanError, UnavailableError, UsageError
 from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
-from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
+from headrace.metadata.store import Change, Delete, MetadataStore, Put
 from headrace.metadata.timelines import current_timeline
 from headrace.plan.changes import Changes, Verdict, check_consent, compare
 from headrace.plan.heritage import Consent, Heritage
@@ -27,18 +25,11 @@ from headrace.runners.checkpoints import messages_wait
 from headrace.runners.coordination import endings
 from headrace.runners.coordination.runs import find_all
 from headrace.runners.facts import gather_facts
+from headrace.runners.savepoints.inventories import GONE, encode_gone, read_inventory
 from headrace.runtime.naming import inventory_namespace
 from headrace.systems.base import StreamInfo
 
-_GONE = ".gone"
-"""The key of the names that are given up; no stage has such a name."""
-
 _log = logger(__name__)
-
-
-class _Gone(msgspec.Struct, frozen=True, kw_only=True):
-    format: int = 1
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,7 @@ class Deployment:
         self._declared = replace(graph, settings=replace(graph.settings, timeline=self.timeline))
         self._namespace = inventory_namespace(self._app, self.timeline)
         self._entries = metadata.scan(self._namespace)
-        self.inventory = _inventory(self._entries)
+        self.inventory = read_inventory(self._entries)
         self._consent = Consent(consent.drop, _still_to_rename(consent.renamed, self.inventory))
         self._facts: dict[Consent, tuple[Graph, Mapping[str, StreamInfo | None]]] = {}
 
@@ -160,9 +151,8 @@ class Deployment:
         gone = new.after(before).gone
         if gone == before.gone:
             return []
-        known = self._entries.get(_GONE)
-        names = msgspec.json.encode(_Gone(names=tuple(sorted(gone))))
-        note = Put(_GONE, names, known.version if known else None)
+        known = self._entries.get(GONE)
+        note = Put(GONE, encode_gone(gone), known.version if known else None)
         return [note, *(Delete(name, self._entries[name].version) for name in sorted(over))]
 
 
@@ -199,14 +189,3 @@ def _check_stages(planned: Plan, stages: Iterable[str]) -> None:
     for name in stages:
         if name not in known:
             raise UsageError(f"the app has no stage {name!r}", hint=f"its stages: {', '.join(known)}")
-
-
-def _inventory(entries: Mapping[str, Entry]) -> Inventory:
-    stages = {name: StageRecord.decode(entry.value) for name, entry in entries.items() if name != _GONE}
-    gone: frozenset[str] = frozenset()
-    if _GONE in entries:
-        try:
-            gone = frozenset(msgspec.json.decode(entries[_GONE].value, type=_Gone).names)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"the list of the app's former names is unreadable: {error}") from error
-    return Inventory(stages, gone)

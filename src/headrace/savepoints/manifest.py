@@ -55,7 +55,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     version: int
     created_ms: int
-    headrace: str
     timeline: int = 1
     grouping: str = "partition"
     system: str = "log"

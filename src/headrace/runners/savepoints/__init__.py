@@ -1,0 +1,1 @@
+"""Taking savepoints of running apps, restoring them, and reading what they hold."""

@@ -1,0 +1,252 @@
+"""Take a savepoint: choose a cut, order it of all deployments of the app, and publish what the tasks have kept.
+
+Nothing is published until every task has kept its state. If a task misses the cut, it is given up as a whole and tried
+again with a later version. If the app ends meanwhile, or this process dies, only a draft is left, which is deleted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, Cut, KeptCommit
+from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
+from headrace.core.errors import (
+    HeadraceError,
+    InfrastructureError,
+    ProtocolError,
+    StateLockedError,
+    UnavailableError,
+    UsageError,
+)
+from headrace.core.ids import TaskName
+from headrace.core.log import logger
+from headrace.metadata.store import MetadataStore
+from headrace.metadata.timelines import current_timeline
+from headrace.plan.inventory import Inventory
+from headrace.runners.checkpoints import Committed, last_commits
+from headrace.runners.coordination.cuts import CutOrder, CutReport, CutState, choose
+from headrace.runners.savepoints.inventories import recorded
+from headrace.runtime.naming import state_folders_at, task_folder
+from headrace.savepoints.folder import Progress, Shelf, copies, copy_tree, kept_commit, write_manifest
+from headrace.savepoints.manifest import Manifest
+from headrace.stores.database import Database
+from headrace.stores.state_folder import FolderLock
+
+ATTEMPTS = 3
+PATIENCE_S = 60.0
+"""How long after its time a cut may take."""
+
+_POLL_S = 0.1
+_log = logger(__name__)
+
+
+class CutLink(Protocol):
+    """A deployment of the app: its coordinator, or a client of it."""
+
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut, or ask what has become of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """What a savepoint is taken of: the app on its home, and the deployments that run.
+
+    ``last``: nothing is processed after the cut, because the app ends. ``patience_s`` is how long a cut may take.
+    """
+
+    home: Path
+    app: str
+    metadata: MetadataStore
+    links: Sequence[CutLink]
+    last: bool = False
+    patience_s: float = PATIENCE_S
+    progress: Progress = lambda what: None
+
+
+class _MissedError(Exception):
+    """A task has passed over the version of the cut."""
+
+
+def take(taking: Taking, name: str) -> Manifest:
+    """Take a savepoint. Raises ``UsageError`` for what the user has to change; then nothing has happened."""
+    shelf = Shelf(taking.home, taking.app)
+    shelf.check_free(name)
+    with shelf.locked():
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return _attempt(taking, shelf, name)
+            except _MissedError as error:
+                _log.info("a task has missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
+                taking.progress(f"{error}; trying again")
+    raise UnavailableError(
+        f"no savepoint was taken of app {taking.app!r}: {ATTEMPTS} times in a row, a task passed over the version at "
+        "which all were to commit",
+        hint="they restart, or wait for something: headrace status says what. Try again when they commit steadily",
+    )
+
+
+def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
+    timeline = current_timeline(taking.metadata, taking.app)
+    inventory = recorded(taking.metadata, taking.app, timeline)
+    if not inventory:
+        raise UsageError(
+            f"app {taking.app!r} has never run on {taking.home}", hint="name the home folder that it uses with --home"
+        )
+    tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
+    reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
+    _check_guarantee(taking.app, reports)
+    with shelf.draft(name) as draft:
+        version = choose(reports) if reports else None
+        states: dict[str, CutState] = {}
+        if version is not None:
+            cut = Cut(id=uuid.uuid4().hex, version=version, folder=str(draft.absolute()), last=taking.last)
+            states = _cut(taking, cut)
+        idle = [task for task in tasks if states.get(str(task)) != "kept"]
+        ended = _keep_ended(taking, timeline, idle, draft)
+        manifest = _manifest(taking, name, timeline, inventory, draft, version or max(ended.values(), default=0))
+        if recorded(taking.metadata, taking.app, timeline) != inventory:
+            raise UnavailableError(
+                f"app {taking.app!r} was changed while a savepoint of it was taken", hint="take it again"
+            )
+        write_manifest(draft, manifest)
+    return manifest
+
+
+def _check_guarantee(app: str, reports: Collection[CutReport]) -> None:
+    if any(report.guarantee != "exactly_once" for report in reports):
+        raise UsageError(
+            f"app {app!r} runs with guarantee='at_least_once': its tasks don't commit together, so their states don't "
+            "fit together",
+            hint="run it with guarantee='exactly_once'",
+        )
+
+
+def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, draft: Path, version: int) -> Manifest:
+    tasks = [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
+    for task in tasks:
+        record = kept_commit(draft, task).record
+        if record.version != version and not (record.ended and record.version < version):
+            raise ProtocolError(f"task {task} has kept version {record.version} for a savepoint of version {version}")
+    taking.progress("computing checksums")
+    return Manifest(
+        app=taking.app,
+        name=name,
+        version=version,
+        created_ms=time.time_ns() // 1_000_000,
+        timeline=timeline,
+        stages=tuple(inventory.stages[stage] for stage in sorted(inventory.stages)),
+        gone=tuple(sorted(inventory.gone)),
+        tasks=copies(draft, tasks),
+    )
+
+
+# -- the cut ------------------------------------------------------------------------------------------------
+
+
+def _cut(taking: Taking, cut: Cut) -> dict[str, CutState]:
+    """Have all running tasks keep their state; return what has become of it in each. A last cut stays ordered."""
+    done = False
+    try:
+        states = _wait(taking, cut, [link.cut(CutOrder(cut=cut)) for link in taking.links])
+        done = True
+    finally:
+        if not (done and cut.last):
+            _give_up(taking.links)
+    return states
+
+
+def _wait(taking: Taking, cut: Cut, reports: list[CutReport]) -> dict[str, CutState]:
+    wait_ms = max(max(0, cut.version - report.now_ms) for report in reports)
+    deadline = time.monotonic() + wait_ms / 1000 + taking.patience_s
+    never, said = threading.Event(), ""
+    while True:
+        states = {task: state for report in reports for task, state in report.states.items()}
+        missed = sorted(task for task, state in states.items() if state == "missed")
+        if missed:
+            raise _MissedError(f"task {missed[0]} had passed version {cut.version} already")
+        if any(report.id != cut.id for report in reports):
+            raise UnavailableError(
+                "another savepoint of the app is being taken", hint="wait until that is done, then try again"
+            )
+        waiting = sorted(task for task, state in states.items() if state == "waiting")
+        if not waiting:
+            return states
+        if (now := f"waiting for {len(waiting)} of {len(states)} tasks to commit version {cut.version}") != said:
+            taking.progress(said := now)
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"no savepoint was taken: {', '.join(waiting[:5])} didn't commit version {cut.version} in time",
+                hint="headrace status says what they wait for",
+            )
+        never.wait(_POLL_S)
+        reports = [link.cut(CutOrder(ask=True)) for link in taking.links]
+
+
+def _give_up(links: Sequence[CutLink]) -> None:
+    for link in links:
+        try:
+            link.cut(CutOrder())
+        except HeadraceError as error:
+            _log.info("can't take an order back: the deployment has ended", error=error.message)
+
+
+# -- what has ended -----------------------------------------------------------------------------------------
+
+
+def _keep_ended(taking: Taking, timeline: int, tasks: Sequence[TaskName], draft: Path) -> dict[TaskName, int]:
+    """Copy the state of tasks that don't run because they have ended; return their versions."""
+    commits = last_commits(taking.home, taking.app, timeline, tasks)
+    running = {task for task, commit in commits.items() if not commit.record.ended} | (set(tasks) - commits.keys())
+    if running:
+        stages = ", ".join(sorted({task.stage for task in running}))
+        raise UsageError(
+            f"stage {stages} of app {taking.app!r} isn't running, and hasn't ended",
+            hint="start it: a savepoint is taken while the whole app runs, or at its end with headrace run --savepoint",
+        )
+    for task, commit in commits.items():
+        if not (draft / task_folder(task) / COMMIT_FILE).exists():
+            taking.progress(f"copying the state of task {task}, which has ended")
+            _copy_state(taking, timeline, task, commit, draft / task_folder(task))
+    return {task: commit.record.version for task, commit in commits.items()}
+
+
+def _copy_state(taking: Taking, timeline: int, task: TaskName, commit: Committed, target: Path) -> None:
+    """Copy the local state of a task that has ended, which is closed."""
+    local = state_folders_at(taking.home, taking.app, task, timeline).local
+    try:
+        lock = FolderLock(local)
+    except StateLockedError as error:
+        raise UnavailableError(f"task {task} is still at work: {error.message}", hint="try again") from error
+    try:
+        if not local.exists():
+            raise _not_here(task, local)
+        copy_tree(local, target / DATABASE_FOLDER)
+    finally:
+        lock.release()
+    if _held(target / DATABASE_FOLDER) != commit.local:
+        raise _not_here(task, local)
+    kept = KeptCommit(task=str(task), offset=commit.local.offset, record=commit.record)
+    (target / COMMIT_FILE).write_bytes(kept.encode())
+
+
+def _held(folder: Path) -> LocalCheckpoint | None:
+    database = Database(folder)
+    try:
+        data = database.get(LOCAL_KEY)
+        return None if data is None else LocalCheckpoint.decode(data)
+    finally:
+        database.close()
+
+
+def _not_here(task: TaskName, local: Path) -> InfrastructureError:
+    return InfrastructureError(
+        f"the state of task {task} as it ended isn't in {local}",
+        hint="start the app again: it restores its state from its changelog, and ends. Then take the savepoint",
+    )
