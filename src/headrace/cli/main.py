@@ -20,7 +20,7 @@ from headrace.cli.offsets import offsets
 from headrace.cli.options import AsJson
 from headrace.cli.plan import plan
 from headrace.cli.run import run
-from headrace.cli.startpoint import delete, list_startpoints, set_
+from headrace.cli.startpoint import address, delete, list_startpoints, set_
 from headrace.cli.status import status
 from headrace.cli.stream.manage import add_column, create, describe, list_, seal, trim
 from headrace.cli.stream.read import read
@@ -113,6 +113,7 @@ checkpoints.command("show")(show)
 app.add_typer(checkpoints, name="checkpoint")
 startpoints.command("set")(set_)
 startpoints.command("list")(list_startpoints)
+startpoints.command("address")(address)
 startpoints.command("delete")(delete)
 app.add_typer(startpoints, name="startpoint")
 tables.command("list")(list_tables)

@@ -144,6 +144,28 @@ def delete(
         print_note(f"there is no startpoint for {input_}{'' if task is None else f' in task {task}'}")
 
 
+def address(
+    app: Annotated[str, typer.Argument(metavar="APP", help="Which running app.")],
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the URL and the token of a running app, for requests over HTTP. Whoever has the token may drain the app.
+
+    docs/openapi.json describes the requests.
+    """
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.runs import find
+
+    with existing_metadata(home, metadata) as store:
+        found = find(store, app)
+    if as_json:
+        print_json({"url": found.url, "token": found.token})
+    else:
+        print_line(f"URL={found.url}")
+        print_line(f"TOKEN={found.token}")
+
+
 def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     """Return the startpoints of an app that is named, or declared by a file."""
     from headrace.app import App
