@@ -5,7 +5,7 @@ reason to an output.
 
 It prints::
 
-    fail:        the app stopped at offset 601 of log.temperatures[0]
+    fail:        the app stopped at offset 609 of log.temperatures[0]
     skip:        [20, 22]
     dead_letter: [20, 22]
       bath  warm: column 'celsius' should be Int64, found 'warm' (String)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.systems.base import System
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import Admin, System
 from headrace.systems.log import LogSystem
-from headrace.systems.memory import MemoryConsumer, MemoryProducer, MemorySystem
+from headrace.systems.memory import MemoryAdmin, MemoryConsumer, MemoryProducer, MemorySystem
 from headrace.testing.contracts import ContractError, check_system, system_checks
 
 
@@ -37,9 +38,44 @@ class _NeverWakes(MemoryConsumer):
         pass
 
 
+class _IsOneOff(MemoryAdmin):
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        return super().offset_at(ssp, time_ms + 1)
+
+
+class _AcceptsAnyOffset(MemoryAdmin):
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        pass
+
+
+class _WithoutTimes(MemoryAdmin):
+    """What a system has that says nothing about positions: the bodies in ``Admin``."""
+
+    offset_at = Admin.offset_at
+    time_of = Admin.time_of
+
+
+ADMINS = {"time": _IsOneOff, "offset": _AcceptsAnyOffset}
+
+
+@pytest.mark.parametrize("check", ["positions_by_time", "times_of_a_trimmed_partition", "offsets_checked"])
+def test_a_system_without_times_keeps_the_contract(check: str) -> None:
+    class WithoutTimes(MemorySystem):
+        def admin(self) -> MemoryAdmin:
+            return _WithoutTimes(self)
+
+    system = WithoutTimes()
+    check_system(lambda: system, only=check)
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
-    [("producer", "order_within_a_partition"), ("consumer", "readiness")],
+    [
+        ("producer", "order_within_a_partition"),
+        ("consumer", "readiness"),
+        ("time", "positions_by_time"),
+        ("offset", "offsets_checked"),
+    ],
 )
 def test_a_broken_system_is_caught(broken: str, check: str) -> None:
     class Broken(MemorySystem):
@@ -48,6 +84,9 @@ def test_a_broken_system_is_caught(broken: str, check: str) -> None:
 
         def consumer(self) -> MemoryConsumer:
             return _NeverWakes(self) if broken == "consumer" else super().consumer()
+
+        def admin(self) -> MemoryAdmin:
+            return ADMINS.get(broken, MemoryAdmin)(self)
 
     system: System = Broken()
     with pytest.raises(ContractError, match=check):

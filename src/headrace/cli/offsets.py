@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from headrace.cli.console import format_bytes, print_json, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 from headrace.cli.startpoint import WhichApp, moment, opened
 
 
-def offsets(app: WhichApp, home: Home = HOME, as_json: AsJson = False) -> None:
+def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """Show an app's committed positions, how far behind they are, and the oldest and newest messages.
 
     Works whether or not the app runs. Offsets are what headrace startpoint set --offset takes.
     """
     import msgspec
 
-    found = opened(app, home).offsets()
+    found = opened(app, home, metadata).offsets()
     if as_json:
         print_json(msgspec.to_builtins(found))
         return

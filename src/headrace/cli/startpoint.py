@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.console import Exit, counted, format_bytes, print_json, print_line, print_note, print_table
-from headrace.cli.options import HOME, AsJson, Home
+from headrace.cli.options import HOME, AsJson, Home, Metadata
 
 if TYPE_CHECKING:
+    from headrace.core.url import SecretUrl
     from headrace.metadata.startpoints import StartpointState
     from headrace.runners.coordination.startpoint_messages import Move, SetAnswer
     from headrace.runners.startpoint_access import Startpoints
@@ -62,6 +63,7 @@ def set_(
         bool, typer.Option("--dry-run", help="Show what would be read again or skipped, and change nothing.")
     ] = False,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """Set where an app reads an input from, whatever it has committed.
@@ -73,7 +75,7 @@ def set_(
         | {"--custom": custom}
     )
     name, partition = _parsed(input_)
-    points = opened(app, home)
+    points = opened(app, home, metadata)
     if dry_run:
         answer = points.preview(name, point, partition=partition, task=task)
     else:
@@ -94,12 +96,13 @@ def list_startpoints(
     ] = None,
     done: Annotated[bool, typer.Option("--done", help="Also the last ones that are done with.")] = False,
     home: Home = HOME,
+    metadata: Metadata = None,
     as_json: AsJson = False,
 ) -> None:
     """List an app's startpoints, each with its state."""
     import msgspec
 
-    points = opened(app, home)
+    points = opened(app, home, metadata)
     found = points.list(done=done)
     if input_ is not None:
         name, partition = _parsed(input_)
@@ -116,11 +119,18 @@ def list_startpoints(
         print_note(f"app {points.app!r} has no startpoints")
 
 
-def delete(app: WhichApp, input_: _Input, task: _Task = None, home: Home = HOME, as_json: AsJson = False) -> None:
+def delete(
+    app: WhichApp,
+    input_: _Input,
+    task: _Task = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
     """Delete startpoints that no task has been told to apply; if the app is stopped, also the others."""
     import msgspec
 
-    points = opened(app, home)
+    points = opened(app, home, metadata)
     name, partition = _parsed(input_)
     gone = points.delete(name, partition=partition, task=task)
     if as_json:
@@ -132,17 +142,19 @@ def delete(app: WhichApp, input_: _Input, task: _Task = None, home: Home = HOME,
         print_note(f"there is no startpoint for {input_}{'' if task is None else f' in task {task}'}")
 
 
-def opened(app: str, home: Path) -> Startpoints:
+def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     """Return the startpoints of an app that is named, or declared by a file."""
     from headrace.app import App
     from headrace.cli.loader import load_app
     from headrace.runners.startpoint_access import Startpoints
 
+    url = None if metadata is None else metadata.text
     if ".py" not in app:
-        return Startpoints(app, home=home)
+        return Startpoints(app, home=home, metadata=url)
     declared = load_app(app, None, (), ())
     chosen = None if home == HOME else home  # else it is the app's own
-    return Startpoints(declared, home=chosen) if isinstance(declared, App) else Startpoints(declared.name, home=home)
+    known = declared if isinstance(declared, App) else declared.name
+    return Startpoints(known, home=chosen, metadata=url)
 
 
 # -- reading the arguments

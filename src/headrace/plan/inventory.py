@@ -79,13 +79,6 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """How many tasks it has."""
         return len(self.producers)
 
-    def part_of(self, store: str) -> Part | None:
-        """The part that a store belongs to, which has the store's name, or begins with it; None: it isn't known."""
-        kept = {part.kept_as: part for part in self.parts.values() if part.kind in ("table", "step", "target")}
-        while store and store not in kept:
-            store = store.rpartition(".")[0]
-        return kept.get(store)
-
     @property
     def states(self) -> set[str]:
         """The names of its tables, of the stores of its steps and of its outboxes."""

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from rocksdict import AccessType, Cache, Checkpoint, Rdict, WriteBatch, WriteOptions
 from typing_extensions import override
 
-from headrace.core.errors import InfrastructureError, StateCorruptError, StorageError, UnavailableError
+from headrace.core.errors import CorruptLogError, InfrastructureError, StateCorruptError, StorageError, UnavailableError
 from headrace.core.log import logger
 from headrace.stores.base import View, Writes
 from headrace.stores.database_options import AFTERWARDS, WHILE_REBUILDING, options, write_options
@@ -156,6 +156,9 @@ class Database:
         ``read_only``: several may have it open, nobody changes it, and it has to be there.
         """
         self.folder = folder
+        self._read_only = read_only
+        if read_only and not (folder / "CURRENT").exists():  # RocksDict would create the folder
+            raise _unreadable_copy(folder, "there is no database in it")
         if (folder / _UNREADABLE).exists():
             raise StateCorruptError(
                 f"state folder {folder} could not be read the last time", hint="nothing is lost: it is rebuilt"
@@ -174,7 +177,7 @@ class Database:
             self._rebuilding: WriteOptions | None = None
         except Exception as error:
             _CACHE.release()
-            raise classified(folder, error) from error
+            raise (_unreadable_copy(folder, error) if read_only else classified(folder, error)) from error
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value, or None."""
@@ -254,6 +257,8 @@ class Database:
         """
         if not self._open:
             return self._was_released()
+        if self._read_only:
+            raise _unreadable_copy(self.folder, error) from error
         with suppress(OSError):  # if the mark can't be written, at least this incarnation knows of the damage
             (self.folder / _UNREADABLE).touch()
         return StateCorruptError(
@@ -344,6 +349,13 @@ class Database:
             )
         del self._db  # this releases the folder in any case
         _CACHE.release()
+
+
+def _unreadable_copy(folder: Path, why: object) -> CorruptLogError:
+    return CorruptLogError(
+        f"the copy of a task's state in folder {folder} can't be read: {why}",
+        hint="see that the folder is complete and that this user may read it and write to it, or use another copy",
+    )
 
 
 class _SharedCache:

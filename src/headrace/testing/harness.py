@@ -24,15 +24,21 @@ from headrace.api.app import Declarations
 from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Role, StreamSpec
 from headrace.checkpoint.read_committed import ReadCommitted
-from headrace.core.clock import ManualClock
+from headrace.core.clock import ManualClock, WallClock
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import StreamSealedError, UsageError
 from headrace.core.frame import END_VERSION, Header, Kind, body_of, decode_control, decode_header, encode
 from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.metadata.memory import MemoryMetadata
+from headrace.metadata.startpoints import StartpointState
 from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
+from headrace.runners.app_inputs import inputs_of
+from headrace.runners.coordination.startpoint_desk import StartpointDesk
+from headrace.runners.coordination.startpoint_messages import SetStartpoint
 from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
+from headrace.runners.startpoint_access import as_startpoint
+from headrace.runners.startpoints import StartpointService
 from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
 from headrace.runtime.event_time.watermark import NEVER
@@ -42,8 +48,9 @@ from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.serdes.schema import Schema
 from headrace.systems.base import Edge, Records
 from headrace.systems.memory import MemorySystem
+from headrace.systems.positions import CustomStartpoint
 from headrace.systems.registry import SystemSpec
-from headrace.systems.startpoint import Grant
+from headrace.systems.startpoint import Grant, Outcome, Startpoint
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
@@ -233,6 +240,57 @@ class TestApp:
         self._container = self._start()
         self.settle()
 
+    def set_startpoint(
+        self,
+        input_: str,
+        startpoint: Startpoint | CustomStartpoint,
+        *,
+        partition: int | None = None,
+        task: str | None = None,
+        apply: bool = False,
+    ) -> None:
+        """Set where the app reads an input from, as ``hr.startpoints`` does for apps that run.
+
+        Parameters
+        ----------
+        input_
+            The input.
+        startpoint
+            ``hr.startpoints.oldest()`` and the like. Times are those at which messages were fed, by the real clock.
+        partition
+            The partition; by default all.
+        task
+            The task, as ``"stage/0"``; by default all that read the partition.
+        apply
+            Whether it counts now, after a commit. Otherwise it counts from the next ``restart`` on.
+        """
+        self._check_open("set_startpoint")
+        point = as_startpoint(startpoint)
+        self._startpoints.service.set(
+            SetStartpoint(input=input_, partition=partition, task=task, startpoint=point, apply=apply)
+        )
+        if apply:
+            tasks = self._startpoints.fan_out()
+            for host in self._container.hosts:
+                if host.name in tasks:
+                    host.restart_beyond(host.generation)
+            self._commit()
+
+    def startpoints(self, *, done: bool = False) -> list[StartpointState]:
+        """Return the startpoints that wait or are being applied, each with its state.
+
+        Parameters
+        ----------
+        done
+            Whether to begin with the last ones that are done with.
+
+        Returns
+        -------
+        list of StartpointState
+        """
+        self._check_open("startpoints")
+        return self._startpoints.service.book.states(done=done)
+
     # -- what a test checks
 
     def read(self, output: str, *, committed: bool = False) -> pl.DataFrame:
@@ -366,14 +424,21 @@ class TestApp:
 
     def _start(self) -> Container:
         tasks = {task.name for stage in self.plan.stages for task in stage.tasks}
-        container = Container(self.plan, tasks, self._next_generation, self.clock)
+        service = StartpointService(self._metadata, inputs_of(self.plan), lambda: lambda task: None, WallClock())
+        self._startpoints = StartpointDesk(service, self.clock)
+        self._startpoints.fan_out()
+        container = Container(self.plan, tasks, self._next_generation, self.clock, report=self._report)
         for host in container.hosts:
             host.start()
         return container
 
     def _next_generation(self, task: TaskName) -> Grant:
         self._generations[task] = self._generations.get(task, 0) + 1
-        return Grant(generation=self._generations[task])
+        orders = self._startpoints.grant({task: self._generations[task]})
+        return Grant(generation=self._generations[task], orders=orders.get(task, ()))
+
+    def _report(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
+        self._startpoints.note(str(task), outcomes)
 
     def _stop(self) -> None:
         for host in self._container.hosts:

@@ -17,6 +17,7 @@ from headrace.core.errors import (
     UsageError,
 )
 from headrace.systems.base import Edge, Ended, Producer, Records
+from headrace.testing.position_checks import POSITION_CHECKS
 from headrace.testing.system_scene import Scene, expect, expect_raises, records_in, ssp
 
 # -- metadata ------------------------------------------------------------------------------------------
@@ -404,5 +405,6 @@ CHECKS: tuple[Callable[[Scene], None], ...] = (
     order_within_a_partition, offsets_read_again, edges, poll_bounds,
     large_and_empty_records, many_partitions,
     nothing_before_flush_is_missing_after, readiness,
+    *POSITION_CHECKS,
     seal_ends, trim_gives_up_what_is_below, positions, lag_falls_to_zero,
 )  # fmt: skip

@@ -12,8 +12,8 @@ import polars as pl
 
 import headrace as hr
 from headrace.core.clock import WallClock
-from headrace.runners.coordination.address import find_all
 from headrace.runners.coordination.messages import AppStatus
+from running_apps import find_all
 
 VIEWS = {"member": pl.String, "n": pl.Int64}
 RATES = {"currency": pl.String, "rate": pl.Float64}

@@ -25,6 +25,7 @@ from headrace.plan.planner import plan
 from headrace.runtime.calls.lanes import Calls
 from headrace.runtime.chain import Chain
 from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
+from headrace.runtime.host.savepoints import columns_for
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.hashing import partition_of, split
@@ -216,15 +217,13 @@ class Stage:
 
     def take_over(self, donors: Sequence[dict[str, StateStore]], times: Sequence[TimesCheckpoint], at: int) -> None:
         """Take the shares of the donors' stores, as the inventory says, and go on from there."""
-        record = inventory_of(self.plan).stages[self.stage.name]
+        parts = inventory_of(self.plan).stages[self.stage.name].parts.values()
+        shares = {part.kept_as: part.dealing.by for part in parts if part.dealing.by}
         for number, (task, database) in enumerate(zip(self.tasks, self.databases, strict=True)):
             batch = Batch()
             for id_, store in task.stores().items():
-                part = record.part_of(id_)
-                assert part is not None
-                assert not part.dealing.why_not
                 for donor, stores in enumerate(donors):
-                    share = Share.of_donor(donor, number, len(self.tasks)).by(part.dealing.by)
+                    share = Share.of_donor(donor, number, len(self.tasks)).by(columns_for(id_, shares))
                     for change in stores[id_].whole(share):
                         store.apply(change)
                 store.persist(PartOfBatch(batch, id_))

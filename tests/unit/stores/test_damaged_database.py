@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.errors import StorageError
+from headrace.core.errors import CorruptLogError, StorageError
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.state_folder import (
     StateCorruptError,
@@ -212,3 +212,31 @@ def test_a_snapshot_whose_folder_can_not_be_made_is_reported_clearly(tmp_path: P
             database.snapshot(tmp_path / "snapshots" / "1")
     finally:
         database.close()
+
+
+def test_a_copy_that_is_read_stays_as_it_is(tmp_path: Path) -> None:
+    fill(tmp_path / "state", 200)
+    database = Database(tmp_path / "state")
+    database.snapshot(tmp_path / "copy")
+    database.close()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    first, second = (Database(tmp_path / "copy", read_only=True) for _ in range(2))
+    assert [len(list(each.scan(b"k"))) for each in (first, second)] == [ENTRIES] * 2
+    with pytest.raises(StorageError, match="read only"):
+        first.write(first.batch())
+    first.close()
+    second.close()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before
+
+
+def test_a_damaged_copy_is_not_marked_and_a_missing_one_not_made(tmp_path: Path) -> None:
+    fill(tmp_path / "copy", 200)
+    damage(tmp_path / "copy")
+    for _ in range(2):
+        database = Database(tmp_path / "copy", read_only=True)
+        with pytest.raises(CorruptLogError, match=r"the copy of a task's state in folder .* can't be read"):
+            database.verify()
+        database.close()
+    with pytest.raises(CorruptLogError, match="there is no database in it"):
+        Database(tmp_path / "nothing", read_only=True)
+    assert not (tmp_path / "nothing").exists()

@@ -22,7 +22,7 @@ from headrace.runners.coordination import messages
 from headrace.runners.coordination.assignment import assign
 from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
-from headrace.runners.coordination.lives import LastWords, death, pause_ms
+from headrace.runners.coordination.lives import LastWords, call_of, death, pause_ms
 from headrace.runners.coordination.restarts import Restarts
 from headrace.runners.coordination.stages import Rate, stage_status
 from headrace.runners.coordination.versions import held_up
@@ -214,7 +214,7 @@ class Ledger:
         if container.heartbeat is None or message.sent_ms > container.heartbeat.sent_ms:
             statuses = self._of_container(message.container, [status.name for status in message.tasks])
             container.heartbeat = message
-            container.call = _call(message, container.call, now_ms)
+            container.call = call_of(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
                 self._take_in(task, status, message.sent_ms)
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
@@ -494,18 +494,6 @@ class Ledger:
             failures=container.failures,
             error=container.error,
         )
-
-
-def _call(
-    message: messages.Heartbeat, before: tuple[messages.Holdup, float] | None, now_ms: float
-) -> tuple[messages.Holdup, float] | None:
-    """The call of the app's own code that a heartbeat reports, and when it was first reported."""
-    calls = (holdup for status in message.tasks for holdup in status.holdups if holdup.what == "user code")
-    holdup = next(calls, None)
-    if holdup is None:
-        return None
-    same = before is not None and before[0].where == holdup.where and abs(before[0].since_ms - holdup.since_ms) < 100
-    return before if same else (holdup, now_ms)
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -5,7 +5,7 @@ On the run-loop thread. Both wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
@@ -76,6 +76,13 @@ def folder_of(task: TaskName) -> str:
     return f"{task.stage}-{task.number}"
 
 
+def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """The columns by which a store is dealt: a step may have several stores, whose names begin with its own."""
+    while store and store not in shares:
+        store = store.rpartition(".")[0]
+    return shares.get(store, ())
+
+
 def taken_over(
     founding: Founding,
     task: TaskName,
@@ -95,6 +102,6 @@ def taken_over(
                 store.attach(KeySpace(database, name))
                 mine = None
                 if share is not None and founding.shares is not None and name not in founding.copied:
-                    mine = share.by(founding.shares.get(name, ()))
+                    mine = share.by(columns_for(name, founding.shares))
                 for change in store.whole(mine):
                     yield Change(name, change)

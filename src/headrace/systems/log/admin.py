@@ -5,18 +5,21 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+from contextlib import closing
 from pathlib import Path
 
 import polars as pl
 from typing_extensions import override
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import StorageError, UsageError
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import Admin, Extent, StreamInfo
+from headrace.systems.base import Admin, Extent, StreamInfo, check_within
 from headrace.systems.log import segment
 from headrace.systems.log.holes import punch
 from headrace.systems.log.layout import Seal, StreamFolder, stream_names
 from headrace.systems.log.partition import PartitionFile
+from headrace.systems.log.time_index import first_at
 
 
 class LogAdmin(Admin):
@@ -64,6 +67,41 @@ class LogAdmin(Admin):
         return extents
 
     @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        folder = StreamFolder(self._root, ssp.stream.name)
+        folder.require_partition(ssp.partition)
+        return first_at(folder, ssp.partition, time_ms, self._upcoming(folder, ssp.partition))
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        """Reads one or two headers. Raises ``CorruptLogError`` if no record begins at the offset."""
+        folder = StreamFolder(self._root, ssp.stream.name)
+        folder.require_partition(ssp.partition)
+        end = self._upcoming(folder, ssp.partition)
+        with closing(self._open(folder, ssp.partition)) as file:
+            return file.first_appended(max(offset, folder.read_trim(ssp.partition)), end)
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        folder = StreamFolder(self._root, ssp.stream.name)
+        folder.require_partition(ssp.partition)
+        oldest, end = folder.read_trim(ssp.partition), self._upcoming(folder, ssp.partition)
+        check_within(ssp, offset, Extent(oldest, end))
+        with closing(self._open(folder, ssp.partition)) as file:
+            if offset not in (oldest, end) and not file.begins_record(offset):
+                raise UsageError(
+                    f"{ssp}: no record begins at offset {offset} (the end is {end})",
+                    hint="headrace stream read --offsets shows the offsets of records",
+                )
+
+    def _upcoming(self, folder: StreamFolder, partition: int) -> Offset:
+        seal = folder.read_seal()
+        if seal is not None and seal.ends is not None:
+            return seal.ends[partition]
+        with closing(self._open(folder, partition)) as file:
+            return file.end()[0]
+
+    @override
     def seal(self, stream: str) -> None:
         """End the stream. The seal file is written before the seal records.
 
@@ -86,7 +124,7 @@ class LogAdmin(Admin):
     def _seal(self, folder: StreamFolder, partition: int, search_from: int) -> Offset:
         file = self._open(folder, partition)
         try:
-            _append(file.path, segment.seal_record(file.seed))
+            _append(file.path, segment.seal_record(file.seed, WallClock().now_ms()))
             first = file.find_seal(search_from)
         finally:
             file.close()
@@ -104,20 +142,10 @@ class LogAdmin(Admin):
         folder.require_partition(ssp.partition)
         if before <= folder.read_trim(ssp.partition):
             return
-        file = self._open(folder, ssp.partition)
-        try:
-            end, _ = file.end()
-            fits = before == end or (before < end and file.begins_record(before))
-        finally:
-            file.close()
-        if not fits:
-            raise UsageError(
-                f"{ssp}: can't trim before {before}: no record begins there (the end is {end})",
-                hint="headrace stream read --offsets shows the offsets of records",
-            )
+        self.check_offset(ssp, before)
         # The trim point is written first, so that a reader that finds zeros can learn why.
         folder.write_trim(ssp.partition, before)
-        punch(file.path, segment.FILE_HEADER_SIZE, before)
+        punch(folder.log(ssp.partition), segment.FILE_HEADER_SIZE, before)
 
     @override
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:

@@ -6,6 +6,7 @@
     <root>/<stream>/added-0001.json      columns that were added later; each addition is one more file, written once
     <root>/<stream>/p00000.log           the records of a partition (``segment`` describes them)
     <root>/<stream>/p00000.trim          the trim point: records below it are dropped
+    <root>/<stream>/p00000.times         where times are in the partition (``time_index``); can be rebuilt
     <root>/<stream>/seal.json            the stream is sealed; holds the end offsets once every partition has one
     <root>/<stream>/positions/<group>    8 bytes a partition: the position of a reader group
 
@@ -72,6 +73,10 @@ class StreamFolder:
     def trim(self, partition: int) -> Path:
         """The file with the trim point of a partition; absent if nothing was trimmed."""
         return self.path / f"p{partition:05d}.trim"
+
+    def times(self, partition: int) -> Path:
+        """The time index of a partition; absent while the partition is small, or if it was lost."""
+        return self.path / f"p{partition:05d}.times"
 
     def added(self, number: int) -> Path:
         """The file with the columns that were added at one time; times are counted from 1."""

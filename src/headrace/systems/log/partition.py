@@ -7,6 +7,8 @@ for ``segment`` to judge a record, this module reads the bytes that it asks for.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.core.errors import CorruptLogError, StreamNotFoundError
@@ -17,8 +19,18 @@ from headrace.systems.log.layout import require_there
 from headrace.systems.log.segment import ScanEnd, TailState
 
 _SEARCH_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
 
 _log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """When a record was appended. ``check`` is that of its header."""
+
+    offset: Offset
+    time_ms: int
+    check: int
 
 
 class PartitionFile:
@@ -87,6 +99,58 @@ class PartitionFile:
                 "or this isn't the offset of a record: put the file back as it was",
             )
         return diagnosis.skip if diagnosis.state is TailState.TORN else 0
+
+    def appended(self, start: Offset, stop: Offset) -> Iterator[Appended]:
+        """Return the records from ``start`` on that are complete at ``stop``, or up to the seal.
+
+        ``start`` is where a record, or the remains of a torn append, begins. Every body is read and checked. Raises
+        ``CorruptLogError`` when it gets to damage.
+        """
+        while start < stop:
+            result = self.read(start, _READ_BYTES, stop)
+            if not result.payloads:
+                return
+            first = result.offsets[0]
+            headers = self._bytes(first, result.offsets[-1] + segment.HEADER_SIZE - first)
+            for offset in result.offsets:
+                at = offset - first
+                yield Appended(offset, segment.time_of(headers, at), segment.check_of(headers, at))
+            start = result.next
+
+    def latest_time(self, start: Offset, stop: Offset) -> int:
+        """Return the latest time of the records between two places where records begin; 0 if there are none.
+
+        Looks at headers only, unless something between isn't a record. So a torn append that claims to end exactly
+        where a later record begins may hide those between: add a time that they can't exceed, such as the present.
+        """
+        latest, at, last = 0, start, start
+        while at < stop:
+            chunk = self._bytes(at, min(_SEARCH_BYTES, stop - at))
+            time_ms, last_at, after = segment.latest_time(chunk, self.seed)
+            if not after or at + after > stop:
+                # Something here is torn: perhaps the last record that looked whole, and claims to end here.
+                rest = (record.time_ms for record in self.appended(last, stop))
+                return max(latest, time_ms, *rest, 0)
+            latest, last, at = max(latest, time_ms), at + last_at, at + after
+        return latest
+
+    def first_appended(self, start: Offset, stop: Offset) -> int | None:
+        """Return the time of the first record at or after ``start``; None if none is complete at ``stop``.
+
+        If another record follows that one, its body isn't read.
+        """
+        head = self._bytes(start, segment.HEADER_SIZE)
+        found = segment.header_at(head, 0, self.seed)
+        if found is not None and found.kind == segment.RECORD:
+            end = start + found.end
+            if end == stop or (end < stop and self.check_at(end) is not None):
+                return segment.time_of(head, 0)
+        return next((record.time_ms for record in self.appended(start, stop)), None)
+
+    def check_at(self, offset: Offset) -> int | None:
+        """Return the check of the header at ``offset``; None if none begins there."""
+        head = self._bytes(offset, segment.HEADER_SIZE)
+        return None if segment.header_at(head, 0, self.seed) is None else segment.check_of(head, 0)
 
     def begins_record(self, position: Offset) -> bool:
         """Whether a record, or the remains of a torn append, begins at ``position``: a reader may be at either."""

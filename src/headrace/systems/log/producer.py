@@ -3,6 +3,9 @@
 There is no lock: on a local file system the kernel keeps write calls with O_APPEND apart. If a call writes only part
 of its bytes, the record at the cut stays in the file as a torn append, which readers skip. The buffer keeps only the
 records that aren't completely in the file, so a later flush writes those again and no others.
+
+The records of one write call have the same time: that of the call. So the buffer holds bodies, and headers are made
+right before the call.
 """
 
 from __future__ import annotations
@@ -14,13 +17,15 @@ from typing import Literal
 
 from typing_extensions import override
 
+from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import HeadraceError, IndeterminateWriteError, StorageError, StreamSealedError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
 from headrace.systems.base import Producer
 from headrace.systems.log.layout import StreamFolder, require_there
 from headrace.systems.log.partition import PartitionFile
-from headrace.systems.log.segment import HEADER_SIZE, record_header
+from headrace.systems.log.segment import HEADER_SIZE, check_fits, encode_records
+from headrace.systems.log.time_index import TimeNotes
 
 Fsync = Literal["never", "flush"]
 
@@ -36,8 +41,9 @@ _COPY_BELOW = 16 << 10
 class _Appender:
     """One partition, open for appending."""
 
-    def __init__(self, folder: StreamFolder, partition: int) -> None:
+    def __init__(self, folder: StreamFolder, partition: int, clock: Clock) -> None:
         folder.require_partition(partition)
+        self._clock = clock
         self.what = f"{folder.name}[{partition}]"
         self._folder = folder
         self._partition = partition
@@ -55,19 +61,22 @@ class _Appender:
         except OSError as error:
             raise StorageError(f"{self.what}: can't open {path}: {error}") from error
         self._opened = os.fstat(self._fd)
-        self.parts: list[bytes] = []
+        self._notes = TimeNotes(folder, partition)
+        self.bodies: list[bytes] = []
         self.bytes = 0
         self.end: Offset = 0
         self.touched = False
 
     def write(self) -> None:
         """Append what is buffered. If this raises, the buffer keeps the records that aren't in the file."""
-        if not self.parts:
+        if not self.bodies:
             return
         self._refuse_if_sealed()
-        while self.parts:
+        while self.bodies:
+            now = self._clock.now_ms()
+            parts = encode_records(self.bodies, self.seed, now)
             try:
-                written = self._append()
+                written = self._append(parts)
                 if written == 0:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError as error:
@@ -80,35 +89,33 @@ class _Appender:
         # With O_APPEND, a write call sets the descriptor's position to the end of its own bytes.
         self.end = os.lseek(self._fd, 0, os.SEEK_CUR)
         self.touched = True
+        self._notes.appended(self.end - written, self.end, now, parts[0])
         if self._folder.seal.exists():
             self._check_seal()
         else:
             self._unsealed_to = self.end
 
-    def _append(self) -> int:
-        count = len(self.parts)
+    def _append(self, parts: list[bytes]) -> int:
+        count = len(parts)
         if count <= _IOV_MAX and self.bytes > count * _COPY_BELOW:
-            return os.writev(self._fd, self.parts)
-        return os.write(self._fd, b"".join(self.parts))
+            return os.writev(self._fd, parts)
+        return os.write(self._fd, b"".join(parts))
 
     def _drop(self, written: int) -> None:
         if written >= self.bytes:
-            self.parts, self.bytes = [], 0
+            self.bodies, self.bytes = [], 0
             return
         whole = 0
-        while True:
-            record = len(self.parts[whole]) + len(self.parts[whole + 1])
-            if record > written:
-                break
+        while (record := HEADER_SIZE + len(self.bodies[whole])) <= written:
             written -= record
             self.bytes -= record
-            whole += 2
-        del self.parts[:whole]
+            whole += 1
+        del self.bodies[:whole]
 
     def _storage_error(self, error: OSError) -> StorageError:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         return StorageError(
-            f"{self.what}: {len(self.parts) // 2} records ({self.bytes} bytes) could not be written: {error}",
+            f"{self.what}: {len(self.bodies)} records ({self.bytes} bytes) could not be written: {error}",
             hint="make room on the disk" if full else None,
         )
 
@@ -133,7 +140,7 @@ class _Appender:
 
     def discard(self) -> None:
         """Drop what is buffered."""
-        self.parts, self.bytes, self.touched = [], 0, False
+        self.bodies, self.bytes, self.touched = [], 0, False
 
     def sync(self) -> None:
         """Wait until the written bytes are on the disk."""
@@ -157,8 +164,11 @@ class LogProducer(Producer):
     a crash of the machine. With ``"flush"`` every flush waits for the disk.
     """
 
-    def __init__(self, root: Path, fsync: Fsync = "never", buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(
+        self, root: Path, fsync: Fsync = "never", buffer_bytes: int = BUFFER_BYTES, clock: Clock | None = None
+    ) -> None:
         self._root = root
+        self._clock = clock or WallClock()
         self._fsync = fsync
         self._buffer_bytes = buffer_bytes
         self._appenders: dict[tuple[str, int], _Appender] = {}
@@ -169,14 +179,13 @@ class LogProducer(Producer):
         key = (stream, partition)
         appender = self._appenders.get(key)
         if appender is None:
-            appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition)
+            appender = self._appenders[key] = _Appender(StreamFolder(self._root, stream), partition, self._clock)
         body = bytes(payload)  # no copy if it already is bytes
-        header = record_header(body, appender.seed)
+        check_fits(body)
         size = HEADER_SIZE + len(body)
-        if appender.parts and appender.bytes + size > self._buffer_bytes:
+        if appender.bodies and appender.bytes + size > self._buffer_bytes:
             self._write(appender)
-        appender.parts.append(header)
-        appender.parts.append(body)
+        appender.bodies.append(body)
         appender.bytes += size
 
     def _write(self, appender: _Appender) -> None:

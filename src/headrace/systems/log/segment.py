@@ -3,26 +3,27 @@
 A partition is one append-only file::
 
     file header, 32 bytes   "HRACELOG" | version u32 | salt u64 | zeros 8 | crc32c u32
-    then records            mark 3 bytes, kind u8 | length u32 | crc32c u32 | check u32 | body
+    then records            mark 3 bytes, kind u8 | length u32 | crc32c u32 | time u64 | check u32 | body
 
-All integers are big-endian. An offset is a byte position, so the oldest possible offset is 32. ``crc``
-covers the body, ``check`` the twelve bytes before it; both start from a seed derived from the file's salt. The salt
-makes records self-identifying: a message body may contain a copy of another log's records, and they are not taken for
-records of this one.
+All integers are big-endian. An offset is a byte position, so the oldest possible offset is 32. ``time`` says when the
+record was appended (ms since the epoch). ``crc`` covers the body, ``check`` the twenty bytes before it; both start from
+a seed derived from the file's salt. The salt makes records self-identifying: a message body may contain a copy of
+another log's records, and they are not taken for records of this one.
 
 Writers append with one write call each and no lock. A writer that dies in that call, or finds the disk full, leaves the
 beginning of a record, and the next writer's records follow it. So bytes that aren't a valid record are one of three
 things, which ``diagnose`` distinguishes:
 
-- *incomplete*: the file ends inside the record, and no other header is inside it. It may still be growing. - *torn*:
-another header begins before the record's claimed end, or before the end of its own header. The record was never
-  acknowledged, so it is skipped and counted.
+- *incomplete*: the file ends inside the record, and no other header is inside it. It may still be growing.
+- *torn*: another header begins before the record's claimed end, or before the end of its own header. The record was
+  never acknowledged, so it is skipped and counted.
 - *corrupt*: anything else. An acknowledged record was once complete, so it is never skipped.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -30,7 +31,7 @@ import google_crc32c
 
 from headrace.core.errors import CorruptLogError, UsageError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FILE_HEADER = struct.Struct(">8sIQ8xI")
 FILE_HEADER_SIZE = FILE_HEADER.size
 FILE_MAGIC = b"HRACELOG"
@@ -39,12 +40,18 @@ MARK = b"\xf5HR"
 """The first bytes of every record. 0xF5 occurs in no UTF-8 text, so a search for it has few false matches."""
 RECORD = 1
 SEAL = 2
-HEADER = struct.Struct(">3sBIII")
+HEADER = struct.Struct(">3sBIIQI")
 HEADER_SIZE = HEADER.size
 CHECKED = HEADER_SIZE - 4
 MAX_BODY = 1 << 30
 
-_CHECKED_PART = struct.Struct(">3sBII")
+TIME_ENTRY_VERSION = 1
+TIME_ENTRY_SIZE = 32
+"""It divides the size of a block, so readers never see half of an entry that is being appended."""
+
+_TIME_ENTRY = struct.Struct(">IQQI4x")
+_WITHOUT_TIME = struct.Struct(">3sBII8xI")
+_CHECKED_PART = struct.Struct(">3sBIIQ")
 _CHECK = struct.Struct(">I")
 _extend = google_crc32c.extend
 
@@ -70,7 +77,9 @@ def decode_file_header(data: bytes) -> int:
     if version != FORMAT_VERSION:
         raise CorruptLogError(
             f"log format version {version}; this version of Headrace reads {FORMAT_VERSION}",
-            hint="a newer version wrote it; upgrade readers before writers",
+            hint="a newer version wrote it; upgrade readers before writers"
+            if version > FORMAT_VERSION
+            else "an older version wrote it, before records had a time: write its messages to a new stream",
         )
     return seed_of(salt)
 
@@ -80,19 +89,28 @@ def seed_of(salt: int) -> int:
     return int(google_crc32c.value(salt.to_bytes(8, "big")))
 
 
-def record_header(body: bytes, seed: int) -> bytes:
-    """Return the header of a record with this body. Raises ``UsageError`` if the body is too long."""
+def check_fits(body: bytes) -> None:
+    """Raise ``UsageError`` if the body is too long for a record."""
     if len(body) > MAX_BODY:
         raise UsageError(
             f"a record has {len(body)} bytes; the log takes at most {MAX_BODY}", hint="write smaller batches"
         )
-    checked = _CHECKED_PART.pack(MARK, RECORD, len(body), _extend(seed, body))
-    return checked + _CHECK.pack(_extend(seed, checked))
 
 
-def seal_record(seed: int) -> bytes:
+def encode_records(bodies: Iterable[bytes], seed: int, time_ms: int) -> list[bytes]:
+    """Return records with these bodies, appended at ``time_ms``: a header and a body in turn."""
+    pack, pack_check, extend = _CHECKED_PART.pack, _CHECK.pack, _extend
+    parts: list[bytes] = []
+    for body in bodies:
+        checked = pack(MARK, RECORD, len(body), extend(seed, body), time_ms)
+        parts.append(checked + pack_check(extend(seed, checked)))
+        parts.append(body)
+    return parts
+
+
+def seal_record(seed: int, time_ms: int) -> bytes:
     """Return the record that ends a partition."""
-    checked = _CHECKED_PART.pack(MARK, SEAL, 0, seed)
+    checked = _CHECKED_PART.pack(MARK, SEAL, 0, seed, time_ms)
     return checked + _CHECK.pack(_extend(seed, checked))
 
 
@@ -128,7 +146,7 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
     offsets: list[int] = []
     payloads: list[bytes] = []
     at, size, stop, need = 0, len(chunk), ScanEnd.END, 0
-    unpack, extend = HEADER.unpack_from, _extend
+    unpack, extend = _WITHOUT_TIME.unpack_from, _extend
     while at < size:
         body_at = at + HEADER_SIZE
         if body_at > size:
@@ -153,6 +171,63 @@ def scan(chunk: bytes, base: int, seed: int) -> Scan:
         payloads.append(body)
         at = end
     return Scan(offsets, payloads, base + at, stop, need)
+
+
+# -- times ---------------------------------------------------------------------------------------------------
+
+
+def time_of(chunk: bytes, at: int) -> int:
+    """Return the time in the record header at ``at``, which is a valid one."""
+    return int(HEADER.unpack_from(chunk, at)[4])
+
+
+def check_of(chunk: bytes, at: int) -> int:
+    """Return the check in the record header at ``at``, which is a valid one. It tells records of a place apart."""
+    return int(HEADER.unpack_from(chunk, at)[5])
+
+
+def latest_time(chunk: bytes, seed: int) -> tuple[int, int, int]:
+    """Look at the headers in ``chunk``, which starts with one, and pass over the bodies.
+
+    Returns the latest time in them, 0 without any; where the last of them begins; and where the next one begins, maybe
+    beyond the chunk. Stops early at what is no valid header.
+    """
+    unpack, extend = HEADER.unpack_from, _extend
+    latest, last, at, stop = 0, 0, 0, len(chunk) - HEADER_SIZE
+    while at <= stop:
+        mark, _, length, _, time_ms, check = unpack(chunk, at)
+        if mark != MARK or extend(seed, chunk[at : at + CHECKED]) != check:
+            break
+        latest = max(latest, time_ms)
+        last = at
+        at += HEADER_SIZE + length
+    return latest, last, at
+
+
+@dataclass(frozen=True, slots=True)
+class TimeEntry:
+    """An entry of the time index of a partition: all records below ``offset`` have times up to ``latest_ms``.
+
+    ``check`` is that of the record at the offset.
+    """
+
+    offset: int
+    latest_ms: int
+    check: int
+
+
+def encode_time_entry(entry: TimeEntry, seed: int) -> bytes:
+    """Return the bytes of an entry, for the partition with this seed."""
+    checked = _TIME_ENTRY.pack(TIME_ENTRY_VERSION, entry.offset, entry.latest_ms, entry.check)
+    return checked + _CHECK.pack(_extend(seed, checked))
+
+
+def decode_time_entry(data: bytes, seed: int) -> TimeEntry | None:
+    """Return the entry in these bytes; None if they are damaged, or of another partition or format."""
+    if len(data) != TIME_ENTRY_SIZE or _CHECK.unpack_from(data, TIME_ENTRY_SIZE - 4)[0] != _extend(seed, data[:-4]):
+        return None
+    version, offset, latest_ms, check = _TIME_ENTRY.unpack_from(data)
+    return TimeEntry(offset, latest_ms, check) if version == TIME_ENTRY_VERSION else None
 
 
 # -- the slow path: find out what is wrong -----------------------------------------------------------------
@@ -188,7 +263,7 @@ def header_at(data: bytes, at: int, seed: int) -> FoundHeader | None:
     """Return the header at ``at``, if it is complete and valid."""
     if at + HEADER_SIZE > len(data):
         return None
-    mark, kind, length, _, check = HEADER.unpack_from(data, at)
+    mark, kind, length, _, _, check = HEADER.unpack_from(data, at)
     if mark != MARK or _extend(seed, data[at : at + CHECKED]) != check:
         return None
     return FoundHeader(at, kind, at + HEADER_SIZE + length)

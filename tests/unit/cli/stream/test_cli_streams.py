@@ -181,7 +181,7 @@ def test_trim_deletes_what_is_before(cli: Cli, tmp_path: Path) -> None:
     ("before", "message"),
     [
         ("1:32", "has no partition 1"),
-        ("40", "no record begins there"),
+        ("40", "no record begins at offset 40"),
         ("99999", "is outside"),
         ("x", "not a position"),
     ],

@@ -109,7 +109,7 @@ def test_whatever_a_failure_left_of_a_batch_is_completed(
 
     def dying(producer: LogProducer, appender: Any) -> None:
         nonlocal left
-        if appender.parts:
+        if appender.bodies:
             left -= 1
         if left < 0:
             appender.discard()  # as the death of the process does

@@ -9,6 +9,7 @@ from pathlib import Path
 from log_harness import STREAM, append, drain, log_file, new_log, read_all, ssp, start_process
 
 from headrace.systems.base import Edge
+from headrace.systems.log.segment import HEADER_SIZE
 
 WRITER = """
 import sys
@@ -79,7 +80,7 @@ def test_a_writer_killed_in_mid_append_loses_nothing_that_it_acknowledged(tmp_pa
         assert len(mine) >= acknowledged[name]
         assert mine == [f"{name}:{i}:".encode().ljust(size, b".") for i in range(len(mine))]
         assert payloads.count(b"between:%d" % name) == 1
-    whole = sum(len(payload) + 16 for payload in payloads)
+    whole = sum(len(payload) + HEADER_SIZE for payload in payloads)
     assert 32 + whole + torn == log_file(tmp_path).stat().st_size
 
 
@@ -87,6 +88,7 @@ ECHO = """
 import select, sys, time
 from headrace.core.ids import SSP, StreamId
 from headrace.systems.base import Edge
+from headrace.systems.log.segment import HEADER_SIZE
 from headrace.systems.log import LogSystem
 system = LogSystem(sys.argv[1])
 consumer, producer = system.consumer(), system.producer()

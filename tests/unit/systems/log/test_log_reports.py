@@ -50,8 +50,8 @@ def test_blocks_that_stay_on_the_disk_are_reported_once(
     system = new_log(tmp_path, [bytes(100_000)] * 4)
     monkeypatch.setattr(holes, "_throttle", Throttle(logger(holes.__name__)))
     monkeypatch.setattr(holes.sys, "platform", "plan9")
-    system.admin().trim(ssp(), 32 + 100_016)
-    system.admin().trim(ssp(), 32 + 2 * 100_016)
+    system.admin().trim(ssp(), 32 + 100_024)
+    system.admin().trim(ssp(), 32 + 2 * 100_024)
     (record,) = caplog.records
     assert record.getMessage().endswith("trimmed records: they stay on the disk")
 

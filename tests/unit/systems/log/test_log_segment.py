@@ -10,14 +10,17 @@ from headrace.systems.log.segment import ScanEnd, TailState
 
 SALT = 0x0123456789ABCDEF
 SEED = segment.seed_of(SALT)
-GOLDEN_FILE_HEADER = "48524143454c4f47000000010123456789abcdef000000000000000080c34536"
-GOLDEN_RECORD = "f5485201000000080acd4dcb2b8344fc6865616472616365"
-GOLDEN_EMPTY = "f5485201000000002f720f206b2d9e17"
-GOLDEN_SEAL = "f5485202000000002f720f207282923e"
+GOLDEN_FILE_HEADER = "48524143454c4f47000000020123456789abcdef000000000000000060ee21d7"
+GOLDEN_RECORD = "f5485201000000080acd4dcb0000018bcfe5687b50e2de656865616472616365"
+GOLDEN_EMPTY = "f5485201000000002f720f200000018bcfe5687bc0e776ac"
+GOLDEN_SEAL = "f5485202000000002f720f200000018bcfe5687b20ca124d"
 
 
-def record(body: bytes, seed: int = SEED) -> bytes:
-    return segment.record_header(body, seed) + body
+TIME_MS = 1_700_000_000_123
+
+
+def record(body: bytes, seed: int = SEED, time_ms: int = TIME_MS) -> bytes:
+    return b"".join(segment.encode_records([body], seed, time_ms))
 
 
 def test_golden_file_header() -> None:
@@ -28,7 +31,7 @@ def test_golden_file_header() -> None:
 def test_golden_record_and_seal() -> None:
     assert record(b"headrace").hex() == GOLDEN_RECORD
     assert record(b"").hex() == GOLDEN_EMPTY
-    assert segment.seal_record(SEED).hex() == GOLDEN_SEAL
+    assert segment.seal_record(SEED, TIME_MS).hex() == GOLDEN_SEAL
 
 
 def test_a_file_header_of_another_version_or_kind_is_refused() -> None:
@@ -41,14 +44,20 @@ def test_a_file_header_of_another_version_or_kind_is_refused() -> None:
         segment.decode_file_header(good[:15] + b"\xff" + good[16:])
     checked = segment.FILE_HEADER.pack(segment.FILE_MAGIC, 7, SALT, 0)[:-4]
     newer = checked + segment.google_crc32c.value(checked).to_bytes(4, "big")
-    with pytest.raises(CorruptLogError, match="version 7; this version of Headrace reads 1"):
+    with pytest.raises(CorruptLogError, match="version 7; this version of Headrace reads 2") as caught:
         segment.decode_file_header(newer)
+    assert caught.value.hint == "a newer version wrote it; upgrade readers before writers"
+    older = bytes.fromhex("48524143454c4f47000000010123456789abcdef000000000000000080c34536")
+    with pytest.raises(CorruptLogError, match="log format version 1; this version of Headrace reads 2") as caught:
+        segment.decode_file_header(older)
+    assert caught.value.hint is not None
+    assert "an older version wrote it" in caught.value.hint
 
 
 def test_a_body_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment, "MAX_BODY", 10)
     with pytest.raises(UsageError, match="11 bytes"):
-        segment.record_header(b"x" * 11, SEED)
+        segment.check_fits(b"x" * 11)
 
 
 @settings(deadline=None)
@@ -64,7 +73,7 @@ def test_what_is_written_is_read(bodies: list[bytes], base: int) -> None:
 
 
 def test_a_seal_ends_the_scan() -> None:
-    data = record(b"a") + segment.seal_record(SEED) + record(b"behind the end")
+    data = record(b"a") + segment.seal_record(SEED, TIME_MS) + record(b"behind the end")
     result = segment.scan(data, 32, SEED)
     assert (result.payloads, result.stop, result.next) == ([b"a"], ScanEnd.SEALED, 32 + len(record(b"a")))
 
@@ -104,7 +113,7 @@ def test_a_flipped_byte_before_another_record_is_corruption(body: bytes, data: s
     at = data.draw(st.integers(0, len(good) - 1))
     bad = bytearray(good)
     bad[at] ^= data.draw(st.integers(1, 255))
-    tail = data.draw(st.sampled_from([b"", record(b"next"), segment.seal_record(SEED)]))
+    tail = data.draw(st.sampled_from([b"", record(b"next"), segment.seal_record(SEED, TIME_MS)]))
     assert segment.scan(bytes(bad) + tail, 0, SEED).stop is ScanEnd.BAD
     assert segment.diagnose(bytes(bad) + tail, SEED).state is TailState.CORRUPT
 
@@ -123,7 +132,7 @@ def test_zeros_are_corruption() -> None:
 
 
 def test_headers_are_found_from_both_sides() -> None:
-    data = b"junk\xf5HR" + record(b"a") + b"\xf5HR" + segment.seal_record(SEED) + b"\xf5HR\x01junk"
+    data = b"junk\xf5HR" + record(b"a") + b"\xf5HR" + segment.seal_record(SEED, TIME_MS) + b"\xf5HR\x01junk"
     first = segment.find_header(data, 0, len(data), SEED)
     assert first is not None
     assert (first.at, first.kind) == (7, segment.RECORD)
@@ -136,5 +145,5 @@ def test_headers_are_found_from_both_sides() -> None:
 
 
 def test_a_diagnosis_wants_the_claimed_extent() -> None:
-    assert segment.claimed_size(record(b"12345")[:16], SEED) == 16 + 5 + 16
-    assert segment.claimed_size(b"garbage" * 10, SEED) == 32
+    assert segment.claimed_size(record(b"12345")[:24], SEED) == 24 + 5 + 24
+    assert segment.claimed_size(b"garbage" * 10, SEED) == 48
