@@ -247,7 +247,7 @@ class TableMethods:
     def cut_missed(self) -> bool:
         """The task has passed over the cut: what it keeps would not fit together with what others keep."""
         cut = self._cadence.cut
-        return cut is not None and self.version > cut
+        return cut is not None and self.version > cut and not self.cut_kept
 
     @property
     def cut_kept(self) -> bool:
@@ -337,6 +337,7 @@ class TableMethods:
     def stored(self) -> None:
         """Go on from what was taken over: it is committed, and in the local database."""
         if self._founding:
+            self._sealed = None
             self._adopt(self._changelog.record)
 
     def resumed(self) -> None:

@@ -20,6 +20,14 @@ from headrace.cli.offsets import offsets
 from headrace.cli.options import AsJson
 from headrace.cli.plan import plan
 from headrace.cli.run import run
+from headrace.cli.savepoint import create as create_savepoint
+from headrace.cli.savepoint import delete as delete_savepoint
+from headrace.cli.savepoint import export as export_savepoint
+from headrace.cli.savepoint import import_ as import_savepoint
+from headrace.cli.savepoint import list_ as list_savepoints
+from headrace.cli.savepoint import restore as restore_savepoint
+from headrace.cli.savepoint import show as show_savepoint
+from headrace.cli.savepoint import timelines, undo
 from headrace.cli.startpoint import address, delete, list_startpoints, set_
 from headrace.cli.status import status
 from headrace.cli.stream.manage import add_column, create, describe, list_, seal, trim
@@ -43,6 +51,7 @@ app = typer.Typer(
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
 startpoints = typer.Typer(no_args_is_help=True, help="Move where an app reads its inputs from.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
+savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move savepoints: state and positions of an app.")
 streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams of the embedded log.")
 
 
@@ -111,6 +120,16 @@ app.add_typer(streams, name="stream")
 checkpoints.command("list")(list_checkpoints)
 checkpoints.command("show")(show)
 app.add_typer(checkpoints, name="checkpoint")
+savepoints.command("create")(create_savepoint)
+savepoints.command("list")(list_savepoints)
+savepoints.command("show")(show_savepoint)
+savepoints.command("delete")(delete_savepoint)
+savepoints.command("restore")(restore_savepoint)
+savepoints.command("undo")(undo)
+savepoints.command("timelines")(timelines)
+savepoints.command("export")(export_savepoint)
+savepoints.command("import")(import_savepoint)
+app.add_typer(savepoints, name="savepoint")
 startpoints.command("set")(set_)
 startpoints.command("list")(list_startpoints)
 startpoints.command("address")(address)

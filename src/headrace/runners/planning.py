@@ -15,7 +15,7 @@ from headrace.core.errors import HeadraceError, PlanError, UnavailableError, Usa
 from headrace.core.ids import StreamId, TaskName
 from headrace.core.log import logger
 from headrace.metadata.store import Change, Delete, MetadataStore, Put
-from headrace.metadata.timelines import current_timeline
+from headrace.metadata.timelines import FIRST, current_timeline
 from headrace.plan.changes import Changes, Verdict, check_consent, compare
 from headrace.plan.heritage import Consent, Heritage
 from headrace.plan.inventory import Inventory, StageRecord, inventory_of
@@ -27,6 +27,7 @@ from headrace.runners.coordination.runs import find_all
 from headrace.runners.facts import gather_facts
 from headrace.runners.savepoints.inventories import GONE, encode_gone, read_inventory
 from headrace.runtime.naming import inventory_namespace
+from headrace.savepoints.founding_file import read_foundings
 from headrace.systems.base import StreamInfo
 
 _log = logger(__name__)
@@ -76,7 +77,19 @@ class Deployment:
         drop |= {change.id for change in refused if change.kind == "stream" and self._is_empty(change.id)}
         if drop:
             found = self._planned(Consent(drop, self._consent.renamed), containers, stages)
-        return found
+        return Planned(self._founded(found.plan), found.changes)
+
+    def _founded(self, plan: Plan) -> Plan:
+        """The plan; in a timeline that began with a savepoint, its tasks know what they take over."""
+        if self.timeline == FIRST:
+            return plan
+        home, tasks = Path(plan.graph.settings.home), [task.name for stage in plan.stages for task in stage.tasks]
+        found = read_foundings(home, self._app, self.timeline, tasks)
+        stages = (
+            replace(stage, tasks=tuple(replace(task, founding=found.get(task.name)) for task in stage.tasks))
+            for stage in plan.stages
+        )
+        return replace(plan, stages=tuple(stages))
 
     def _is_empty(self, stream: str) -> bool:
         """Whether an intermediate stream certainly holds no message that its reader has still to process."""

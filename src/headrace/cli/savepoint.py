@@ -1,0 +1,381 @@
+"""``headrace savepoint``: take, list, restore and move savepoints, and look at an app's timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli.console import counted, format_bytes, print_json, print_line, print_note, print_table
+from headrace.cli.options import HOME, AsJson, Home, Metadata
+
+if TYPE_CHECKING:
+    from headrace.metadata.timelines import Timeline
+    from headrace.runners.savepoints.restoring import Outlook
+    from headrace.savepoints.manifest import Manifest
+
+App = Annotated[str, typer.Argument(metavar="APP", help="Which app.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the savepoint.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Timeout = Annotated[
+    float, typer.Option("--timeout", metavar="SECONDS", min=1.0, help="How long the tasks may take to commit together.")
+]
+
+
+def create(
+    app: App,
+    name: Name,
+    timeout: Timeout = 60.0,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take a savepoint of a running app: state and positions of all its tasks, as of one moment.
+
+    The app goes on meanwhile. All its stages have to run, or to have ended. Files that don't change are shared with
+    the app's state, so a savepoint takes little space at first.
+    """
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.runs import find_all
+    from headrace.runners.savepoints.taking import Taking, take
+
+    with existing_metadata(home, metadata) as store:
+        clients = [address.client() for address in find_all(store, app)]
+        try:
+            taking = Taking(home, app, store, clients, patience_s=timeout, progress=_progress(quiet))
+            manifest = take(taking, name)
+        finally:
+            for client in clients:
+                client.close()
+    if as_json:
+        print_json(_facts(name, manifest))
+    else:
+        print_line(f"took savepoint {name} of {app}: {_contents(manifest)}")
+
+
+def list_(
+    app: Annotated[str | None, typer.Argument(metavar="APP", help="Which app; by default all of the home.")] = None,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """List savepoints, the oldest first."""
+    from headrace.savepoints.folder import Shelf
+
+    apps = [app] if app is not None else sorted(path.name for path in (home / "savepoints").glob("[!.]*"))
+    found = [(one, name, Shelf(home, one).manifest(name)) for one in apps for name in Shelf(home, one).names()]
+    found.sort(key=lambda each: (each[0], each[2].created_ms))
+    if as_json:
+        print_json([_facts(name, manifest) | {"app": one} for one, name, manifest in found])
+    elif found:
+        titles = ("app", "name", "taken", "version", "tasks", "size")
+        print_table(
+            titles,
+            [(one, name, _time(m.created_ms), m.version, len(m.tasks), format_bytes(m.size)) for one, name, m in found],
+        )
+    else:
+        print_note(f"there are no savepoints in {home / 'savepoints'}" + ("" if app is None else f" of {app}"))
+
+
+def show(
+    app: App,
+    name: Name,
+    check: Annotated[bool, typer.Option("--check", help="Compare all files with their checksums.")] = False,
+    home: Home = HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a savepoint holds: the positions in the inputs, and the size of each task's state."""
+    from headrace.savepoints.folder import Shelf, kept_commit, verify
+
+    shelf = Shelf(home, app)
+    folder, manifest = shelf.path(name), shelf.manifest(name)
+    if check:
+        verify(folder, manifest, _progress(as_json))
+    commits = {copy.task: kept_commit(folder, copy.name).record for copy in manifest.tasks}
+    if as_json:
+        tasks = [
+            {
+                "task": copy.task,
+                "ended": copy.ended,
+                "bytes": copy.size,
+                "positions": {f"{s.stream}[{s.partition}]": s.offset for s in commits[copy.task].sources},
+            }
+            for copy in manifest.tasks
+        ]
+        print_json(_facts(name, manifest) | {"folder": str(folder), "tasks": tasks})
+        return
+    print_line(f"savepoint {name} of {manifest.app}, {_contents(manifest)}, taken {_time(manifest.created_ms)}")
+    rows = []
+    for copy in manifest.tasks:
+        where = ", ".join(f"{s.stream}[{s.partition}] at {s.offset}" for s in commits[copy.task].sources)
+        rows.append((copy.task, "ended" if copy.ended else "", format_bytes(copy.size), where))
+    print_table(("task", "", "size", "positions in inputs"), rows)
+    if check:
+        print_line("all files are as they were written")
+
+
+def delete(app: App, name: Name, home: Home = HOME) -> None:
+    """Delete a savepoint. An app that was restored from it doesn't need it any more."""
+    from headrace.savepoints.folder import Shelf
+
+    shelf = Shelf(home, app)
+    with shelf.locked():
+        shelf.delete(name)
+    print_line(f"deleted savepoint {name} of {app}")
+
+
+def restore(
+    app: App,
+    name: Name,
+    outputs: Annotated[
+        str,
+        typer.Option(
+            "--outputs",
+            metavar="again|silent",
+            help="Write the results of what is processed again once more, or nothing until each input has been read "
+            "to where it was.",
+        ),
+    ] = "again",
+    partitions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--partitions",
+            metavar="STEP=N",
+            help="Give an intermediate stream N partitions, and deal the state of its readers to N tasks; may be given "
+            "several times.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to a savepoint: state and positions of the whole app.
+
+    The app must not run; its next start continues from there. What it has kept until now stays aside as a timeline of
+    its own until it is deleted (headrace savepoint timelines).
+    """
+    from headrace.core.errors import UsageError
+    from headrace.metadata.opening import existing_metadata, open_metadata
+    from headrace.runners.savepoints.restoring import Restoring, preview
+    from headrace.runners.savepoints.restoring import restore as restore_now
+
+    if outputs not in ("again", "silent"):
+        raise UsageError(f"--outputs {outputs}: there is no such way", hint="give again or silent")
+    counts = parse_counts(partitions or ())
+
+    def asked(store: Any) -> Restoring:
+        return Restoring(
+            home=home,
+            app=app,
+            metadata=store,
+            name=name,
+            outputs="silent" if outputs == "silent" else "again",
+            partitions=counts,
+            progress=_progress(quiet or as_json),
+        )
+
+    if dry_run:
+        with existing_metadata(home, metadata) as store:
+            outlook = preview(asked(store))
+    else:
+        store = open_metadata(home, metadata)
+        try:
+            outlook = restore_now(asked(store))
+        finally:
+            store.close()
+    if as_json:
+        print_json(_outlook_facts(outlook) | {"dryRun": dry_run})
+    else:
+        _print_outlook(app, name, outlook, dry_run=dry_run)
+
+
+def undo(app: App, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
+    """Take back the last restore, if the app hasn't run since."""
+    from headrace.metadata.opening import open_metadata
+    from headrace.runners.savepoints.restoring import undo as undo_now
+
+    store = open_metadata(home, metadata)
+    try:
+        gone = undo_now(home, app, store)
+    finally:
+        store.close()
+    if as_json:
+        print_json({"app": app, "timeline": gone.before})
+    else:
+        print_line(f"{app} is back in timeline {gone.before}, as it was before savepoint {gone.savepoint} was restored")
+
+
+def timelines(
+    app: App,
+    remove: Annotated[
+        int | None,
+        typer.Option("--delete", metavar="N", help="Delete an old timeline, with all that it keeps."),
+    ] = None,
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the timelines of an app: each restore begins one, and those before stay until they are deleted."""
+    from headrace.metadata.opening import existing_metadata, open_metadata
+    from headrace.metadata.timelines import Timelines
+    from headrace.runners.savepoints.old_timelines import delete_timeline
+
+    if remove is not None:
+        writable = open_metadata(home, metadata)
+        try:
+            delete_timeline(home, app, writable, remove)
+        finally:
+            writable.close()
+        print_note(f"deleted timeline {remove} of {app}")
+    with existing_metadata(home, metadata) as store:
+        known = Timelines(store, app)
+    if as_json:
+        print_json(
+            [
+                {"number": number, "current": number == known.current} | _timeline_facts(known.get(number))
+                for number in known.numbers
+            ]
+        )
+        return
+    rows = []
+    for number in known.numbers:
+        one = known.get(number)
+        origin = "the first start" if one is None else f"savepoint {one.savepoint} of {one.from_app}"
+        began = "" if one is None else _time(one.created_ms)
+        rows.append((number, "current" if number == known.current else "", origin, began))
+    print_table(("timeline", "", "began with", "at"), rows)
+
+
+def export(
+    app: App,
+    name: Name,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder, or a new file that ends with .tar.")],
+    home: Home = HOME,
+    quiet: Quiet = False,
+) -> None:
+    """Copy a savepoint to a folder or to one file, to take it elsewhere."""
+    from headrace.savepoints.exporting import export as export_now
+    from headrace.savepoints.folder import Shelf
+
+    manifest = export_now(Shelf(home, app), name, target, _progress(quiet))
+    print_line(f"exported savepoint {name} of {app} to {target}: {_contents(manifest)}")
+
+
+def import_(
+    app: App,
+    name: Name,
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The folder or .tar file that was exported.")],
+    from_app: Annotated[
+        str | None, typer.Option("--from", metavar="OTHER", help="Accept a savepoint that was taken of app OTHER.")
+    ] = None,
+    home: Home = HOME,
+    quiet: Quiet = False,
+) -> None:
+    """Make an export a savepoint of an app on this home, perhaps under another name. Restore it to use it."""
+    from headrace.savepoints.exporting import import_ as import_now
+    from headrace.savepoints.folder import Shelf
+
+    manifest = import_now(Shelf(home, app), app, name, source, from_app, _progress(quiet))
+    print_line(f"imported savepoint {name} of {app} from {source}: {_contents(manifest)}")
+
+
+def parse_counts(pairs: Sequence[str]) -> dict[str, int]:
+    """Return ``STEP=N`` pairs as a dict."""
+    from headrace.core.errors import UsageError
+
+    counts: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, count = pair.rpartition("=")
+        if not name or not equals or not (count.isascii() and count.isdecimal()):
+            raise UsageError(f"--partitions {pair}: not STEP=N", hint="write --partitions by-member=16")
+        if name in counts:
+            raise UsageError(f"--partitions {name} is given twice: {counts[name]} and {count}")
+        counts[name] = int(count)
+    return counts
+
+
+# -- how it is shown ----------------------------------------------------------------------------------------
+
+
+def _progress(quiet: bool) -> Any:
+    return (lambda what: None) if quiet else print_note
+
+
+def _contents(manifest: Manifest) -> str:
+    return f"version {manifest.version}, {counted(len(manifest.tasks), 'task')}, {format_bytes(manifest.size)}"
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _facts(name: str, manifest: Manifest) -> dict[str, Any]:
+    return {
+        "app": manifest.app,
+        "name": name,
+        "version": manifest.version,
+        "createdMs": manifest.created_ms,
+        "timeline": manifest.timeline,
+        "tasks": len(manifest.tasks),
+        "bytes": manifest.size,
+    }
+
+
+def _timeline_facts(timeline: Timeline | None) -> dict[str, Any]:
+    if timeline is None:
+        return {}
+    return {
+        "savepoint": timeline.savepoint,
+        "fromApp": timeline.from_app,
+        "before": timeline.before,
+        "createdMs": timeline.created_ms,
+        "outputs": timeline.outputs,
+        "partitions": dict(timeline.partitions),
+    }
+
+
+def _outlook_facts(outlook: Outlook) -> dict[str, Any]:
+    return {
+        "timeline": outlook.timeline.number,
+        "savepoint": outlook.manifest.name,
+        "version": outlook.timeline.version,
+        "outputs": list(outlook.outputs),
+        "outputsMode": outlook.timeline.outputs,
+        "rewinds": [
+            {"task": str(r.task), "stream": r.stream, "partition": r.partition, "to": r.to, "before": r.before}
+            for r in outlook.rewinds
+        ],
+        "tasks": {stage: {"before": old, "after": new} for stage, (old, new) in outlook.tasks.items()},
+    }
+
+
+def _print_outlook(app: str, name: str, outlook: Outlook, *, dry_run: bool) -> None:
+    would = "would begin" if dry_run else "begins"
+    print_line(f"{app} {would} timeline {outlook.timeline.number} where savepoint {name} was taken")
+    rows = [
+        (f"{one.stream}[{one.partition}]", _offset(one.before), _offset(one.to), str(one.task))
+        for one in outlook.rewinds
+    ]
+    if rows:
+        print_table(("input", "was at", "goes to", "task"), rows)
+    for stage, (old, new) in outlook.tasks.items():
+        print_line(f"the state of stage {stage} is dealt from {counted(old, 'task')} to {counted(new, 'task')}")
+    outputs = ", ".join(outlook.outputs)
+    if not outputs or not outlook.repeats:
+        return
+    if outlook.timeline.outputs == "silent":
+        print_line(f"nothing is written to {outputs} until each input has been read to where it was")
+    else:
+        print_line(
+            f"results of what lies between are in {outputs} already, and will appear there a second time; "
+            "--outputs silent avoids that"
+        )
+
+
+def _offset(offset: int | None) -> str:
+    return "its start" if offset is None else str(offset)

@@ -1,0 +1,320 @@
+"""Restore a savepoint: begin a new timeline of the app, in which state and positions are those of the savepoint.
+
+The order makes it safe to stop anywhere. First, everything that the new timeline begins with is written: its folder and
+its inventory, under a number that was never used. Then one compare-and-set makes it the current one. What comes before
+is overwritten by the next attempt, and what comes after only tidies up. Changelogs, state and streams of the timeline
+before stay as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.checkpoint.record import AbortRecord, CommitRecord, encode_record
+from headrace.core.errors import UnavailableError, UsageError
+from headrace.core.frame import Header, Kind
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
+from headrace.core.log import logger
+from headrace.metadata.generations import Generations
+from headrace.metadata.store import MetadataStore
+from headrace.metadata.timelines import Outputs, Timeline, Timelines
+from headrace.plan.inventory import Inventory
+from headrace.runners.checkpoints import last_commits
+from headrace.runners.coordination.runs import SPACE, all_ended, find_all
+from headrace.runners.savepoints.inventories import recorded, replace_inventory
+from headrace.runtime.connections import Connections
+from headrace.runtime.naming import changelog_name, task_folder
+from headrace.runtime.state.changelog_partition import ChangelogPartition
+from headrace.savepoints.folder import Progress, Shelf, copy_tree, kept_commit, locked, verify
+from headrace.savepoints.founding import Restored, foundings, version_of
+from headrace.savepoints.founding_file import DONORS, new_founding_folder, read_foundings, write_foundings
+from headrace.savepoints.manifest import Manifest
+from headrace.savepoints.renaming import for_app, new_streams, renamed
+from headrace.savepoints.rescaling import rescaled
+from headrace.systems.registry import SystemSpec
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """What to restore, and how. ``partitions`` are new partition counts of intermediate streams."""
+
+    home: Path
+    app: str
+    metadata: MetadataStore
+    name: str
+    outputs: Outputs = "again"
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    progress: Progress = lambda what: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewind:
+    """How far a source partition goes back. ``before`` is where the app was; None if that isn't known."""
+
+    task: TaskName
+    stream: str
+    partition: int
+    to: Offset | None
+    before: Offset | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What a restore does, worked out before it changes anything.
+
+    ``outputs`` are the streams and targets that the app writes; ``tasks`` are the numbers of tasks, before and after,
+    of stages that are rescaled.
+    """
+
+    manifest: Manifest
+    timeline: Timeline
+    rewinds: tuple[Rewind, ...]
+    outputs: tuple[str, ...]
+    tasks: Mapping[str, tuple[int, int]]
+
+    @property
+    def repeats(self) -> bool:
+        """Whether something that the app has processed is processed again."""
+        return any(one.before is None or one.to is None or one.before > one.to for one in self.rewinds)
+
+
+def preview(restoring: Restoring) -> Outlook:
+    """What a restore would do. Changes nothing; the app may run."""
+    return _Restore(restoring, Timelines(restoring.metadata, restoring.app)).outlook()
+
+
+def restore(restoring: Restoring) -> Outlook:
+    """Restore a savepoint. If it fails or is interrupted, nothing has changed, or everything has."""
+    home, app = restoring.home, restoring.app
+    check_stopped(restoring.metadata, app)
+    with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
+        timelines = Timelines(restoring.metadata, app)
+        job = _Restore(restoring, timelines)
+        verify(job.folder, job.manifest, restoring.progress)
+        job.fence()
+        outlook = job.outlook()
+        job.write()
+        timelines.begin(outlook.timeline)
+        _check_still_stopped(restoring, timelines)
+        forget_endings(restoring.metadata, app)
+    _log.info("restored a savepoint", app=app, savepoint=restoring.name, timeline=outlook.timeline.number)
+    return outlook
+
+
+def undo(home: Path, app: str, metadata: MetadataStore) -> Timeline:
+    """Go back to the timeline before the current one, in which nothing may have run; return what it was."""
+    check_stopped(metadata, app)
+    with locked(home / "timelines" / app, f"the timelines of app {app!r}"):
+        timelines = Timelines(metadata, app)
+        number = timelines.current
+        inventory = recorded(metadata, app, number)
+        begun = last_commits(home, app, number, _tasks(inventory))
+        if begun and timelines.get(number) is not None:
+            raise UsageError(
+                f"app {app!r} has run since the savepoint was restored: {len(begun)} tasks have committed, and others "
+                "have seen what they wrote",
+                hint="restore another savepoint instead; what this timeline has written stays",
+            )
+        found = timelines.take_back()
+        forget_endings(metadata, app)
+    return found
+
+
+def check_stopped(metadata: MetadataStore, app: str) -> None:
+    """Raise ``UsageError`` if the app runs."""
+    running = find_all(metadata, app)
+    if running:
+        raise UsageError(
+            f"app {app!r} is running {running[0].deployment}: {running[0].driver}",
+            hint="stop it first, with Ctrl-C or SIGTERM",
+        )
+
+
+def forget_endings(metadata: MetadataStore, app: str) -> None:
+    """Delete how the runs of the timeline before have ended: an app that had ended may run again."""
+    for one in all_ended(metadata, app):
+        metadata.delete_if(SPACE, one.key, one.version)
+
+
+def _check_still_stopped(restoring: Restoring, timelines: Timelines) -> None:
+    """A run that began meanwhile may have read which timeline is current before that was changed."""
+    if find_all(restoring.metadata, restoring.app):
+        timelines.take_back()
+        raise UnavailableError(
+            f"app {restoring.app!r} was started while the savepoint was being restored; the restore was taken back",
+            hint="stop the app, then restore the savepoint again",
+        )
+
+
+def _tasks(inventory: Inventory) -> list[TaskName]:
+    return [TaskName(stage, n) for stage, record in inventory.stages.items() for n in range(record.tasks)]
+
+
+class _Restore:
+    """One restore: what is read once, and what follows from it."""
+
+    def __init__(self, restoring: Restoring, timelines: Timelines) -> None:
+        self._asked = restoring
+        shelf = Shelf(restoring.home, restoring.app)
+        self.folder = shelf.path(restoring.name)
+        self.manifest = shelf.manifest(restoring.name)
+        self._timelines = timelines
+        self._before = recorded(restoring.metadata, restoring.app, timelines.current)
+        self._kept = {copy.name: kept_commit(self.folder, copy.name).record for copy in self.manifest.tasks}
+        self._latest_records: dict[TaskName, CommitRecord] | None = None
+        self._check()
+        own = self.manifest.app == restoring.app
+        inventory = self.manifest.inventory if own else for_app(restoring.app, self.manifest.inventory)
+        ended = [task for task, record in self._kept.items() if record.ended]
+        new = rescaled(restoring.app, inventory, restoring.partitions, ended) if restoring.partitions else inventory
+        self._dealt = {name: r for name, r in new.stages.items() if r.active != inventory.stages[name].active}
+        taken = {part.kept_as for _, part in self._before.parts() if part.kind == "stream"} | self._before.gone
+        self._streams = new_streams(restoring.app, inventory, timelines.next, taken)
+        gone = {*taken, *(self._before.stages.keys() - new.stages.keys())} - new.stages.keys()
+        self._old = inventory
+        self._inventory = renamed(new, self._streams, gone)
+
+    def _check(self) -> None:
+        asked = self._asked
+        if asked.partitions and self.manifest.grouping != "partition":
+            raise UsageError(
+                f"app {asked.app!r} runs with grouping='container': it has one task for each container, and no state by "
+                "partition",
+                hint="leave out --partitions",
+            )
+        if asked.outputs == "silent" and not self._before:
+            raise UsageError(
+                f"app {asked.app!r} has never run here, so there is no place up to which it could be silent",
+                hint="leave out --outputs silent",
+            )
+
+    # -- before anything is changed
+
+    def _latest(self) -> dict[TaskName, CommitRecord]:
+        """The last commit of each task; of one that hasn't begun in the current timeline, what it was to begin with."""
+        if self._latest_records is None:
+            asked, number, tasks = self._asked, self._timelines.current, _tasks(self._before)
+            committed = last_commits(asked.home, asked.app, number, tasks)
+            unbegun = [task for task in tasks if task not in committed]
+            begun = read_foundings(asked.home, asked.app, number, unbegun)
+            self._latest_records = {task: founding.record for task, founding in begun.items()}
+            self._latest_records |= {task: commit.record for task, commit in committed.items()}
+        return self._latest_records
+
+    def outlook(self) -> Outlook:
+        asked, latest = self._asked, self._latest()
+        timeline = Timeline(
+            number=self._timelines.next,
+            before=self._timelines.current,
+            savepoint=asked.name,
+            from_app=self.manifest.app,
+            savepoint_version=self.manifest.version,
+            created_ms=time.time_ns() // 1_000_000,
+            version=self._version(),
+            outputs=asked.outputs,
+            partitions=dict(asked.partitions),
+        )
+        parts = [part for _, part in self._inventory.parts() if part.kind in ("output", "target")]
+        return Outlook(
+            manifest=self.manifest,
+            timeline=timeline,
+            rewinds=tuple(self._rewinds(latest)),
+            outputs=tuple(sorted({part.id for part in parts})),
+            tasks={name: (self._old.stages[name].active, record.active) for name, record in self._dealt.items()},
+        )
+
+    def _version(self) -> int:
+        before = max((one.version for one in self._timelines.all), default=0)
+        return version_of(self.manifest.version, self._latest().values(), before)
+
+    def _rewinds(self, latest: Mapping[TaskName, CommitRecord]) -> list[Rewind]:
+        found = []
+        for task, record in sorted(self._kept.items()):
+            now = latest.get(task)
+            places = {(one.stream, one.partition): one.offset for one in now.sources} if now is not None else {}
+            for entry in record.sources:
+                where = (entry.stream, entry.partition)
+                found.append(
+                    Rewind(
+                        task=task,
+                        stream=entry.stream,
+                        partition=entry.partition,
+                        to=entry.offset,
+                        before=places.get(where),
+                    )
+                )
+        return found
+
+    # -- what changes something
+
+    def fence(self) -> None:
+        """Append to each changelog of the current timeline what a start of its task would. So stale copies are fenced.
+
+        Otherwise a container that is cut off from the driver could go on, and write what the new timeline doesn't know.
+        """
+        asked, number = self._asked, self._timelines.current
+        tasks = [task for task in _tasks(self._before) if task in self._latest()]
+        system = SystemSpec("log", "log", {"root": f"{asked.home}/streams"})
+        begun = last_commits(asked.home, asked.app, number, tasks)
+        generations = Generations(asked.metadata, asked.app).issue(sorted(begun))
+        connections = Connections()
+        try:
+            for task, generation in generations.items():
+                producer = self._before.stages[task.stage].producers[task.number]
+                ssp = SSP(StreamId("log", changelog_name(asked.app, task.stage, number)), task.number)
+                changelog = ChangelogPartition(ssp, system, connections)
+                record = AbortRecord(generation=generation, writer=f"restore-{self._timelines.next}")
+                header = Header(Kind.ABORT, producer, generation, begun[task].record.version, 1)
+                changelog.append(header, encode_record(record))
+                changelog.flush()
+                changelog.close()
+        finally:
+            connections.close()
+        self._latest_records = None  # what was committed until now counts
+
+    def write(self) -> None:
+        """Write what the new timeline begins with."""
+        asked, number = self._asked, self._timelines.next
+        with new_founding_folder(asked.home, asked.app, number) as draft:
+            for copy in self.manifest.tasks:
+                asked.progress(f"copying the state of task {copy.task}")
+                copy_tree(self.folder / task_folder(copy.name), draft / DONORS / task_folder(copy.name))
+            write_foundings(draft, foundings(self._restored(draft)))
+        replace_inventory(asked.metadata, asked.app, number, self._inventory)
+
+    def _restored(self, draft: Path) -> Restored:
+        system = self.manifest.system
+        formers = {*self._inventory.gone, *self._before.gone, *self._streams}
+        dealt = {
+            name: frozenset(
+                f"{system}.{kept_as}"
+                for kept_as, part in self._old.stages[name].streams(reads=True).items()
+                if part.id in self._dealt_streams(name)
+            )
+            for name in self._dealt
+        }
+        return Restored(
+            version=self._version(),
+            kept=self._kept,
+            latest=self._latest(),
+            inventory=self._inventory,
+            streams={f"{system}.{old}": f"{system}.{new}" for old, new in self._streams.items()},
+            former_streams=frozenset(f"{system}.{name}" for name in formers),
+            folder={task: draft / DONORS / task_folder(task) for task in self._kept},
+            rescaled=dealt,
+            silent=self._asked.outputs == "silent",
+        )
+
+    def _dealt_streams(self, stage: str) -> set[str]:
+        """The streams of a rescaled stage whose partition counts change."""
+        old, new = self._old.stages[stage], self._inventory.stages[stage]
+        return {
+            id_
+            for id_, part in old.parts.items()
+            if part.kind == "stream" and part.fixed.get("partitions") != new.parts[id_].fixed.get("partitions")
+        }

@@ -1,0 +1,135 @@
+"""What the tasks of a timeline begin with, on the disk: a folder for each timeline that began with a savepoint.
+
+It holds a copy of each donor, which shares the savepoint's files, and for each task how it begins. So the savepoint may
+be deleted once it is restored. The folder is complete or it isn't there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from headrace.checkpoint.founding import Donor, Founding
+from headrace.checkpoint.record import CommitRecord
+from headrace.core.errors import DataError, StorageError
+from headrace.core.ids import Offset, TaskName
+from headrace.runtime.naming import founding_folder, task_folder
+from headrace.savepoints.folder import sync_folder, sync_tree
+
+FORMAT = 1
+DONORS = "donors"
+_TASKS = "tasks"
+
+
+class _Silence(msgspec.Struct, frozen=True, kw_only=True):
+    stream: str
+    partition: int
+    until: Offset | None
+
+
+class _Founding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """``donors`` are tasks, each with a folder in ``donors``."""
+
+    format: int = FORMAT
+    record: CommitRecord
+    donors: tuple[str, ...] = ()
+    shares: Mapping[str, tuple[str, ...]] | None = None
+    copied: tuple[str, ...] = ()
+    tasks: int = 1
+    silent_until: tuple[_Silence, ...] = ()
+
+
+class _Format(msgspec.Struct, frozen=True):
+    format: int
+
+
+_DECODER = msgspec.json.Decoder(_Founding)
+
+
+def encode_founding(founding: Founding, stage: str) -> bytes:
+    """How a task begins, as JSON."""
+    return msgspec.json.encode(
+        _Founding(
+            record=founding.record,
+            donors=tuple(str(TaskName(stage, donor.number)) for donor in founding.donors),
+            shares=None if founding.shares is None else {name: tuple(by) for name, by in founding.shares.items()},
+            copied=tuple(sorted(founding.copied)),
+            tasks=founding.tasks,
+            silent_until=tuple(
+                _Silence(stream=stream, partition=partition, until=offset)
+                for (stream, partition), offset in sorted(founding.silent_until.items())
+            ),
+        )
+    )
+
+
+def decode_founding(data: bytes, folder: Path) -> Founding:
+    """Read what ``encode_founding`` wrote; ``folder`` is that of the timeline. Raises ``DataError``."""
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+        if found != FORMAT:
+            raise DataError(
+                f"what the tasks in {folder} begin with is of format {found}; this version of Headrace reads {FORMAT}",
+                hint="start the app with the Headrace that restored the savepoint, or restore it again",
+            )
+        known = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise DataError(
+            f"what the tasks in {folder} begin with is unreadable: {error}: {data[:100]!r}",
+            hint="restore the savepoint again",
+        ) from error
+    donors = [TaskName.parse(name) for name in known.donors]
+    return Founding(
+        record=known.record,
+        donors=tuple(Donor(donor.number, folder / DONORS / task_folder(donor)) for donor in donors),
+        shares=known.shares,
+        copied=frozenset(known.copied),
+        tasks=known.tasks,
+        silent_until={(one.stream, one.partition): one.until for one in known.silent_until},
+    )
+
+
+@contextmanager
+def new_founding_folder(home: Path, app: str, timeline: int) -> Iterator[Path]:
+    """A draft of the folder of a timeline, which takes its place if the block ends well.
+
+    What an interrupted restore has left is deleted. The caller holds the lock.
+    """
+    folder = founding_folder(home, app, timeline)
+    draft = folder.with_name(f".draft-{folder.name}")
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        (draft / DONORS).mkdir(parents=True)
+        yield draft
+        sync_tree(draft)
+        draft.rename(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} can't be written: {error}", hint="check the free space of the disk, and who owns the folder"
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_foundings(draft: Path, foundings: Mapping[TaskName, Founding]) -> None:
+    """Write how each task begins."""
+    (draft / _TASKS).mkdir()
+    for task, founding in foundings.items():
+        (draft / _TASKS / f"{task_folder(task)}.json").write_bytes(encode_founding(founding, task.stage))
+
+
+def read_foundings(home: Path, app: str, timeline: int, tasks: Iterable[TaskName]) -> dict[TaskName, Founding]:
+    """How tasks of a timeline begin: those of these tasks that the savepoint had, or that a rescaling has added."""
+    folder = founding_folder(home, app, timeline)
+    found: dict[TaskName, Founding] = {}
+    for task in tasks:
+        path = folder / _TASKS / f"{task_folder(task)}.json"
+        if path.exists():
+            found[task] = decode_founding(path.read_bytes(), folder)
+    return found
