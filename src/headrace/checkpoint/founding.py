@@ -79,7 +79,8 @@ class Founding:
     ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None the task gets all of it;
     otherwise ``shares`` gives for each store the columns by which its rows are dealt to ``tasks`` tasks. Stores that
     are ``copied`` are the same in all donors, and the task gets all of the first.
-    ``silent_until`` says up to where each source partition is read without writing results again.
+    ``silent_until`` says up to where each source partition is read in silence: the app had read it so far already.
+    None: it had ended.
     """
 
     record: CommitRecord
@@ -87,4 +88,4 @@ class Founding:
     shares: Mapping[str, Sequence[str]] | None = None
     copied: frozenset[str] = frozenset()
     tasks: int = 1
-    silent_until: Mapping[tuple[str, int], Offset] = field(default_factory=dict)
+    silent_until: Mapping[tuple[str, int], Offset | None] = field(default_factory=dict)

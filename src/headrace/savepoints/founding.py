@@ -87,7 +87,7 @@ def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[Tas
     return sorted(name for name in restored.kept if name.stage == record.stage)
 
 
-def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset]:
+def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset | None]:
     """Up to where the task has read its sources before, as far as that is beyond the savepoint."""
     latest, kept = restored.latest.get(task), restored.kept.get(task)
     if latest is None:

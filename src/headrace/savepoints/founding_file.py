@@ -28,7 +28,7 @@ _TASKS = "tasks"
 class _Silence(msgspec.Struct, frozen=True, kw_only=True):
     stream: str
     partition: int
-    until: Offset
+    until: Offset | None
 
 
 class _Founding(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
