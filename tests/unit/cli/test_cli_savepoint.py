@@ -1,4 +1,4 @@
-"""``headrace savepoint``: taken while the app runs, restored when it doesn't, moved to other names, and refused clearly."""
+"""``headrace savepoint``: taken while the app runs, restored when it doesn't, moved elsewhere, and refused clearly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_shop import Shop
+from running_shop import PRICES, RATES, STOCK, Shop
 
 import headrace as hr
-from headrace.core.errors import StorageError
+from headrace.core.errors import PlanError, StorageError
 from headrace.metadata.timelines import Timelines
 from headrace.runners.savepoints import restoring
 from headrace.savepoints import exporting, folder
@@ -23,11 +23,27 @@ Cli = Callable[..., Any]
 @pytest.fixture
 def shop(home: Path) -> Iterator[Shop]:
     shop = Shop(home)
+    shop.app = app = hr.App("shop", home=str(home), checkpoint_interval="200ms")
+    prices = app.table("prices", key="article", schema=PRICES)
+    stock = app.table("stock", key=("place", "shelf"), schema=STOCK)
+    rates = app.table("rates", key="currency", side_inputs=app.input("rates-in", RATES), kind="global")
+    app.input("prices-in", PRICES).partition_by("article", id="by-article").send_to(prices)
+    app.input("stock-in", STOCK).send_to(stock)
+    app.input("sales", RATES).join(rates, how="left").send_to(app.output("worth"))
     yield shop
     shop.close()
 
 
+def test_a_count_in_the_declaration_has_to_follow(kept: Shop, home: Path, cli: Cli) -> None:
+    assert cli("savepoint", "restore", "shop", "one", "--partitions", "by-article=4", "--quiet").code == 0
+    with pytest.raises(PlanError, match="exists with 4 partitions, and this app needs 2") as refused:
+        Shop(home).app.run(local=True, progress=False)
+    assert "write partitions=4" in str(refused.value)
+
+
 def euros(shop: Shop) -> dict[str, str]:
+    if shop.errors:
+        raise AssertionError("the app has failed") from shop.errors[0]
     with hr.tables.open_table("shop", "prices", home=shop.home, timeout="20s") as prices:
         return {row["article"]: str(row["euros"]) for row in prices.scan(limit=None).to_dicts()}
 
