@@ -10,7 +10,8 @@ from headrace.cli.startpoint import WhichApp, moment, opened
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
     """Show where an app is in its inputs, and how far behind.
 
-    Shows the committed positions, and the oldest and newest messages with their times, whether or not the app runs. Offsets are what headrace startpoint set --offset takes.
+    Shows the committed positions, and the oldest and newest messages with their times, whether or not the app runs.
+    Offsets are what headrace startpoint set --offset takes.
     """
     import msgspec
 

@@ -2,8 +2,8 @@
 
 Where the paragraphs of the proposal (seed 002) are tested:
 
-- Goals, "simple and generic interface", "per SSP across all tasks, or per task": here; ``cli/test_cli_startpoint.py``; over HTTP
-  for tools on top in ``coordination/test_startpoints_over_http.py``. "Various offset types": here, by kind.
+- Goals, "simple and generic interface", "per SSP across all tasks, or per task": here; ``cli/test_cli_startpoint.py``;
+  over HTTP for tools on top in ``coordination/test_startpoints_over_http.py``. "Various offset types": here, by kind.
 - Non-goals, state isn't moved: ``testing/test_harness_startpoints.py``, windows that have closed stay closed.
 - Startpoint takes precedence over checkpoint: here, by kind; on real processes in
   ``tests/local/test_startpoints_first_offsets.py``, which is the proposal's test plan.
@@ -14,7 +14,7 @@ Where the paragraphs of the proposal (seed 002) are tested:
 - StartpointVisitor, "not supported" by a system: ``systems/test_positions.py``, ``test_startpoints_in_files.py``.
 - StartpointManager, write, read, delete, both keys: ``metadata/test_startpoint_book.py``. Unlike the proposal's, its
   fan-out is atomic: there, a fan-out that dies at any write.
-- Task count changes: a startpoint is for the start only. ``coordination/test_fan_out.py``, orders of tasks that are gone.
+- Task count changes: ``coordination/test_fan_out.py``, orders of tasks that a changed app doesn't have.
 """
 
 from __future__ import annotations
