@@ -193,7 +193,7 @@ def test_a_damaged_export_is_refused(kept: Shop, tmp_path: Path, cli: Cli) -> No
         for source in ("copy", "copy.tar"):
             found = cli("savepoint", "import", "shop", "two", source, "--quiet")
             if found.code:
-                assert not [path for path in (tmp_path / "home" / "savepoints" / "shop").glob(".draft*")]
+                assert not list((tmp_path / "home" / "savepoints" / "shop").glob(".draft*"))
                 return str(found.err)
             cli("savepoint", "delete", "shop", "two")
         return ""
