@@ -55,8 +55,8 @@ class Share:
         missing = [name for name in self.columns if name not in rows.columns]
         if missing or not self.columns:
             raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to go by'}")
-        if self.partitions == 1:
-            return np.ones(rows.height, np.bool_)
+        if self.partitions == 1:  # a task of a higher number has no partition, and nothing belongs to it
+            return np.full(rows.height, self.partition == 0)
         mask: Mask = partition_of(rows, self.columns, self.partitions) == self.partition
         return mask
 
