@@ -37,6 +37,8 @@ class AppCluster(Cluster):
 
     shape: AppShape
     oracle: AppOracle
+    restored_version = 0
+    """The version with which it began, in a timeline that began with a savepoint."""
 
     @override
     def make_scopes(self) -> dict[TaskName, TaskScope]:
@@ -134,6 +136,8 @@ class AppCluster(Cluster):
         arrivals = sorted(chance.random() * self.settings.faults_until for _ in range(count))
         quiet = 0 if stream.spec.id in self.shape.case.ends_early else self.shape.case.quiet_ms
         ends_at = self.settings.faults_until + quiet if quiet else arrivals[-1]
+        if self.settings.ends_late:
+            ends_at = max(ends_at, self.settings.faults_until)
         if self.shape.case.late_frame:
             arrivals[-1] = ends_at
         return SourceLog(self.world, frames, arrivals, start * STEP, ends_at)

@@ -7,10 +7,10 @@ and compared with every copy of it, and what the outputs hold with what the mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import Any
 
 import polars as pl
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint
-from headrace.core.frame import HEADER_SIZE, body_of
+from headrace.core.frame import END_VERSION, HEADER_SIZE, body_of
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
@@ -39,7 +39,7 @@ from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
 from simulator.oracle import Account, Mark, Oracle, TaskHistory
-from simulator.planned import AppShape, MakeHeritage, app_shape
+from simulator.planned import AppShape
 from simulator.shapes import TaskShape
 from simulator.storage import Folder
 from simulator.world import World
@@ -51,6 +51,24 @@ _UNREAD = TaskMetrics()
 
 COPIES_CHECKED = 0.5
 """How many copies are compared with the changelog: it costs as much as a task's whole life."""
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a timeline has from those before it: what its savepoint covers, and what it doesn't.
+
+    ``spans`` are the versions that count, each range from above the first to the second.
+    """
+
+    consumed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    emitted: frozenset[int] = frozenset()
+    outdated: frozenset[int] = frozenset()
+    """What is in outputs, and is made again in this timeline."""
+    spans: tuple[tuple[int, int], ...] = ((-1, END_VERSION),)
+
+    def has(self, version: int) -> bool:
+        """Whether what belongs to a version counts."""
+        return any(low < version <= high for low, high in self.spans)
 
 
 class AppOracle(Oracle):
@@ -68,7 +86,8 @@ class AppOracle(Oracle):
         self._rows: dict[int, Sequence[Row]] = {}
         self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
         self._streams = {s.spec.stream.name: s.spec.id for v in shape.versions for s in v.plan.streams.values()}
-        self._count = 0
+        self._numbers = count(1)
+        self.inherited = Inherited()
 
     # -- frames ------------------------------------------------------------------------------------------
 
@@ -76,11 +95,11 @@ class AppOracle(Oracle):
         """A frame of a source exists, and is to be read. Side inputs may be read by many."""
         self.inputs[stream.spec.id] += messages
         if stream.spec.role is Role.SOURCE:
-            self._count += 1
-            self._rows[self._count] = [asdict(message) for message in messages] if self.shape.case.asks else []
-            self._of_source[ssp, offset] = self._count
-            self._messages[self._count] = (ssp.stream.name, 0)
-            self.committed.add(self._count)
+            known = next(self._numbers)
+            self._rows[known] = [asdict(message) for message in messages] if self.shape.case.asks else []
+            self._of_source[ssp, offset] = known
+            self._messages[known] = (ssp.stream.name, 0)
+            self.committed.add(known)
 
     @override
     def consumed_of(self, ssp: SSP, offset: Offset, payload: bytes) -> int | None:
@@ -97,8 +116,7 @@ class AppOracle(Oracle):
         name = (ssp.stream.name, ssp.partition, payload[1:9], payload[17:HEADER_SIZE])
         known = self._ids.get(name)
         if known is None:
-            self._count += 1
-            self._ids[name] = known = self._count
+            self._ids[name] = known = next(self._numbers)
             self._bodies[known] = payload
         return known
 
@@ -121,6 +139,41 @@ class AppOracle(Oracle):
         for name, versions in self._lives.items():
             lives.setdefault(name.stage, []).append(versions)
         return lives
+
+    def follow(
+        self, before: AppOracle, inherited: Inherited, generations: Mapping[int, int], finished: Collection[TaskName]
+    ) -> None:
+        """Judge the timeline that comes after that of ``before``: frames keep their numbers.
+
+        ``finished`` are the tasks that have written all their ends by the savepoint.
+        """
+        self.inputs, self._numbers, self.accounts = before.inputs, before._numbers, before.accounts
+        self._ids, self._bodies, self._of_source = before._ids, before._bodies, before._of_source
+        self._messages, self._landed, self._makers, self._rows = (
+            before._messages,
+            before._landed,
+            before._makers,
+            before._rows,
+        )
+        self._streams = {**before._streams, **self._streams}
+        self.inherited = inherited
+        sources = set(self._of_source.values())
+        self.committed = {m for m in before.committed if m in sources or self._messages[m][0] in self.shape.outputs}
+        for stage, messages in inherited.consumed.items():
+            self._consumed[stage] |= messages
+        self.first_generations = dict(generations)
+        before.later_generations = dict(generations)
+        for name, ledger in self.ledgers.items():
+            known = before.ledgers.get(name)
+            outputs = {str(self.shape.id_of(output)) for output in self.shape.outputs}
+            if known is not None:
+                ledger.covered = {at: seq for at, seq in known.covered.items() if at[0] in outputs}
+            if name in finished:
+                ledger.ended |= {SSP(s, p) for s, n in ledger.shape.outputs.items() for p in range(n)} & self._read()
+
+    def _read(self) -> set[SSP]:
+        """The partitions that some stage reads."""
+        return {ssp for ledger in self.ledgers.values() for ssp in ledger.shape.inputs}
 
     # -- state -------------------------------------------------------------------------------------------
 
@@ -200,7 +253,7 @@ class AppOracle(Oracle):
         """New stores of the task's kinds."""
         if task not in self.shape.scopes:
             return {}
-        stores = _stores_of(self.shape.case.name, self.shape.heritage, task)
+        stores = _stores_of(self.shape, task)
         # What stores count is no part of their state.
         return {id_: deepcopy(store, {id(_UNREAD): _UNREAD}) for id_, store in stores.items()}
 
@@ -223,7 +276,7 @@ class AppOracle(Oracle):
         """The rows of all outputs are those that the messages make: ``published`` frames, and rows in ``targets``."""
         outputs: dict[str, list[Row]] = {name: list(rows) for name, rows in targets.items()}
         for name, frames in published.items():
-            outputs[name] = self._decoded(frames)
+            outputs[name] = self._decoded(frame for frame in frames if frame not in self.inherited.outdated)
         case = self.shape.case
         if case.repeats_work:
             outputs |= self._committed_rows(lambda name: True)
@@ -256,10 +309,18 @@ class AppOracle(Oracle):
         return [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
 
 
-@cache
-def _stores_of(app: str, heritage: MakeHeritage, task: TaskName) -> dict[str, StateStore]:
-    """Stores to copy while they are empty: making a task takes longer than filling them."""
-    shape = app_shape(app, heritage)
+_STORES: dict[tuple[object, ...], dict[str, StateStore]] = {}
+"""To copy while they are empty: making a task takes longer than filling its stores."""
+
+
+def _stores_of(shape: AppShape, task: TaskName) -> dict[str, StateStore]:
+    key = (*shape.key, shape.heritage, task)
+    if key not in _STORES:
+        _STORES[key] = _new_stores(shape, task)
+    return _STORES[key]
+
+
+def _new_stores(shape: AppShape, task: TaskName) -> dict[str, StateStore]:
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
     found = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()

@@ -30,7 +30,7 @@ from simulator.shapes import Shape, TaskShape
 from simulator.sources import ForeignApp, SourceLog
 from simulator.storage import Folder, SimLog
 from simulator.systems import Log, RowTarget, SimAdmin
-from simulator.world import Steps, World
+from simulator.world import Actor, Steps, World
 
 if TYPE_CHECKING:
     from simulator.container import SimContainer
@@ -69,10 +69,14 @@ class RunSettings:
     trims: bool = True
     crowding: float = 0.0
     """How many of the containers that there could be are left out: their tasks share those that are left."""
+    ends_late: bool = False
+    """No source ends before the faults are over."""
 
 
 class Cluster:
     """All that containers share."""
+
+    supervisor: Actor
 
     def __init__(self, world: World, shape: Shape, settings: RunSettings, oracle: Oracle, parts: Parts) -> None:
         self.world = world
@@ -90,7 +94,7 @@ class Cluster:
         self.targets: dict[StreamId, RowTarget] = {}
         self.doomed: dict[TaskName, type] = {}
         """Tasks whose process dies before the next instruction of a kind."""
-        self.logs: dict[SSP, SimLog] = {ssp: SimLog(str(ssp)) for task in self.tasks for ssp in _outputs(task)}
+        self.logs: dict[SSP, SimLog] = {ssp: SimLog(str(ssp)) for task in self.tasks for ssp in outputs_of(task)}
         self.changelogs = {task.name: SimLog(f"changelog {task.name}", wakes=False) for task in self.tasks}
         self.sources: dict[SSP, SourceLog] = {}
         self._messages = 0
@@ -201,13 +205,17 @@ class Cluster:
         """Place everything for the first time."""
         for seat in range(self.seats):
             self.place(seat)
-        self.world.spawn("supervisor", self._watch())
+        self.watch()
+
+    def watch(self) -> None:
+        """Begin to notice who dies."""
+        self.supervisor = self.world.spawn("supervisor", self._watch())
 
     def _watch(self) -> Steps:
         coordinator = self.coordinator
         while True:
             if coordinator.up:
-                self._heartbeats()
+                self.pass_on_orders()
                 coordinator.ledger.tick(self.world.now)
                 if coordinator.ledger.state == "failed":
                     self.world.tell("coordinator", "the app failed too often in a row, and is started again")
@@ -223,7 +231,7 @@ class Cluster:
         lost = self.coordinator.ledger.state_of(container.seat) == "lost" and self.coordinator.is_current(container)
         return not container.alive or lost or container.number in self._suspected
 
-    def _heartbeats(self) -> None:
+    def pass_on_orders(self) -> None:
         """Containers that aren't frozen give a sign of life, and get their orders. Zombies are out of touch."""
         for container in self.current.values():
             if container.alive and not container.actor.paused and self.coordinator.is_current(container):
@@ -328,5 +336,6 @@ class Cluster:
                 self.oracle.check_copy(self._folders[task], what, folder.state, local)
 
 
-def _outputs(task: TaskShape) -> list[SSP]:
+def outputs_of(task: TaskShape) -> list[SSP]:
+    """The partitions that a task writes."""
     return [SSP(stream, partition) for stream, count in task.outputs.items() for partition in range(count)]

@@ -101,6 +101,10 @@ class Oracle:
         self._repeating: dict[int, int] = {}
         """By producer the last generation that was at-least-once: what wasn't committed by then is made again."""
         self._rolled_back: set[tuple[str, int, SSP, int, int]] = set()
+        self.first_generations: dict[int, int] = {}
+        """By producer the first generation of this timeline: what older ones write doesn't concern it."""
+        self.later_generations: dict[int, int] | None = None
+        """Those of the timeline after it, if there is one."""
 
     def fail(self, who: object, what: str) -> NoReturn:
         """The run is over."""
@@ -217,18 +221,26 @@ class Oracle:
         kind = payload[0]
         if kind == Kind.USER:
             self._landed.setdefault(self.message_of(ssp, payload), (ssp, offset))
+        elif not self._is_mine(header := decode_header(payload)):
+            return
         elif kind == Kind.RESTORE:
-            header = decode_header(payload)
             key = (ssp, header.producer, header.generation)
             if key not in self._restores:
                 self._judge_restore(ssp, header, payload)
             if self._restores.setdefault(key, (payload, offset))[0] != payload:
                 self.fail(ssp, f"two different restores of producer {header.producer}, {header.generation}")
         elif kind == Kind.CHECKPOINT:
-            header = decode_header(payload)
             last = self._by_producer[header.producer].last
             if last is None or last.version < header.version:
                 self.fail(ssp, f"checkpoint {header.version} of producer {header.producer} before its commit")
+
+    def _is_mine(self, header: Header) -> bool:
+        """Whether a frame was written in this timeline: others may share its outputs."""
+        if header.generation < self.first_generations.get(header.producer, 0):
+            return False
+        if self.later_generations is None:
+            return True
+        return header.generation < self.later_generations.get(header.producer, 0)
 
     def _judge_restore(self, ssp: SSP, header: Header, payload: bytes) -> None:
         """A restore of the current generation goes back to what is committed."""

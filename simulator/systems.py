@@ -83,6 +83,8 @@ class RowTarget(Target):
         self.world = world
         self.name = name
         self.rows: list[dict[str, object]] = []
+        self.versions: list[int] = []
+        """Of each row the version that it belongs to."""
         self.failing = 0.0
         """How likely a call fails."""
         self._positions: dict[str, int] = {}
@@ -99,6 +101,7 @@ class RowTarget(Target):
             self._positions[writer] = version
             for part in rows:
                 self.rows += part.to_dicts()
+                self.versions += [version] * part.height
             if self.world.story is not None:
                 self.world.tell(f"target {self.name}", f"version {version} of {writer}: {sum(map(len, rows))} rows")
         self._fail("gave no answer")
