@@ -9,17 +9,17 @@ import time
 from collections import Counter
 
 from simulator.declared import CASES
-from simulator.run import Outcome, simulate
+from simulator.run import CUT_SHAPES, Outcome, simulate
 from simulator.shapes import SHAPES
 
-_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES)}
-"""Names for many shapes: those without operators, and the apps with real ones."""
+_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES), "cuts": CUT_SHAPES}
+"""Names for many shapes: those without operators, the apps with real ones, and both with savepoints."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000
 """At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
-_NAMES = (*_GROUPS, *SHAPES, *CASES)
+_NAMES = (*_GROUPS, *SHAPES, *CASES, *CUT_SHAPES)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def _run(seeds: range, shapes: tuple[str, ...], keep_going: bool) -> int:
             gc.freeze()
         began = time.process_time()
         outcome = simulate(seed, shapes)
-        group = "apps" if outcome.shape in CASES else "bare"
+        group = "cuts" if "+" in outcome.shape else "apps" if outcome.shape in CASES else "bare"
         taken[group] += time.process_time() - began
         counts.update({group: 1, "steps": outcome.steps, "commits": outcome.commits, "rollbacks": outcome.rollbacks})
         if outcome.failure is None:

@@ -38,7 +38,7 @@ from headrace.systems.registry import keeps_rows
 from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
-from simulator.oracle import Account, Oracle, TaskHistory
+from simulator.oracle import Account, Mark, Oracle, TaskHistory
 from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.shapes import TaskShape
 from simulator.storage import Folder
@@ -65,7 +65,6 @@ class AppOracle(Oracle):
         self._of_source: dict[tuple[SSP, Offset], int] = {}
         self._bodies: dict[int, bytes] = {}
         self._ends: dict[TaskName, Mapping[str, object]] = {}
-        self._history: dict[TaskName, list[bytes]] = {task.name: [] for task in tasks}
         self._rows: dict[int, Sequence[Row]] = {}
         self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
         self._streams = {s.spec.stream.name: s.spec.id for v in shape.versions for s in v.plan.streams.values()}
@@ -131,7 +130,7 @@ class AppOracle(Oracle):
 
     @override
     def settle(self, ledger: TaskHistory) -> None:
-        self._history[ledger.shape.name] += ledger.pending
+        """What changes make of state is worked out when it is asked for."""
 
     @override
     def check_state(self) -> None:
@@ -173,13 +172,23 @@ class AppOracle(Oracle):
                     self.fail(task, f"store {id_} still holds {self._ends[task][id_]}")
         return self._ends[task]
 
-    def rebuilt(self, task: TaskName) -> dict[str, StateStore]:
-        """The task's stores, filled from all that counts in its changelog."""
+    @override
+    def differs_at(self, task: TaskName, mark: Mark, state: dict[Any, Any]) -> str | None:
+        database = SimDatabase(Folder(state))
+        copies = self._empty_stores(task)
+        for id_, store in self.rebuilt(task, mark.changes).items():
+            copies[id_].attach(KeySpace(database, id_))
+            if (found := contents(copies[id_])) != (wanted := contents(store)):
+                return f"store {id_}: {found}, in the changelog: {wanted}"
+        return None
+
+    def rebuilt(self, task: TaskName, most: int | None = None) -> dict[str, StateStore]:
+        """The task's stores, filled from all that counts in its changelog, or from so many changes."""
         stores = self._empty_stores(task)
         if task not in self.shape.scopes:
             return stores
         dropped = self.shape.plan.stage(task.stage).dropped
-        for body in self._history[task]:
+        for body in self.ledgers[task].changes[:most]:
             change = Change.decode(body)
             if change.store in stores:
                 stores[change.store].apply(bytes(change.change))

@@ -85,6 +85,8 @@ class Cluster:
         self.disks: list[dict[Path, Folder]] = [{} for _ in range(settings.hosts)]
         self.shared: dict[Path, Folder] = {}
         """Snapshots, which every host can reach."""
+        self.files: dict[Path, bytes] = {}
+        """The commits in savepoints; their databases are with the snapshots."""
         self.targets: dict[StreamId, RowTarget] = {}
         self.doomed: dict[TaskName, type] = {}
         """Tasks whose process dies before the next instruction of a kind."""
@@ -228,6 +230,7 @@ class Cluster:
                 with suppress(FencedError):
                     orders = self.coordinator.heartbeat(container)
                     container.draining = container.draining or orders.drain
+                    container.order(orders.cut)
 
     def restart(self) -> None:
         """A new run of the app: a new driver, or the same one again after a drain."""

@@ -13,6 +13,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from headrace.checkpoint import instructions as do
+from headrace.checkpoint.founding import Cut
 from headrace.checkpoint.protocol import Phase
 from headrace.core.clock import Clock
 from headrace.core.errors import (
@@ -97,6 +98,7 @@ class SimContainer:
         self._connections = SimConnections(self, cluster.admin, cluster.targets, self._calls)
         self._channels: dict[SSP, Channel] = {}
         self._granted: dict[TaskName, int] = {}
+        self._cut: Cut | None = None
         self._rung = False
         self._probed: float | None = None
         """It has woken before its time; when it would have."""
@@ -123,6 +125,17 @@ class SimContainer:
         """Something has come."""
         self._rung = True
         self.actor.wake()
+
+    def order(self, cut: Cut | None) -> None:
+        """Have all tasks take part in a cut."""
+        if cut != self._cut:
+            self._cut = cut
+            self._probed = None
+            self.ring()
+
+    def holds(self, cut: Cut) -> bool:
+        """It has learned of this cut."""
+        return self._cut == cut
 
     def die(self) -> None:
         """Stop at once; what is in flight is left to chance."""
@@ -232,6 +245,8 @@ class SimContainer:
             if self.gives_up:
                 self.gives_up, self._probed = False, None
                 self.world.chance.choice(self.hosts).machine.abandon()
+            for host in self.hosts:
+                host.cut(self._cut)
             skew = self.skew
             sleep = yield from self._drive(loop.turning())
             self._tell_what_waits()
@@ -288,7 +303,7 @@ class SimContainer:
             journal = Journal(self, cluster.shape_of(scope.name), exactly_once=scope.machine.exactly_once)
             self.journals[scope.producer] = journal
             machine = parts.machine(scope.machine, self.incarnation, journal)
-            disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored)
+            disk = SimDisk(cluster.disks[self.host], cluster.shared, cluster.stored, cluster.files)
             assert scope.folders is not None
             limit = chance.choice(_SNAPSHOT_AFTER_BYTES)
             state = parts.state(scope, disk, limit, journal.tell)

@@ -13,9 +13,11 @@ from headrace.core.errors import FencedError, HeadraceError, UnavailableError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
 from headrace.metadata.memory import MemoryMetadata
+from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.messages import (
     CheckpointStatus,
+    CutStatus,
     ErrorReport,
     Failure,
     Finished,
@@ -147,6 +149,10 @@ class Coordinator:
         )
         return self.ledger.heartbeat(message, self.world.now)
 
+    def cut(self, message: CutOrder) -> CutReport:
+        """Order a cut, or ask what has come of it."""
+        return self.ledger.cut(message, int(self.world.now))
+
     def _reach(self, container: SimContainer) -> Generator[float, None, None]:
         while not self.up:
             yield 5.0
@@ -167,4 +173,5 @@ def _status(host: TaskHost) -> TaskStatus:
     """Whether it has committed since its start: then the death of its container is no crash loop."""
     committed = host.committed_ms is not None
     checkpoint = CheckpointStatus(version=host.machine.version, age_ms=0, duration_ms=0.0) if committed else None
-    return TaskStatus(name=str(host.name), state="running", checkpoint=checkpoint)
+    cut = None if host.cut_state is None else CutStatus(id=host.cut_state[0], state=host.cut_state[1])
+    return TaskStatus(name=str(host.name), state="running", checkpoint=checkpoint, cut=cut)

@@ -140,13 +140,15 @@ class SimLock(FolderLock):
 
 
 class SimDisk(Disk):
-    """The folders of one host, and the snapshots that all share."""
+    """The folders of one host; the snapshots and the files of savepoints, which all share."""
 
-    def __init__(self, local: dict[Path, Folder], shared: dict[Path, Folder], stored: Stored) -> None:
+    def __init__(
+        self, local: dict[Path, Folder], shared: dict[Path, Folder], stored: Stored, files: dict[Path, bytes]
+    ) -> None:
         self.local = local
         self.shared = shared
         self.stored = stored
-        self.files: dict[Path, bytes] = {}
+        self.files = files
 
     @override
     def lock(self, folder: Path) -> FolderLock:

@@ -40,6 +40,15 @@ class Account:
     """The guarantee of the version that has made it."""
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How much of its history a task had behind it at a commit."""
+
+    consumed: int = 0
+    emitted: int = 0
+    changes: int = 0
+
+
 @dataclass
 class TaskHistory:
     """What the oracle knows of one task: the history of its changelog."""
@@ -49,6 +58,9 @@ class TaskHistory:
     seq: int = 0
     commits: dict[Offset, CommitRecord] = field(default_factory=dict)
     consumed: list[int] = field(default_factory=list)
+    emitted: list[int] = field(default_factory=list)
+    changes: list[Any] = field(default_factory=list)
+    marks: dict[Offset, Mark] = field(default_factory=dict)
     pending: list[Any] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
     ended: set[SSP] = field(default_factory=set)
@@ -258,7 +270,10 @@ class Oracle:
         self.committed.update(account.emitted)
         self.lived(ledger, record, account)
         ledger.consumed += account.consumed
+        ledger.emitted += account.emitted
+        ledger.changes += ledger.pending
         ledger.commits[offset] = record
+        ledger.marks[offset] = Mark(len(ledger.consumed), len(ledger.emitted), len(ledger.changes))
         for output in record.outputs:
             at = output.stream, output.partition
             ledger.covered[at] = max(output.seq, ledger.covered.get(at, 0))
@@ -348,6 +363,18 @@ class Oracle:
         ledger = self.ledgers[task]
         if next(reversed(ledger.commits), None) == local.offset and (found := values_in(state)) != ledger.state:
             self.fail(task, f"{what}: {found}, changelog: {ledger.state}")
+
+    def stream_of(self, message: int) -> str:
+        """The name of the stream that a message is in."""
+        return self._messages[message][0]
+
+    def differs_at(self, task: TaskName, mark: Mark, state: dict[Any, Any]) -> str | None:
+        """How a copy of a task's state differs from what its changelog made of it by a commit."""
+        wanted: dict[str, int] = {}
+        for key, more in self.ledgers[task].changes[: mark.changes]:
+            wanted[key] = wanted.get(key, 0) + more
+        wanted = {key: value for key, value in wanted.items() if value}
+        return None if (found := values_in(state)) == wanted else f"{found}, in the changelog: {wanted}"
 
     def expected_rows(self, ssp: SSP, start: Offset) -> set[int]:
         """The committed messages of an output partition that first landed at or behind an offset."""

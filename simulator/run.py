@@ -29,12 +29,21 @@ from simulator.journal import WatchedMachine
 from simulator.oracle import Oracle
 from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.readers import MakeReader, Publisher
+from simulator.savepoints import Taker
 from simulator.shapes import SHAPES, Shape
 from simulator.systems import RowTarget
 from simulator.world import SimFailure, World
 
 MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *CASES)
 """What a seed may have: apps, and about as often shapes without operators, which take a third of the time."""
+
+CUTS = "cuts"
+"""``shuffle+cuts`` is the shape ``shuffle`` of which savepoints are taken."""
+
+CUT_SHAPES = tuple(
+    f"{name}+{CUTS}"
+    for name in (*SHAPES, *(n for n, case in CASES.items() if not case.before and not case.repeats_work))
+)
 
 GRACE_INTERVALS = 80
 """How long after the last fault everything has to be done."""
@@ -107,21 +116,23 @@ class Run:
     def __init__(self, seed: int, shapes: Sequence[str], parts: Parts, story: list[str] | None) -> None:
         self.world = world = World(seed, story)
         self.shape_name = world.chance.choice(list(shapes))
+        name, _, extra = self.shape_name.partition("+")
         self.oracle: Oracle
         self.cluster: Cluster
-        if self.shape_name in CASES:
-            self.shape: Shape = (app := app_shape(self.shape_name, parts.heritage))
+        if name in CASES:
+            self.shape: Shape = (app := app_shape(name, parts.heritage))
             self.settings = _draw_app_settings(world, app)
             self.oracle = judge = AppOracle(world, app, app.tasks())
             self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)
         else:
-            self.shape = SHAPES[self.shape_name]
+            self.shape = SHAPES[name]
             self.settings = _draw_settings(world, self.shape)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
             self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)
         self.publishers: list[Publisher] = []
         self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
+        self.taker = Taker(world, self.cluster) if extra == CUTS and self.settings.exactly_once else None
         world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
 
     def run(self) -> None:
@@ -134,6 +145,8 @@ class Run:
                 begin_later = partial(self._publish, ssp, None)
                 world.after(world.chance.random() * settings.faults_until, begin_later)
         world.spawn("faults", self.faults.run())
+        if self.taker is not None:
+            world.spawn("savepoints", self.taker.run())
         quiet = self.shape.case.quiet_ms if isinstance(self.shape, AppShape) else 0
         deadline = settings.faults_until + quiet + GRACE_INTERVALS * settings.interval_ms
         if not world.run(deadline, self._done):
@@ -154,6 +167,10 @@ class Run:
     def _done(self) -> bool:
         if not self.faults.over:
             return False
+        if self.taker is not None and not self.cluster.all_over:
+            self.taker.calm = True
+            if not self.taker.satisfied:
+                return False
         if all(stage.name in self.settings.sealed for stage in self.shape.stages if stage.sources):
             return self.cluster.all_over and all(publisher.drained for publisher in self.publishers)
         return (

@@ -251,8 +251,11 @@ class TableMethods:
 
     @property
     def cut_kept(self) -> bool:
-        """The host has kept the state of the cut."""
-        return self._kept is not None and self._kept == self._cadence.cut
+        """The host has kept the state of the cut. A task that has ended before it has no later state."""
+        cut, kept = self._cadence.cut, self._kept
+        if cut is None or kept is None:
+            return False
+        return kept == cut or (self.phase is Phase.OVER and kept == self.version < cut)
 
     @property
     def _closed_through(self) -> int:
@@ -346,7 +349,7 @@ class TableMethods:
 
     def kept(self) -> None:
         """Note that the host has kept the state of the cut."""
-        self._kept = self.version
+        self._kept = self._cadence.cut  # the version of a task that has ended is lower
 
     def released(self) -> None:
         """Note that the coordinator knows what is covered."""

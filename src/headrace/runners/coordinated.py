@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +23,25 @@ from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.last_words import clear, folder_of, take
+from headrace.runners.savepoints.at_end import SavepointAtEnd
 from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
 
 
 @contextmanager
 def coordinated(
-    planned: Plan, metadata: MetadataStore, stages: Sequence[str], containers: int, *, until_caught_up: bool = False
+    planned: Plan,
+    metadata: MetadataStore,
+    stages: Sequence[str],
+    containers: int,
+    *,
+    until_caught_up: bool = False,
+    savepoint: str = "",
 ) -> Iterator[Coordinator]:
-    """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all."""
+    """Start a coordinator and publish its address, until the block ends. ``stages`` limits the run; empty means all.
+
+    ``savepoint`` is the name of one to take at the end.
+    """
     settings, app = planned.graph.settings, planned.graph.app
     mine = {s.name: [t.name for t in s.tasks] for s in planned.stages if not stages or s.name in stages}
     started_at = time.time_ns() // 1_000_000
@@ -46,6 +56,7 @@ def coordinated(
         drain_timeout_ms=settings.drain_timeout_ms,
         interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
+        saves=bool(savepoint),
     )
     timelines = Timelines(metadata, app)
     silence = _silence(timelines, app, planned, stages)
@@ -79,7 +90,8 @@ def coordinated(
         if silence is not None:
             quiet.start()
         try:
-            yield coordinator
+            with _saving(coordinator, planned, metadata, savepoint):
+                yield coordinator
         except BaseException as error:  # its status is kept, and shows why the app ended
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
@@ -100,6 +112,14 @@ def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str
             hint="run the whole app until its log says that it writes results again",
         )
     return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
+
+
+def _saving(
+    coordinator: Coordinator, planned: Plan, metadata: MetadataStore, savepoint: str
+) -> AbstractContextManager[object]:
+    if not savepoint:
+        return nullcontext()
+    return SavepointAtEnd(coordinator, Path(planned.graph.settings.home), planned.graph.app, metadata, savepoint)
 
 
 def _interrupted() -> HeadraceError:

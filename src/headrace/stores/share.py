@@ -47,7 +47,7 @@ class Share:
         if missing or not self.columns:
             raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to go by'}")
         if self.partitions == 1:
-            return np.ones(rows.height, np.bool_)
+            return np.full(rows.height, self.partition == 0, np.bool_)
         mask: Mask = partition_of(rows, self.columns, self.partitions) == self.partition
         return mask
 

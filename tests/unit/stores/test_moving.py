@@ -377,3 +377,9 @@ def test_how_far_rows_were_taken_has_this_durable_form() -> None:
         task.store.apply(change)
     assert task.rows.taken == 6
     assert task.contents() == [("bob", 7, 1), ("cleo", 3, 1)]  # what another task has not taken stays
+
+
+def test_a_task_beyond_the_only_one_has_no_share() -> None:
+    rows = pl.DataFrame({"member": ["ann", "bob"]})
+    assert Share(0, 1, ("member",)).of("s", rows).height == 2
+    assert Share(1, 1, ("member",)).of("s", rows).height == 0

@@ -72,9 +72,10 @@ class CutBook:
         )
 
     def _state(self, task: TaskName, status: TaskStatus, gone: Collection[TaskName]) -> CutState:
-        if status.cut is not None and self.cut is not None and status.cut.id == self.cut.id:
-            return status.cut.state
-        return "over" if task in gone else "waiting"
+        known = status.cut is not None and self.cut is not None and status.cut.id == self.cut.id
+        state: CutState = status.cut.state if status.cut is not None and known else "waiting"
+        # The last heartbeat of a container may be older than the end of its tasks.
+        return "over" if state == "waiting" and task in gone else state
 
 
 def choose(reports: Collection[CutReport]) -> int:

@@ -104,9 +104,10 @@ class Ledger:
         restarts_max: int = RESTARTS_MAX,
         drain_timeout_ms: float = DRAIN_TIMEOUT_MS,
         interval_ms: int = INTERVAL_MS,
+        saves: bool = False,
         chance: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """``chance`` returns random numbers from [0, 1), which spread restarts."""
+        """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
         if not any(stages.values()):
             raise UsageError(f"app {app!r} has no tasks to run")
         self.app = app
@@ -129,6 +130,7 @@ class Ledger:
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
         self._drain = False
+        self.saving = saves
         self.watching = watch(list(self._stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
@@ -313,7 +315,7 @@ class Ledger:
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
-        return messages.Orders(drain=self._drain, stop=self._over, cut=self._cuts.cut)
+        return messages.Orders(drain=self._drain and not self.saving, stop=self._over, cut=self._cuts.cut)
 
     def orders_for(self, container: int) -> messages.Orders:
         """The orders for one container."""

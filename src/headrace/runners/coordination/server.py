@@ -149,6 +149,21 @@ class Coordinator:
         with self._noticing():
             self._ledger.drain()
 
+    def wait_for_drain(self, timeout_s: float) -> bool:
+        """Wait until the app is to drain, or for the timeout; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ledger.state == "draining", timeout_s)
+
+    @property
+    def saving(self) -> bool:
+        """The order to drain is held back until a savepoint is taken."""
+        return self._ledger.saving
+
+    def release_drain(self) -> None:
+        """Let the order to drain go to the containers."""
+        with self._noticing():
+            self._ledger.saving = False
+
     def fail(self, error: BaseException) -> None:
         """End the app with this error, unless a container has reported one before."""
         with self._noticing():

@@ -110,6 +110,9 @@ def _attempt(taking: Taking, shelf: Shelf, name: str) -> Manifest:
             states = _cut(taking, cut)
         idle = [task for task in tasks if states.get(str(task)) != "kept"]
         ended = _keep_ended(taking, timeline, idle, draft)
+        for task, final in ended.items():
+            if version is not None and final > version:
+                raise _MissedError(f"task {task} has ended at version {final}, behind {version}")
         manifest = _manifest(taking, name, timeline, inventory, draft, version or max(ended.values(), default=0))
         if recorded(taking.metadata, taking.app, timeline) != inventory:
             raise UnavailableError(

@@ -42,8 +42,14 @@ class Keeper:
             return
         self._cut = cut
         self._machine.cut(None if cut is None else cut.version)
-        if cut is not None and self._machine.phase is Phase.OVER and self._machine.version <= cut.version:
-            self.keep()  # an ended task has no other state any more
+        if self._machine.phase is Phase.OVER:
+            self.ended()
+
+    def ended(self) -> None:
+        """Keep the final state, unless it lies behind the cut: the task has no other state any more."""
+        cut = self._cut
+        if cut is not None and self._machine.version <= cut.version and not self._machine.cut_kept:
+            self.keep()
 
     @property
     def state(self) -> tuple[str, CutState] | None:

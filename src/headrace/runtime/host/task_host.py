@@ -357,6 +357,7 @@ class TaskHost:
                     return
             case do.End():
                 self._over = True
+                self._keeper.ended()
                 _log.info("the task has ended", task=str(self.name), version=self.machine.version)
                 self.finished = self.publishing.idle
                 return
