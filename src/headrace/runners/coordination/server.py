@@ -74,7 +74,7 @@ class Coordinator:
         """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind.
 
         ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
-        repeats in silence what it did before a savepoint was restored.
+        repeats silently what it did before a savepoint was restored.
         """
         reachable = advertised_host or host
         if _is_wildcard(reachable):

@@ -1,4 +1,4 @@
-"""When an app that repeats in silence speaks again, and in which order its tasks start over."""
+"""When an app that repeats silently speaks again, and in which order its tasks start over."""
 
 from __future__ import annotations
 
