@@ -1,7 +1,7 @@
 """Other partition counts for the intermediate streams of an app: which are possible, and the inventory that follows.
 
 The messages of an intermediate stream are dealt to its partitions by key, and so is the state of the stage that reads
-it. At a savepoint no message is on its way, so both can be dealt anew. That is exact only where the key alone says
+it. At a savepoint no message is on its way, so both can be dealt again. That is exact only where the key alone says
 which task keeps a row. Everything else is refused, with the reason. Pure.
 """
 

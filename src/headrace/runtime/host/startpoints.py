@@ -20,7 +20,7 @@ Resolve = Callable[[Order, SSP], Offset]
 """Finds the offset that a startpoint means; raises a ``HeadraceError`` if there is none."""
 
 Report = Callable[[Sequence[Outcome]], None]
-"""Tells the coordinator what has become of orders, and waits until it has taken note of it."""
+"""Tells the coordinator what has happened to orders, and waits until it has taken note of it."""
 
 _log = logger(__name__)
 
