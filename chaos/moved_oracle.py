@@ -93,11 +93,11 @@ def judge(home: Path, written: pl.DataFrame, story: Story) -> list[str | Compari
         problems.append(f"{written.height} orders were written, and {orders.height} are in the input")
     counts = found["taken"].group_by("order").agg(taken=pl.len().cast(pl.Int64), new=(pl.col("version") > 1).sum())
     orders = orders.join(counts, on="order", how="left").with_columns(pl.col("taken", "new").fill_null(0))
+    orders = orders.with_columns(**{f"again {name}": _again(orders, name, story) for name in PER_ORDER})
     orders = orders.with_columns(
-        **{f"again {name}": _again(orders, name, story) for name in PER_ORDER}, rewound=pl.lit(0, pl.Int64)
+        rewound=pl.col("taken") - 1 - pl.col("again taken"),
+        left=(pl.col("new") == 0) & _in(found["large"]),
     )
-    extra = pl.col("taken") - 1 - pl.col("again taken")
-    orders = orders.with_columns(rewound=extra)
     problems += _check_rewinds(orders, story)
     problems += _check_versions(orders, story)
     for name, due in _due(orders, story).items():
@@ -110,10 +110,14 @@ def _again(orders: pl.DataFrame, name: str, story: Story) -> pl.Series:
     """How often each order is written again because a savepoint was restored: if its result was there already."""
     again = pl.Series(name, [0], pl.Int64).new_from_index(0, orders.height)
     for one in story.restored:
-        there = one.outputs[name]["order"] if one.outputs[name].width else pl.Series([], dtype=pl.Int64)
         # The order may be there twice because of an earlier move, but only once of this timeline.
-        again += orders.select(_since(one.to) & pl.col("order").is_in(there.implode())).to_series().cast(pl.Int64)
+        again += orders.select(_since(one.to) & _in(one.outputs[name])).to_series().cast(pl.Int64)
     return again
+
+
+def _in(output: pl.DataFrame) -> pl.Expr:
+    orders = output["order"] if output.width else pl.Series([], dtype=pl.Int64)
+    return pl.col("order").is_in(orders.implode())
 
 
 def _since(offsets: Offsets) -> pl.Expr:
@@ -145,7 +149,17 @@ def _check_rewinds(orders: pl.DataFrame, story: Story) -> list[str]:
 
 
 def _check_versions(orders: pl.DataFrame, story: Story) -> list[str]:
+    """The new version goes on where the old one stopped, and large orders are the last that the old one had taken.
+
+    The drained first stage has written them, and the second stage of the old version hadn't read them.
+    """
+    if not story.upgraded:
+        return []
     problems = []
+    large = orders.filter((pl.col("new") == 0) & (pl.col("amount") > LARGE)).sort("offset")
+    for key, rows in large.group_by("partition", "member"):
+        if not rows["left"].is_sorted():
+            problems.append(f"of partition and member {key}, the new version has read other orders than the last ones")
     for (partition,), rows in orders.filter(pl.col("phase") == story.upgraded).sort("offset").group_by("partition"):
         new = rows.select(pl.col("new") > 0).to_series()
         if not new.is_sorted() or new.all() or not new.any():
@@ -159,13 +173,15 @@ def _check_versions(orders: pl.DataFrame, story: Story) -> list[str]:
 
 def _due(orders: pl.DataFrame, story: Story) -> dict[str, pl.DataFrame]:
     once = orders.with_columns(name=pl.format("member {}", "member"), rewound=pl.col("rewound").clip(0))
-    new = once.filter((pl.col("new") > 0) & (pl.col("amount") > LARGE))
-    return {
+    new = once.filter(((pl.col("new") > 0) | pl.col("left")) & (pl.col("amount") > LARGE))
+    due = {
         "named": _times(once, 1 + pl.col("again named") + pl.col("rewound")).select("order", "name"),
         "once": _times(once, 1 + pl.col("again once")).select("order"),
-        "large": _times(new, 1 + pl.col("again large") + pl.col("rewound")).select("order"),
         "totals": _totals(once, story),
     }
+    if story.upgraded:
+        due["large"] = _times(new, 1 + pl.col("again large") + pl.col("rewound")).select("order")
+    return due
 
 
 def _totals(orders: pl.DataFrame, story: Story) -> pl.DataFrame:

@@ -35,12 +35,14 @@ from headrace.systems.log.system import LogSystem
 
 COMMAND_S = 120.0
 RECOVERY_S = 240.0
-KILL_PAUSE_S = (0.5, 2.5)
+KILL_PAUSE_S = (0.5, 4.0)
+ATTEMPTS = 10
 LIVE_S = 1.5
 """How long the app runs between a savepoint and its stop."""
 BACK_MS = (300, 1200)
 TURN = ("rewind", "upgrade", "restore silent", "rescale up", "rescale down")
-KINDS = ("rewind", "restore silent", "restore again", "rescale up", "rescale down")
+KINDS = ("rewind", "upgrade", "restore silent", "restore again", "rescale up", "rescale down")
+AT_RANDOM = tuple(kind for kind in KINDS if kind != "upgrade")
 
 Outputs = Literal["again", "silent"]
 
@@ -160,7 +162,7 @@ class Moves:
         turn = list(self.plan.turn)
         deadline = time.monotonic() + self.plan.seconds
         while turn or time.monotonic() < deadline:
-            kind = turn.pop(0) if turn else self._random.choice(KINDS)
+            kind = turn.pop(0) if turn else self._random.choice(AT_RANDOM)
             detail = self._move(kind)
             self.report(f"{time.monotonic() - self.began:6.1f} s  {kind:<14}  {detail}")
         self._next_phase()
@@ -244,7 +246,7 @@ class Moves:
         self._windows_close(phase - 1)
         self._savepoints += 1
         name = f"s{self._savepoints}"
-        taken = self._command("savepoint", "create", APP, name, "--quiet", "--timeout", str(COMMAND_S))
+        tries = self._take(name)
         self._next_phase()
         time.sleep(LIVE_S)
         how = self._stop()
@@ -260,7 +262,19 @@ class Moves:
             self.story.restored.append(Restored(phase, to, was, before))
         self._start()
         self._all_partitions_move()
-        return f"{outputs}, {partitions} partitions, savepoint of version {taken['version']}, stopped by {how}"
+        return f"{outputs}, {partitions} partitions, savepoint at attempt {tries}, stopped by {how}"
+
+    def _take(self, name: str) -> int:
+        """Take a savepoint; return how many attempts it took. One fails while a task that was killed isn't back."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._command("savepoint", "create", APP, name, "--quiet", "--timeout", "20")
+            except UnavailableError as error:
+                if attempt == ATTEMPTS or "no savepoint was taken" not in (error.hint or ""):
+                    raise
+            else:
+                return attempt
+        raise AssertionError("unreachable")
 
     # -- starting, stopping, waiting
 
