@@ -1,4 +1,4 @@
-"""``python -m bench.tables``: the cost of lookups in tables on disk, in memory, and with versions.
+"""``python -m bench.tables``: the cost of lookups in tables on disk, in memory, and with versions; and of moving state.
 
 Each figure is in rows a second: the median of 30 batches of 10,000 rows with random keys. Both tables of one size hold
 the same rows, and their results are compared before they are measured.
@@ -22,6 +22,8 @@ from headrace.stores.conform import GONE, SINCE
 from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.keyvalue import KeyValueStore
 from headrace.stores.memory_table import MemoryTable
+from headrace.stores.runs import Runs
+from headrace.stores.share import Share
 from headrace.stores.table import RowTable, TableStore
 from headrace.stores.versions import VERSION_COLUMNS, VersionedTable
 
@@ -112,17 +114,70 @@ def measure_versions(size: int, database: Database) -> None:
         )
 
 
+def counted(id_: str) -> Runs:
+    """Return the state of a windowed count."""
+    return Runs(id_, "start", lambda rows: rows.group_by("start", "k").agg(pl.col("n").sum()), ["k"])
+
+
+def measure_moving(size: int, folder: Path) -> None:
+    """Measure, in rows a second of processor time, how state moves: a whole store, and one of four shares of it."""
+    made: dict[str, Callable[[], StateStore]] = {
+        "disk": lambda: TableStore(KeyValueStore("disk"), COLUMNS, ["k"]).store,
+        "memory": lambda: MemoryTable("memory", COLUMNS, ["k"]).store,
+        "count": lambda: counted("count"),
+    }
+    donors = Database(folder / f"donors-{size}")
+    for table in tables(COLUMNS, donors):
+        for start in range(0, size, 100_000):
+            table.put_rows(rows_of(np.arange(start, min(size, start + 100_000))))
+            commit(donors, table.store)
+    count = counted("count")
+    count.attach(KeySpace(donors, count.id))
+    for start in range(0, size, 100_000):
+        ids = np.arange(start, min(size, start + 100_000))
+        count.add(rows_of(ids).select("k", start=pl.lit(STEP_MS, pl.Int64), n=pl.lit(1, pl.Int64)))
+        commit(donors, count)
+    donors.close()
+    donors = Database(donors.folder, read_only=True)
+    for name, make in made.items():
+        for what, share in (("whole", None), ("share", Share(1, 4, ("k",)))):
+            donor = make()
+            donor.attach(KeySpace(donors, donor.id))
+            began = time.process_time()
+            changes = list(donor.whole(share))
+            given = time.process_time()
+            database = Database(folder / f"{name}-{what}-{size}")
+            taker = make()
+            taker.attach(KeySpace(database, taker.id))
+            for change in changes:
+                taker.apply(change)
+            commit(database, taker)
+            took = time.process_time()
+            print(
+                f"{size:>9,} keys  {what} of {name:6}  given {size / (given - began):>11,.0f}  "
+                f"taken {taker.entries() / (took - given):>11,.0f}  "
+                f"({len(changes)} changes, {sum(map(len, changes)) >> 20} MiB)"
+            )
+            database.close()
+    donors.close()
+
+
 def main() -> None:
     """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--keys", type=int, nargs="*", default=[10_000, 1_000_000])
     parser.add_argument("--of-versions", type=int, default=20_000)
+    parser.add_argument("--moving", action="store_true", help="measure only how state moves to other tasks")
     chosen = parser.parse_args()
     with TemporaryDirectory() as folder:
         for number, size in enumerate(chosen.keys):
             database = Database(Path(folder) / f"state-{number}")
-            measure_look_ups(size, database)
+            if not chosen.moving:
+                measure_look_ups(size, database)
             database.close()
+            measure_moving(size, Path(folder))
+        if chosen.moving:
+            return
         database = Database(Path(folder) / "versions")
         measure_versions(chosen.of_versions, database)
         database.close()

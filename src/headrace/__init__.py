@@ -12,6 +12,7 @@ from headrace.api.handles import Output, Table
 from headrace.api.stream import Stream
 from headrace.api.windows import hopping, session, tumbling
 from headrace.app import App
+from headrace.runners.savepoints.access import Savepoint, read_savepoint
 from headrace.serdes.schema import Schema
 
 __version__ = "0.1.0"
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "App",
     "Output",
+    "Savepoint",
     "Schema",
     "Stream",
     "Table",
@@ -29,6 +31,7 @@ __all__ = [
     "errors",
     "hopping",
     "io",
+    "read_savepoint",
     "session",
     "startpoints",
     "streams",

@@ -131,6 +131,7 @@ class App(Declarations):
         progress: bool = True,
         drop_state: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
+        savepoint: str = "",
     ) -> None:
         """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
 
@@ -153,6 +154,9 @@ class App(Declarations):
             much that what they keep is of no use. See the page "Changing an app".
         rename
             New ids, each with the one that it had before: ``{"per-minute": "per-10s"}``.
+        savepoint
+            Take a savepoint of this name at the end, before the app drains: nothing is processed after it. See the page
+            "Savepoints".
 
         Raises
         ------
@@ -170,6 +174,11 @@ class App(Declarations):
                 hint='put app.run() under `if __name__ == "__main__":`',
             )
         _check_options(master, containers, stages, conf)
+        if savepoint and stages:
+            raise UsageError(
+                "a savepoint is of the whole app, and this run has only some of its stages",
+                hint="run all stages, or take it while they run: headrace savepoint create",
+            )
         graph = at_home(self.graph())
         metadata = open_metadata(Path(graph.settings.home), self.settings.metadata)
         consent = consent_of(drop_state, rename or {})
@@ -179,7 +188,7 @@ class App(Declarations):
             if local:
                 from headrace.runners.local import run_local
 
-                status = run_local(graph, metadata, stages or (), line, consent)
+                status = run_local(graph, metadata, stages or (), line, consent, savepoint)
             else:
                 from headrace.runners.spark.runner import SparkOptions, run_on_spark
 
@@ -190,6 +199,7 @@ class App(Declarations):
                     conf=conf or {},
                     progress=line,
                     consent=consent,
+                    savepoint=savepoint,
                 )
                 status = run_on_spark(graph, metadata, options)
         finally:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from headrace.stores.keyvalue import KeyValueStore
+from headrace.stores.share import Share
 from headrace.testing.store_contract import check_store, store_checks
 from headrace.testing.system_scene import ContractError
 
@@ -49,9 +51,19 @@ class _WithoutAnEnd(KeyValueStore):
         return super().range(start, None, reverse=reverse)
 
 
+class _MovesTooLittle(KeyValueStore):
+    def whole(self, share: Share | None = None) -> Iterator[bytes]:
+        return islice(super().whole(share), 1)
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
-    [(_ForgetsDeletes, "deleting"), (_TellsTwice, "changes_are_reported_once"), (_WithoutAnEnd, "ranges")],
+    [
+        (_ForgetsDeletes, "deleting"),
+        (_TellsTwice, "changes_are_reported_once"),
+        (_WithoutAnEnd, "ranges"),
+        (_MovesTooLittle, "moving"),
+    ],
 )
 def test_a_broken_store_is_caught(broken: type[KeyValueStore], check: str) -> None:
     with pytest.raises(ContractError, match=check):

@@ -160,8 +160,6 @@ class Declarations:
                     f"the table {system.table!r} of {system.url} can't be an input",
                     hint="a SQL table is an output only: it has no order to read on from; export it to files",
                 )
-            if isinstance(system, Files):
-                system = system.input_system(name, f"{self._draft.settings.home}/files/{self._draft.app}/{name}.jsonl")
             columns = Schema.of(schema)
             lateness_ms = to_ms(lateness, "lateness")
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
@@ -172,6 +170,10 @@ class Declarations:
             if dead_letter is not None and dead_letter.draft is not self._draft:
                 raise DeclarationError(f"the output {letters!r} belongs to another app, {dead_letter.draft.app!r}")
             time = None if event_time is None else check_time_column(event_time, columns)
+            if isinstance(system, Files):
+                timed = {time.column: columns.columns[time.column]} if time else {}
+                list_file = f"{self._draft.settings.home}/files/{self._draft.app}/{name}.jsonl"
+                system = system.input_system(name, list_file, timed)
             spec = replace(
                 self._stream(name, Role.SOURCE, system, physical, here),
                 schema=columns,

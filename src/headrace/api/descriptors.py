@@ -18,6 +18,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 from headrace.core.url import SecretUrl, check_no_credentials
 from headrace.serdes.csv_format import CsvFormat
+from headrace.serdes.dtypes import Columns, columns_to_json
 from headrace.systems.registry import SystemSpec
 
 NewFiles = Literal["refuse", "next_run", "follow"]
@@ -53,10 +54,11 @@ class Files:
         given = {name: value for name, value in options.items() if value is not None}
         return SystemSpec(f"files-{stream_id}".replace(".", "-"), "files", given)
 
-    def input_system(self, stream_id: str, list_file: str) -> SystemSpec:
-        """The system of an input, which remembers its files there."""
+    def input_system(self, stream_id: str, list_file: str, event_time: Columns) -> SystemSpec:
+        """The system of an input, which remembers its files there. ``event_time`` is the column of that, if any."""
         spec = self.system(stream_id)
-        return SystemSpec(spec.name, spec.kind, {**spec.options, "list_file": list_file})
+        time = {"event_time": columns_to_json(event_time)} if event_time else {}
+        return SystemSpec(spec.name, spec.kind, {**spec.options, "list_file": list_file, **time})
 
     def output_system(self, stream_id: str) -> SystemSpec:
         """The system of an output. Raises ``DeclarationError`` for what only inputs have."""

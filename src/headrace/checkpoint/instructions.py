@@ -217,3 +217,19 @@ Instruction = (
     | End
     | Stop
 )
+
+Plain = (
+    Found
+    | Resume
+    | SendControl
+    | ScanAhead
+    | Feed
+    | Finish
+    | FlushOutputs
+    | AppendChanges
+    | WriteLocal
+    | Report
+    | ReleaseOrders
+    | Keep
+)
+"""The instructions of which nothing else is to be said than that they are performed."""

@@ -349,7 +349,7 @@ class TableMethods:
 
     def kept(self) -> None:
         """Note that the host has kept the state of the cut."""
-        self._kept = self.version
+        self._kept = self._cadence.cut  # the version of a task that has ended is lower
 
     def released(self) -> None:
         """Note that the coordinator knows what is covered."""

@@ -28,7 +28,7 @@ from headrace.cli.savepoint import list_ as list_savepoints
 from headrace.cli.savepoint import restore as restore_savepoint
 from headrace.cli.savepoint import show as show_savepoint
 from headrace.cli.savepoint import timelines, undo
-from headrace.cli.startpoint import delete, list_startpoints, set_
+from headrace.cli.startpoint import address, delete, list_startpoints, set_
 from headrace.cli.status import status
 from headrace.cli.stream.manage import add_column, create, describe, list_, seal, trim
 from headrace.cli.stream.read import read
@@ -132,6 +132,7 @@ savepoints.command("import")(import_savepoint)
 app.add_typer(savepoints, name="savepoint")
 startpoints.command("set")(set_)
 startpoints.command("list")(list_startpoints)
+startpoints.command("address")(address)
 startpoints.command("delete")(delete)
 app.add_typer(startpoints, name="startpoint")
 tables.command("list")(list_tables)

@@ -42,6 +42,9 @@ def run(
     ] = None,
     drop_state: DropState = None,
     rename: Rename = None,
+    savepoint: Annotated[
+        str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint at the end, before the app drains.")
+    ] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
 ) -> None:
@@ -70,6 +73,7 @@ def run(
         progress=not quiet,
         drop_state=drop_state or (),
         rename=renames(rename or ()),
+        savepoint=savepoint,
     )
     if as_json:
         print_json({"app": application.name, "ended": True})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 
 from headrace.cli.console import Exit, counted, format_bytes, print_json, print_line, print_note, print_table
 from headrace.cli.options import HOME, AsJson, Home, Metadata
+from headrace.core.home import METADATA_VARIABLE
 
 if TYPE_CHECKING:
     from headrace.core.url import SecretUrl
@@ -142,6 +144,28 @@ def delete(
         print_note(f"there is no startpoint for {input_}{'' if task is None else f' in task {task}'}")
 
 
+def address(
+    app: Annotated[str, typer.Argument(metavar="APP", help="Which running app.")],
+    home: Home = HOME,
+    metadata: Metadata = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the URL and the token of a running app, for requests over HTTP. Whoever has the token may drain the app.
+
+    docs/openapi.json describes the requests.
+    """
+    from headrace.metadata.opening import existing_metadata
+    from headrace.runners.coordination.runs import find
+
+    with existing_metadata(home, metadata) as store:
+        found = find(store, app)
+    if as_json:
+        print_json({"url": found.url, "token": found.token})
+    else:
+        print_line(f"URL={found.url}")
+        print_line(f"TOKEN={found.token}")
+
+
 def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     """Return the startpoints of an app that is named, or declared by a file."""
     from headrace.app import App
@@ -154,7 +178,8 @@ def opened(app: str, home: Path, metadata: SecretUrl | None) -> Startpoints:
     declared = load_app(app, None, (), ())
     chosen = None if home == HOME else home  # else it is the app's own
     known = declared if isinstance(declared, App) else declared.name
-    return Startpoints(known, home=chosen, metadata=url)
+    # The app has looked at the variable, and may name another database.
+    return Startpoints(known, home=chosen, metadata=None if url == os.environ.get(METADATA_VARIABLE) else url)
 
 
 # -- reading the arguments

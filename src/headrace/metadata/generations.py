@@ -77,7 +77,7 @@ class Generations:
             # If it was written, these numbers are skipped, which does no harm: the next call returns higher ones.
             raise StorageError(
                 f"can't issue generations for app {self._app!r}: {error.message}",
-                hint="make room on the disk of the metadata store",
+                hint=error.hint or "make room on the disk of the metadata store",
             ) from error
 
     def _next(self, task: TaskName, entry: Entry | None) -> int:

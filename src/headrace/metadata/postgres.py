@@ -208,7 +208,8 @@ class PostgresMetadata(MetadataStore):
 
     def _unknown(self, why: str) -> IndeterminateWriteError:
         return IndeterminateWriteError(
-            f"can't write the metadata store {self._url}: {why}; the change may or may not be there"
+            f"can't write the metadata store {self._url}: {why}; the change may or may not be there",
+            hint="check that the server is up; what was started can be started again",
         )
 
     # -- the connection ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from headrace.core.errors import ProtocolError, UnavailableError
 from headrace.core.log import logger
 
 Version = int
-"""The version of a value. Above 0, and never used twice in a store, even after a delete."""
+"""The version of a value. Above 0, never used twice in a store, even after a delete, and rising from write to write."""
 
 _MOST_ATTEMPTS = 1000
 

@@ -12,7 +12,6 @@ from difflib import get_close_matches
 
 import msgspec
 
-from headrace.api.operators.spec import EventTime
 from headrace.api.specs import Role
 from headrace.core.errors import DataError, UnavailableError, UsageError
 from headrace.core.ids import SSP, StreamId, TaskName
@@ -73,7 +72,7 @@ _DECODER = msgspec.json.Decoder(_StageInputs)
 
 @dataclass(frozen=True, slots=True)
 class AppInputs:
-    """All inputs of an app. ``systems``, ``times`` and ``customs`` are known only of an app that was declared here."""
+    """All inputs of an app. ``systems`` and ``customs`` are known only of an app that was declared here."""
 
     app: str
     inputs: tuple[AppInput, ...]
@@ -82,7 +81,6 @@ class AppInputs:
     timed: bool = False
     kinds: frozenset[str] = frozenset()
     systems: Mapping[str, SystemSpec] = field(default_factory=dict)
-    times: Mapping[str, EventTime | None] = field(default_factory=dict)
     customs: Customs = ()
     declared: bool = False
 
@@ -145,7 +143,6 @@ def inputs_of(plan: Plan) -> AppInputs:
         timed=found.timed,
         kinds=found.kinds,
         systems={spec.id: spec.system for spec in sources},
-        times={spec.id: spec.event_time for spec in sources},
         customs=plan.graph.settings.startpoints,
         declared=True,
     )

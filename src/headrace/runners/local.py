@@ -37,11 +37,13 @@ def run_local(
     stages: Sequence[str] = (),
     progress: Progress | None = None,
     consent: Consent = NO_CONSENT,
+    savepoint: str = "",
 ) -> AppStatus:
     """Run until everything has finished, or until SIGINT or SIGTERM has drained it; returns the last status.
 
     ``stages`` limits the run to these; the others run elsewhere, in their own deployments. ``consent`` is what the user
-    accepts to lose of what an earlier version keeps. Raises ``PlanError`` if that isn't enough.
+    accepts to lose of what an earlier version keeps. Raises ``PlanError`` if that isn't enough. ``savepoint`` is the
+    name of one to take at the end.
     """
     deployment = Deployment(graph, metadata, consent)
     changed = deployment.planned(1, stages)
@@ -50,7 +52,7 @@ def run_local(
     planned = changed.plan
     prepare_streams(planned, stages)
     stops = stops_by_itself(planned, stages)
-    with coordinated(planned, metadata, stages, 1, until_caught_up=stops) as coordinator:
+    with coordinated(planned, metadata, stages, 1, until_caught_up=stops, savepoint=savepoint) as coordinator:
         deployment.record(changed, stages)
         try:
             return _run(planned, coordinator, progress)
@@ -70,7 +72,8 @@ def _run(planned: Plan, coordinator: Coordinator, progress: Progress | None) -> 
 
     def drain() -> None:
         coordinator.drain()
-        session.drain()
+        if not coordinator.saving:
+            session.drain()
 
     answers = AnswerThread(
         coordinator.listen, coordinator.hang_up, session.number, session.incarnation, session.answers()

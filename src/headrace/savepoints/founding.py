@@ -88,16 +88,18 @@ def _donors(restored: Restored, record: StageRecord, task: TaskName) -> list[Tas
 
 
 def _until(restored: Restored, task: TaskName) -> dict[tuple[str, int], Offset | None]:
-    """Up to where the task has read its sources before, as far as that is beyond the savepoint."""
+    """Up to where the task has read its sources before; None for those that had ended then."""
     latest, kept = restored.latest.get(task), restored.kept.get(task)
-    if latest is None:
-        return {}
-    begun = {(entry.stream, entry.partition): entry.offset for entry in (kept.sources if kept is not None else ())}
-    return {
-        place: entry.offset
-        for entry in latest.sources
-        if entry.offset is not None and entry.offset > (begun.get(place := (entry.stream, entry.partition)) or 0)
+    records = [record for record in (kept, latest) if record is not None]
+    until = {
+        (entry.stream, entry.partition): entry.offset
+        for record in records
+        for entry in record.sources
+        if entry.offset is not None
     }
+    times = decode_times(latest.bookkeeping).partitions if latest is not None else []
+    ended = {(one.stream_id, one.partition) for one in times if one.progress.ended}
+    return {place: None if place in ended else offset for place, offset in until.items()}
 
 
 # -- the first record ---------------------------------------------------------------------------------------

@@ -216,14 +216,14 @@ class KeyedRows(StateStore):
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         yield from self._tiers.whole_form()
         for segment in self._tiers.parts:
-            rows = segment.alive()
+            rows = segment.alive_once()
             mine = rows if share is None else (share.of(self._id, part) for part in rows)
             for part in rows_in_portions(mine, VALUE_ROWS_MAX):
                 yield _ADD + encode_rows(part)
 
     @override
     def frames(self) -> Iterator[pl.DataFrame]:
-        return (self._shown(rows) for segment in self._tiers.parts for rows in segment.alive())
+        return (self._shown(rows) for segment in self._tiers.parts for rows in segment.alive_once())
 
     # -- the local database
 

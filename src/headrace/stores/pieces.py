@@ -160,8 +160,8 @@ class Pieces:
     def __len__(self) -> int:
         return len(self.heights)
 
-    def piece(self, piece: int) -> PieceRows:
-        """The rows of one piece."""
+    def piece(self, piece: int, *, once: bool = False) -> PieceRows:
+        """The rows of one piece. Those that are read ``once`` don't stay in memory."""
         if not self.heights[piece]:
             return None
         if self._frames is not None:
@@ -169,13 +169,14 @@ class Pieces:
         rows = self._kept.get(self.number, piece)
         if rows is None:
             rows = self._read(piece)
-            self._kept.offer(self.number, piece, rows)
+            if not once:
+                self._kept.offer(self.number, piece, rows)
         return rows
 
-    def all(self) -> Iterator[pl.DataFrame]:
+    def all(self, *, once: bool = False) -> Iterator[pl.DataFrame]:
         """The pieces that have rows."""
         for piece in range(len(self)):
-            rows = self.piece(piece)
+            rows = self.piece(piece, once=once)
             if rows is not None:
                 yield rows
 

@@ -325,7 +325,7 @@ class Runs(StateStore):
         if self.taken is not None:
             yield _TAKEN + _BOUND.pack(self.taken)
         for run in self._tiers.parts:
-            rows = self._there(run)
+            rows = self._there(run, once=True)
             mine = rows if share is None else (share.of(self._id, part) for part in rows)
             for part in rows_in_portions(mine, VALUE_ROWS_MAX):
                 yield _ADD + encode_rows(part)
@@ -374,10 +374,10 @@ class Runs(StateStore):
             if part is not None:
                 yield self._merge(part)
 
-    def _there(self, run: _Run) -> Iterator[pl.DataFrame]:
+    def _there(self, run: _Run, *, once: bool = False) -> Iterator[pl.DataFrame]:
         """The rows of a run that aren't gone, piece by piece."""
         there = run.within(self._time, None, None)
-        return (piece if there is None else piece.filter(there) for piece in run.pieces.all())
+        return (piece if there is None else piece.filter(there) for piece in run.pieces.all(once=once))
 
     def _flow(self, run: _Run, low: int | None, bound: int | None, bits: int) -> Iterator[PieceRows]:
         within = run.within(self._time, low, bound)

@@ -19,6 +19,7 @@ from headrace.core.errors import CorruptLogError
 from headrace.serdes.hashing import Hashes, hash_rows
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.base import Writes
+from headrace.stores.binary_columns import Mask
 from headrace.stores.matching import spread
 from headrace.stores.pieces import Kept, PieceRows, Pieces, Places, bits_for, together
 
@@ -158,6 +159,18 @@ class Segment:
         mask = self.index.alive
         return self.pieces.all() if mask is None else self.rows(np.flatnonzero(mask))
 
+    def alive_once(self) -> Iterator[pl.DataFrame]:
+        """The rows alive, for a reader that reads them once: they don't stay in memory, nor do the facts about them."""
+        if not self.masked:
+            return self.pieces.all(once=True)
+        return self._unmasked(self._read_mask() if self._index is None else self._index.alive)
+
+    def _unmasked(self, mask: Mask | None) -> Iterator[pl.DataFrame]:
+        begin = 0
+        for rows in self.pieces.all(once=True):
+            yield rows if mask is None else rows.filter(pl.Series(mask[begin : begin + rows.height]))
+            begin += rows.height
+
     def kill(self, places: Places) -> None:
         """Mark these rows as dead. No place may repeat."""
         if not len(places):
@@ -216,9 +229,12 @@ class Segment:
         due = {column: values.view(np.int64) for column, values in zip(self._due, columns[1:], strict=True)}
         index = _Index(columns[0], due)
         if self.masked:
-            mask = self._read(_MASK.pack(b"m", number), -(-self.pieces.rows // 8))
-            index.alive = np.unpackbits(np.frombuffer(mask, np.uint8), count=self.pieces.rows).astype(np.bool_)
+            index.alive = self._read_mask()
         return index
+
+    def _read_mask(self) -> Mask:
+        mask = self._read(_MASK.pack(b"m", self.pieces.number), -(-self.pieces.rows // 8))
+        return np.unpackbits(np.frombuffer(mask, np.uint8), count=self.pieces.rows).astype(np.bool_)
 
     def _read(self, key: bytes, size: int) -> bytes:
         value = None if self._kept.view is None else self._kept.view.get(key)

@@ -25,22 +25,13 @@ class Share:
     """The rows whose values in ``columns`` hash to ``partition`` of ``partitions``.
 
     ``columns`` are those by which the messages were shuffled, in that order, under the names that the store has for
-    them. What has no key, like an outbox, isn't dealt: all of it belongs to the share that is ``first``.
+    them. What has no key, like an outbox, isn't dealt: all of it belongs to the one share that is ``first``.
     """
 
     partition: int
     partitions: int
     columns: tuple[str, ...] = field(default=())
     first: bool = False
-
-    @classmethod
-    def of_donor(cls, donor: int, partition: int, partitions: int) -> Share:
-        """The share of task ``partition`` in what the task of number ``donor`` has kept.
-
-        It is the first share of the task with the donor's number or, if there are fewer tasks now, of the one where
-        counting round and round ends: so it is that of one task.
-        """
-        return cls(partition, partitions, first=donor % partitions == partition)
 
     def by(self, columns: Sequence[str]) -> Share:
         """The same share of a store whose rows have these columns."""
@@ -55,8 +46,8 @@ class Share:
         missing = [name for name in self.columns if name not in rows.columns]
         if missing or not self.columns:
             raise self.undealt(store, f"its rows have no column {', '.join(map(repr, missing)) or 'to go by'}")
-        if self.partitions == 1:  # a task of a higher number has no partition, and nothing belongs to it
-            return np.full(rows.height, self.partition == 0)
+        if self.partitions == 1:
+            return np.full(rows.height, self.partition == 0, np.bool_)
         mask: Mask = partition_of(rows, self.columns, self.partitions) == self.partition
         return mask
 

@@ -87,7 +87,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the coordinator gives a task that starts or rolls back: a new generation, and the orders to apply."""
+    """What the coordinator gives a task that starts or rolls back: a new generation, and the orders to apply.
+
+    ``silent``: the app repeats what it has done before a savepoint was restored. Until it has read its inputs up to
+    where it was, the task writes no results and reads no further.
+    """
 
     generation: int
     orders: tuple[Order, ...] = ()
+    silent: bool = False

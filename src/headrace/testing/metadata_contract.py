@@ -32,6 +32,7 @@ def check_metadata(factory: Callable[[], MetadataStore]) -> None:
         _handles_agree,
         _one_winner,
         _writes_are_whole,
+        _versions_rise_as_they_show,
         _no_update_is_lost,
     ):
         store = factory()
@@ -218,6 +219,29 @@ def _writes_are_whole(store: MetadataStore, factory: Factory) -> None:
             handle.write(_SPACE, [Put(k, b"%d" % number, before[k].version if k in before else None) for k in keys])
             seen = {entry.value for entry in handle.scan(_SPACE).values()}
             _expect(len(seen) == 1, f"three keys that are always written together agree, not {sorted(seen)}")
+
+    _in_threads(factory, 4, work)
+
+
+def _versions_rise_as_they_show(store: MetadataStore, factory: Factory) -> None:
+    """Who has seen a version will see no lower one appear: otherwise nobody could ask for what is new."""
+    done = threading.Event()
+
+    def work(handle: MetadataStore, number: int) -> None:
+        if number == 0:
+            seen: set[int] = set()
+            while not done.is_set():
+                now = {entry.version for entry in handle.scan(_SPACE).values()}
+                low = [version for version in now - seen if seen and version < max(seen)]
+                _expect(not low, f"versions {low} show after version {max(seen, default=0)}")
+                seen |= now
+            return
+        try:
+            for turn in range(25):
+                handle.put_if(_SPACE, f"{number}-{turn}", b"1", None)
+        finally:
+            if number == 1:
+                done.set()
 
     _in_threads(factory, 4, work)
 

@@ -95,6 +95,13 @@ class StoreLife:
             store.apply(change)
         return store
 
+    def moved(self) -> KeyValues:
+        """Another store, in memory, that was given everything that this one has committed."""
+        store = self._make()
+        for change in self.store.whole():
+            store.apply(change)
+        return store
+
     def close(self) -> None:
         """Release the folder."""
         if self._database is not None:
@@ -306,6 +313,24 @@ def _many_entries(life: StoreLife) -> None:
     expect(10_000 <= life.store.entries() <= 40_000, f"of 20000 entries {life.store.entries()} are counted")
 
 
+def _moving(life: StoreLife) -> None:
+    expect(list(life.store.whole()) == [], "an empty store gives no changes to another one")
+    entries = {b"%06d" % number: b"v" * 100 for number in range(30_000)} | dict.fromkeys(_ODD_KEYS, b"1")
+    _put(life, dict.fromkeys(entries, b"old") | {b"gone": b"1"})
+    life.commit()
+    _put(life, entries)
+    life.store.delete_many([b"gone"])
+    life.commit(persist=False)
+    _put(life, {b"not committed": b"1"})
+    changes = list(life.store.whole())
+    expect(max(map(len, changes)) < 1_000_000, "a change is larger than a record may be")
+    _holds(life.moved(), entries, "moved to another store")
+    expect(life.moved().take_changes(1) == [], "what moved to a store isn't a change of that store")
+    _in_each_state(life, {**entries, b"not committed": b"1"})
+    shown = sum(rows.height for rows in life.store.frames())
+    expect(shown == len(entries) + 1, f"of {len(entries) + 1} entries people see {shown}")
+
+
 _CHECKS: Iterable[Callable[[StoreLife], None]] = (
     _an_empty_store,
     _puts_and_gets,
@@ -322,4 +347,5 @@ _CHECKS: Iterable[Callable[[StoreLife], None]] = (
     _rolling_back,
     _clearing,
     _many_entries,
+    _moving,
 )

@@ -23,6 +23,7 @@ from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
 from headrace.runtime.state import task_state
 from headrace.systems.log.system import LogSystem
+from headrace.systems.startpoint import Grant
 
 Cli = Callable[..., Any]
 
@@ -56,7 +57,9 @@ class Driven:
         generations = Generations(self.metadata, name)
         tasks = [task.name for stage in planned.stages for task in stage.tasks]
         self.plan = planned
-        self.container = Container(planned, tasks, lambda task: generations.issue([task])[task], self.clock)
+        self.container = Container(
+            planned, tasks, lambda task: Grant(generation=generations.issue([task])[task]), self.clock
+        )
         for host in self.container.hosts:
             host.start()
 
@@ -141,7 +144,7 @@ def test_a_restart_shows_as_a_newer_generation(home: Path, running: Driven) -> N
     again = Container(
         running.plan,
         [TaskName("views", 0)],
-        lambda task: generations.issue([task])[task],
+        lambda task: Grant(generation=generations.issue([task])[task]),
         running.clock,
     )
     again.hosts[0].start()

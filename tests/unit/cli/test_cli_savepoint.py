@@ -1,4 +1,4 @@
-"""``headrace savepoint``: taken while the app runs, restored when it doesn't, moved to other names, and refused clearly."""
+"""``headrace savepoint``: taken while the app runs, restored when it doesn't, moved elsewhere, and refused clearly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running_shop import Shop
+from running_shop import PRICES, RATES, STOCK, Shop
 
 import headrace as hr
-from headrace.core.errors import StorageError
+from headrace.core.errors import PlanError, StorageError
 from headrace.metadata.timelines import Timelines
 from headrace.runners.savepoints import restoring
 from headrace.savepoints import exporting, folder
@@ -23,11 +23,27 @@ Cli = Callable[..., Any]
 @pytest.fixture
 def shop(home: Path) -> Iterator[Shop]:
     shop = Shop(home)
+    shop.app = app = hr.App("shop", home=str(home), checkpoint_interval="200ms")
+    prices = app.table("prices", key="article", schema=PRICES)
+    stock = app.table("stock", key=("place", "shelf"), schema=STOCK)
+    rates = app.table("rates", key="currency", side_inputs=app.input("rates-in", RATES), kind="global")
+    app.input("prices-in", PRICES).partition_by("article", id="by-article").send_to(prices)
+    app.input("stock-in", STOCK).send_to(stock)
+    app.input("sales", RATES).join(rates, how="left").send_to(app.output("worth"))
     yield shop
     shop.close()
 
 
+def test_a_count_in_the_declaration_has_to_follow(kept: Shop, home: Path, cli: Cli) -> None:
+    assert cli("savepoint", "restore", "shop", "one", "--partitions", "by-article=4", "--quiet").code == 0
+    with pytest.raises(PlanError, match="exists with 4 partitions, and this app needs 2") as refused:
+        Shop(home).app.run(local=True, progress=False)
+    assert "write partitions=4" in str(refused.value)
+
+
 def euros(shop: Shop) -> dict[str, str]:
+    if shop.errors:
+        raise AssertionError("the app has failed") from shop.errors[0]
     with hr.tables.open_table("shop", "prices", home=shop.home, timeout="20s") as prices:
         return {row["article"]: str(row["euros"]) for row in prices.scan(limit=None).to_dicts()}
 
@@ -140,10 +156,10 @@ def test_a_restore_that_is_interrupted_changes_nothing_and_can_be_repeated(
 def test_a_run_that_starts_during_a_restore_takes_it_back(
     kept: Shop, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with kept.running():
-        monkeypatch.setattr(restoring, "check_stopped", lambda metadata, app: None)
-        refused = cli("savepoint", "restore", "shop", "one", "--quiet")
-        assert (refused.code, "was started while" in refused.err) == (1, True)
+    found = iter([[], ["a run that began after the first look"]])
+    monkeypatch.setattr(restoring, "find_all", lambda metadata, app: next(found))
+    refused = cli("savepoint", "restore", "shop", "one", "--quiet")
+    assert (refused.code, "was started while" in refused.err) == (1, True)
     assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
 
 
@@ -177,7 +193,7 @@ def test_a_damaged_export_is_refused(kept: Shop, tmp_path: Path, cli: Cli) -> No
         for source in ("copy", "copy.tar"):
             found = cli("savepoint", "import", "shop", "two", source, "--quiet")
             if found.code:
-                assert not [path for path in (tmp_path / "home" / "savepoints" / "shop").glob(".draft*")]
+                assert not list((tmp_path / "home" / "savepoints" / "shop").glob(".draft*"))
                 return str(found.err)
             cli("savepoint", "delete", "shop", "two")
         return ""
@@ -211,7 +227,7 @@ def test_a_damaged_export_is_refused(kept: Shop, tmp_path: Path, cli: Cli) -> No
 BAD = [
     (("create", "nobody", "one"), 2, "app 'nobody' has never run"),
     (("create", "shop", "one"), 2, "has a savepoint 'one' already"),
-    (("create", "shop", "../one"), 1, "is not a usable id"),
+    (("create", "shop", "../one"), 2, "is not a usable id"),
     (("create", "shop", "two"), 2, "isn't running, and hasn't ended"),
     (("show", "shop", "two"), 2, "no savepoint 'two'"),
     (("show", "nobody", "one"), 2, "no savepoint 'one'"),
@@ -253,7 +269,7 @@ def test_two_commands_at_once(kept: Shop, home: Path, cli: Cli) -> None:
 def test_an_app_that_does_not_commit_together_is_refused(home: Path, cli: Cli) -> None:
     shop = Shop(home)
     shop.app = hr.App("shop", home=str(home), checkpoint_interval="200ms", guarantee="at_least_once")
-    shop.app.input("sales", {"currency": "str", "rate": "float"}).send_to(shop.app.output("worth"))
+    shop.app.input("sales", RATES).send_to(shop.app.output("worth"))
     with shop.running():
         refused = cli("savepoint", "create", "shop", "one", "--quiet")
     assert (refused.code, "at_least_once" in refused.err) == (2, True)

@@ -77,6 +77,7 @@ def test_an_app_is_found_from_any_folder(
     assert read[0]["euros"] == 20
     assert [table["table"] for table in cli("table", "list", "prices", "--json", *elsewhere).json()] == ["latest"]
     assert [one["task"] for one in cli("checkpoint", "list", "--json", "--metadata", url).json()] == ["prices/0"]
+    assert [one["task"] for one in cli("offsets", "prices", "--json", "--metadata", url).json()] == ["prices/0"]
     described = cli("stream", "describe", "prices", "--json", "--metadata", url).json()
     assert {reader["group"] for reader in described["readers"]} <= {"prices"}
 
@@ -97,6 +98,12 @@ def test_an_app_is_found_from_any_folder(
     assert (status["state"], status["drained"]) == ("finished", True)
     (checkpoint,) = cli("checkpoint", "list", "--json").json()
     assert checkpoint["currentGeneration"] == 2, "the second run has continued the generations of the first"
+    monkeypatch.setenv("HEADRACE_METADATA", "postgresql://nobody@127.0.0.1:1/nowhere")
+    for app in ("prices", pipeline):
+        assert cli("startpoint", "set", app, "prices", "--oldest", "--metadata", url).code == 0
+        (waiting,) = cli("startpoint", "list", app, "--json", "--metadata", url).json()
+        assert waiting["state"] == "pending"
+    monkeypatch.setenv("HEADRACE_METADATA", url)
     assert "nothing has changed" in cli("plan", pipeline, "--against", "prices").out
     assert not (tmp_path / "elsewhere").exists()
     for file in home.rglob("*"):

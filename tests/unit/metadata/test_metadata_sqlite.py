@@ -140,6 +140,13 @@ def test_a_folder_that_cant_be_made(tmp_path):
         SqliteMetadata(tmp_path / "file" / "metadata.db")
 
 
+def test_a_file_that_cant_be_opened_may_be_somebody_elses(path):
+    path.mkdir()
+    with pytest.raises(StorageError, match="can't open the metadata store") as caught:
+        SqliteMetadata(path)
+    assert caught.value.hint == "check that it is a file of yours: others may not read it"
+
+
 def test_a_full_disk_is_reported_and_nothing_was_written(path):
     store = SqliteMetadata(path)
     store._connection.execute("PRAGMA max_page_count = 10")  # makes SQLite report a full disk

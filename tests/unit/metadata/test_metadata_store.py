@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import count
 
 import pytest
@@ -46,12 +47,31 @@ class Piecemeal(MemoryMetadata):
         return None if None in versions else [version for (version,) in versions]
 
 
+class Early(MemoryMetadata):
+    """Broken on purpose: numbers a write before others that show sooner, as a sequence of a database does."""
+
+    def __init__(self):
+        super().__init__()
+        self._next = count(1)
+        self._taken = threading.local()
+
+    def write(self, namespace, changes):
+        self._taken.versions = [next(self._next) for _ in changes]
+        threading.Event().wait(0.001 * (sum(self._taken.versions) % 3))
+        return super().write(namespace, changes)
+
+    def _make(self, namespace, change):
+        self._last_version = self._taken.versions.pop(0) - 1
+        return super()._make(namespace, change)
+
+
 @pytest.mark.parametrize(
     ("broken", "rule"),
     [
         (Forgetful, "never used"),
         (Careless, "put_if expecting a version of an absent key"),
         (Piecemeal, "a write that lost changes nothing"),
+        (Early, "show after version"),
     ],
 )
 def test_the_contract_catches(broken, rule):

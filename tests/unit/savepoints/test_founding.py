@@ -57,6 +57,7 @@ LATEST = CommitRecord(
     generation=9,
     version=8000,
     next_version=9000,
+    bookkeeping=msgspec.Raw(msgspec.json.encode(TimesCheckpoint(watermark=0, partitions=[]))),
     outputs=(
         OutputSeq(stream="log.out", partition=0, seq=25, generation=9),
         OutputSeq(stream="log.shop-by-member", partition=0, seq=12, generation=9),
@@ -138,9 +139,10 @@ def test_what_had_ended_stays_so() -> None:
 
 
 def test_silence_lasts_until_each_input_is_where_it_was() -> None:
-    commits = {READ: msgspec.structs.replace(kept(), sources=(*kept().sources, *LATEST.sources[1:2]))}
-    silent = foundings(restored(commits, stage(VIEWS, 1), latest={READ: LATEST}, silent=True))[READ]
-    assert silent.silent_until == {("log.in", 0): 300}
+    silent = foundings(restored({READ: kept()}, stage(VIEWS, 1), latest={READ: LATEST}, silent=True))[READ]
+    assert silent.silent_until == {("log.in", 0): 300, ("log.behind", 0): 100}
+    loud = foundings(restored({READ: kept()}, stage(VIEWS, 1), latest={READ: LATEST}))[READ]
+    assert not loud.silent_until
 
 
 # -- rescaled stages --------------------------------------------------------------------------------------

@@ -183,8 +183,8 @@ def dealt(make: Callable[[], Kind], given: Sequence[Kind], number: int, disk: Ca
         kind = make()
         kept = disk()
         kind.store.attach(kept)
-        for donor, other in enumerate(given):
-            for change in other.store.whole(Share.of_donor(donor, partition, number).by(["a"])):
+        for other in given:
+            for change in other.store.whole(Share(partition, number, ("a",))):
                 kind.store.apply(change)
         assert kind.store.take_changes(1) == []
         kind.store.persist(kept)
@@ -309,7 +309,7 @@ def test_an_outbox_goes_to_one_task_and_merges_with_that_of_another() -> None:
         task, disk = Outbox("target"), Disk()
         task.attach(disk)
         for donor, outbox in enumerate(given_):
-            for change in outbox.whole(Share.of_donor(donor, partition, 2)):
+            for change in outbox.whole(Share(partition, 2, first=donor % 2 == partition)):
                 task.apply(change)
             task.persist(disk)
         again = Outbox("target")
@@ -327,3 +327,59 @@ def drained(outbox: Outbox) -> list[tuple[int, list[int]]]:
         found.append((entry[0], pl.concat(entry[1])["n"].to_list()))
         outbox.published(entry[0])
     return found
+
+
+def test_state_that_moves_does_not_stay_in_memory() -> None:
+    """Not even if the donor's rows would stay there once they were read."""
+    table, disk = MemoryTable("kept", COLUMNS, ["a", "b"]), Disk()
+    table.store.attach(disk)
+    table.put_rows(pl.DataFrame({"a": [str(n) for n in range(1000)], "b": 1, "n": 2}, COLUMNS))
+    table.store.take_changes(1)
+    table.store.persist(disk)
+    table.delete_rows(pl.DataFrame({"a": ["7", "8"], "b": [1, 1]}))
+    table.store.take_changes(2)
+    table.store.persist(disk)
+    donor = MemoryTable("kept", COLUMNS, ["a", "b"])
+    donor.store.attach(disk)
+    reads: list[bytes] = []
+    get_many = disk.get_many
+    disk.get_many = lambda keys: [reads.extend(keys), get_many(keys)][1]  # type: ignore[method-assign, func-returns-value]
+    for number in (1, 2):
+        assert sum(rows.height for rows in donor.store.frames()) == 998
+        assert len(reads) == number
+
+
+def test_changes_are_small_however_large_the_rows_are() -> None:
+    """A change is one record of the changelog."""
+    keyed = KeyedRows("kept", ["a"], ["b"], ["n"])
+    runs = Runs("kept", "n", lambda rows: rows, ["a"])
+    table = TableStore(KeyValueStore("kept"), {"a": pl.String(), "b": pl.Int64(), "n": pl.Int64()}, ["b"])
+    rows = pl.DataFrame({"a": ["x" * 1_000_000] * 30, "b": range(30), "n": 1}, COLUMNS)
+    keyed.put(rows)
+    runs.add(rows)
+    table.put_rows(rows)
+    for store in (keyed, runs, table.store):
+        store.take_changes(1)
+        sizes = [len(change) for change in store.whole(Share(0, 1, ("b",)))]
+        assert sum(sizes) > 30_000_000
+        assert max(sizes) < 9_000_000
+
+
+def test_how_far_rows_were_taken_has_this_durable_form() -> None:
+    donor, task = OfRuns(), OfRuns()
+    donor.take_in(frame([("ann", 5, 1), ("bob", 7, 1)]))
+    donor.rows.drop(6)
+    donor.store.take_changes(1)
+    task.take_in(frame([("cleo", 3, 1)]))
+    first, *rest = donor.store.whole()
+    assert first == b"\x03\x00\x00\x00\x00\x00\x00\x00\x06"
+    for change in (first, *rest):
+        task.store.apply(change)
+    assert task.rows.taken == 6
+    assert task.contents() == [("bob", 7, 1), ("cleo", 3, 1)]  # what another task has not taken stays
+
+
+def test_a_task_beyond_the_only_one_has_no_share() -> None:
+    rows = pl.DataFrame({"member": ["ann", "bob"]})
+    assert Share(0, 1, ("member",)).of("s", rows).height == 2
+    assert Share(1, 1, ("member",)).of("s", rows).height == 0

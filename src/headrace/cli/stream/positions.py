@@ -1,12 +1,16 @@
-"""Positions on the command line: ``oldest``, ``upcoming``, ``OFFSET`` or ``PARTITION:OFFSET``."""
+"""Positions on the command line: ``oldest``, ``upcoming``, ``OFFSET`` or ``PARTITION:OFFSET``, or a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.cli.console import print_note
 from headrace.cli.place import Place
+from headrace.core.clock import WallClock
+from headrace.core.duration import to_ms
 from headrace.core.errors import UsageError
 from headrace.core.ids import SSP
+from headrace.core.moment import check_past, parse_moment, utc_text
 from headrace.systems.base import Edge, Position
 
 FORMS = "write oldest, upcoming, OFFSET or PARTITION:OFFSET; headrace stream describe shows the offsets"
@@ -17,11 +21,7 @@ def positions(place: Place, option: str, texts: Sequence[str], partition: int | 
 
     A text without a partition is for all partitions that no other text names. ``partition`` limits the command to one.
     """
-    if partition is not None:
-        place.require_partition(partition)
-        wanted = [partition]
-    else:
-        wanted = list(range(place.require().partitions))
+    wanted = _wanted(place, partition)
     general: Position | None = None
     named: dict[int, Position] = {}
     for text in texts:
@@ -37,6 +37,32 @@ def positions(place: Place, option: str, texts: Sequence[str], partition: int | 
         else:
             general = position
     return {place.ssp(number): named.get(number, general) for number in wanted}
+
+
+def positions_at(place: Place, time: str | None, ago: str | None, partition: int | None) -> dict[SSP, Position]:
+    """The first record that was appended then or later, in each partition that a command is about.
+
+    One of ``time`` and ``ago`` is given. Raises ``UsageError`` for a time in the future.
+    """
+    if time is not None and ago is not None:
+        raise UsageError("--time and --ago are different positions", hint="give one of them")
+    now = WallClock().now_ms()
+    if ago is not None:
+        time_ms = now - to_ms(ago, "--ago", error=UsageError)
+    else:
+        time_ms, has_zone = parse_moment(time or "")
+        if not has_zone:
+            print_note(f"note: {time} names no zone, so it is taken for UTC: {utc_text(time_ms)}")
+    check_past(time_ms, now)
+    admin = place.admin()
+    return {ssp: admin.offset_at(ssp, time_ms) for ssp in map(place.ssp, _wanted(place, partition))}
+
+
+def _wanted(place: Place, partition: int | None) -> list[int]:
+    if partition is None:
+        return list(range(place.require().partitions))
+    place.require_partition(partition)
+    return [partition]
 
 
 def _position(option: str, text: str, after: str) -> Position:

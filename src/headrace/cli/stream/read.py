@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +15,11 @@ from headrace.cli.console import counted, print_note
 from headrace.cli.options import HOME, AsJson, Home, Partition, StreamName
 
 if TYPE_CHECKING:
+    from headrace.cli.place import Place
+    from headrace.core.ids import SSP
     from headrace.runners.interrupts import Interrupt
     from headrace.streams.frames import Gate
-    from headrace.systems.base import Consumer
+    from headrace.systems.base import Consumer, Position
 
 
 def read(
@@ -34,6 +37,17 @@ def read(
             metavar="POSITION",
             help="Start at oldest (the default), upcoming, OFFSET or PARTITION:OFFSET; may be given several times.",
         ),
+    ] = None,
+    time: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="T",
+            help="Start with what was written at this time: ISO 8601 (UTC if it names no zone), or ms since the epoch.",
+        ),
+    ] = None,
+    ago: Annotated[
+        str | None, typer.Option("--ago", metavar="D", help="Start with what was written in the last 90m, 2h or 1d.")
     ] = None,
     partition: Partition = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", metavar="N", help="Stop after N lines.")] = None,
@@ -53,20 +67,15 @@ def read(
     """
     from headrace.cli.place import locate
     from headrace.cli.stream.lines import Lines
-    from headrace.cli.stream.positions import positions
     from headrace.core.errors import UsageError
     from headrace.runners.interrupts import Interrupt
     from headrace.streams.frames import FrameReader
-    from headrace.systems.base import Edge
 
     del as_json  # it prints nothing but JSON lines
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: a limit is 1 or more")
     place = locate(name, home)
-    starts = {
-        ssp: Edge.OLDEST if position is None else position
-        for ssp, position in positions(place, "--from", start or (), partition).items()
-    }
+    starts = _starts(place, start or (), time, ago, partition)
     lines = Lines(place.require().columns, control=control, offsets=offsets, limit=limit)
     gate = _gate(committed)
     output = sys.stdout.buffer
@@ -89,6 +98,22 @@ def read(
         print_note(f"{counted(gate.held, 'frame')} more to come, not committed yet")
     if not lines.rows and lines.others and not control:
         print_note(f"{place.stream} holds no rows, but {counted(lines.others, 'control frame')}: --control shows them")
+
+
+def _starts(
+    place: Place, start: Sequence[str], time: str | None, ago: str | None, partition: int | None
+) -> dict[SSP, Position]:
+    """Where to start in each partition."""
+    from headrace.cli.stream.positions import positions, positions_at
+    from headrace.core.errors import UsageError
+    from headrace.systems.base import Edge
+
+    if time is None and ago is None:
+        found = positions(place, "--from", start, partition)
+        return {ssp: Edge.OLDEST if position is None else position for ssp, position in found.items()}
+    if start:
+        raise UsageError(f"--from and --{'time' if ago is None else 'ago'} are different positions", hint="give one")
+    return positions_at(place, time, ago, partition)
 
 
 def _gate(committed: bool) -> Gate:

@@ -67,8 +67,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Headrace: startpoints of a running app",
             "version": str(FORMAT),
-            "description": "Served by the coordinator of a running app. Its address and its token are those that "
-            "headrace status and other commands use.",
+            "description": "Served by the coordinator of a running app. headrace startpoint address "
+            "prints its URL and its token.",
         },
         "security": [{"token": []}],
         "paths": paths,

@@ -54,6 +54,8 @@ class SparkOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
     progress: Progress | None = None
     consent: Consent = NO_CONSENT
+    savepoint: str = ""
+    """The name of a savepoint to take at the end."""
 
 
 def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -> AppStatus:
@@ -78,7 +80,14 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
             planned = changed.plan
             prepare_streams(planned, options.stages)
             stops = stops_by_itself(planned, options.stages)
-            with coordinated(planned, metadata, options.stages, containers, until_caught_up=stops) as coordinator:
+            with coordinated(
+                planned,
+                metadata,
+                options.stages,
+                containers,
+                until_caught_up=stops,
+                savepoint=options.savepoint,
+            ) as coordinator:
                 deployment.record(changed, options.stages)
                 return _run(context, coordinator, planned, options, containers, interrupts)
         finally:

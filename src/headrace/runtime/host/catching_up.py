@@ -7,23 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from headrace.api.specs import Role, StreamSpec
+from headrace.api.specs import Role
 from headrace.core.ids import SSP, Offset
+from headrace.runtime.task_scope import TaskScope
 
 
 class CatchingUp:
     """The goals of one task. ``version`` is that of a commit at which they were reached; None: not yet.
 
+    ``silent``: what a restored savepoint repeats isn't written again, and the goals are where the app had come to.
+
     Exactly-once: that of the first such commit. Otherwise: that of the last commit, if no frame of the app's own
     streams waited at that moment.
     """
 
-    def __init__(self, specs: Mapping[SSP, StreamSpec], *, exactly_once: bool) -> None:
-        self.sources = [ssp for ssp, spec in specs.items() if spec.role is Role.SOURCE]
+    def __init__(self, scope: TaskScope) -> None:
+        self.sources = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.SOURCE]
         self.version: int | None = None
-        self._between = [ssp for ssp, spec in specs.items() if spec.role is Role.INTERMEDIATE]
-        self._exactly_once = exactly_once
+        self.silent = False
+        self._scope = scope
+        self._between = [ssp for ssp, spec in scope.specs.items() if spec.role is Role.INTERMEDIATE]
+        self._exactly_once = scope.settings.guarantee == "exactly_once"
         self._goals: dict[SSP, Offset] | None = None
+
+    def granted(self, *, silent: bool) -> None:
+        """Take in how the task goes on; when silence is over, the goals are new ones."""
+        if self.silent and not silent:
+            self._goals, self.version = None, None
+        self.silent = silent
+
+    def limits(self, begun: Mapping[SSP, Offset]) -> dict[SSP, Offset]:
+        """Up to where a silent task reads its sources: as far as the app had read them. It begins at ``begun``."""
+        if not self.silent:
+            return {}
+        founding, name = self._scope.founding, self._scope.position_name
+        known = founding.silent_until if founding is not None else {}
+        limits = {ssp: known.get((name(ssp), ssp.partition), begun[ssp]) for ssp in self.sources}
+        return {ssp: max(limit, begun[ssp]) for ssp, limit in limits.items() if limit is not None}
 
     @property
     def begun(self) -> bool:

@@ -5,8 +5,10 @@ On the run-loop thread. Pauses where it would wait for acknowledgements or read 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from headrace.checkpoint.machine import ProtocolMachine
-from headrace.checkpoint.record import LocalCheckpoint, SourceEntry, encode_record
+from headrace.checkpoint.record import Change, LocalCheckpoint, SourceEntry, encode_record
 from headrace.core.errors import FencedError, TrimmedOffsetError
 from headrace.core.ids import Offset, TaskName
 from headrace.runtime.pauses import Pause, Steps
@@ -24,6 +26,14 @@ class Commits:
         self._machine = machine
         self._state = state
         self._changelog = changelog
+
+    def take_over(self, changes: Iterable[Change], pulse: Callable[[], None]) -> Steps[None]:
+        """Apply changes that come from a savepoint, and append them; ``pulse`` is called at each."""
+        for change in changes:
+            self._state.adopt(change)
+            self._changelog.append(self._machine.stamp_change(), change.encode())
+            pulse()
+            yield Pause.PROGRESS
 
     def append_changes(self, version: int) -> None:
         """Append what the stores have changed."""

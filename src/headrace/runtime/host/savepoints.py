@@ -6,7 +6,7 @@ On the run-loop thread. Both wait for the disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -17,8 +17,8 @@ from headrace.checkpoint.record import Change
 from headrace.core.errors import ProtocolError
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
+from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.state.task_state import TaskState
-from headrace.stores.base import StateStore
 from headrace.stores.database import KeySpace
 from headrace.stores.share import Share
 
@@ -93,16 +93,16 @@ def taken_over(
     founding: Founding,
     task: TaskName,
     state: TaskState,
-    empty_stores: Callable[[], AbstractContextManager[Mapping[str, StateStore]]],
+    new_attempt: Callable[[], Attempt],
 ) -> Iterator[Change]:
-    """The changes that give a task its share of what the donors hold. ``empty_stores`` are like the task's own."""
+    """The changes that give a task its share of what the donors hold. ``new_attempt`` makes stores like its own."""
     for donor in founding.donors:
         share = None
         if founding.shares is not None:
             # What has no key stays with its task: a target knows its writers by their numbers.
             share = Share(task.number, founding.tasks, first=donor.number == task.number)
-        with state.donated(donor.folder / DATABASE_FOLDER) as database, empty_stores() as stores:
-            for name, store in stores.items():
+        with state.donated(donor.folder / DATABASE_FOLDER) as database, closing(new_attempt()) as attempt:
+            for name, store in attempt.stores().items():
                 if name in founding.copied and donor != founding.donors[0]:
                     continue
                 store.attach(KeySpace(database, name))

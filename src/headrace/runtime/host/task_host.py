@@ -12,7 +12,7 @@ time through ``Clock``, generations through a function. The simulator runs this 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import assert_never
 
 import msgspec
@@ -43,7 +43,6 @@ from headrace.runtime.state.replay import Replay
 from headrace.runtime.task import Task
 from headrace.runtime.task_scope import TaskScope
 from headrace.runtime.timing import Every
-from headrace.stores.base import StateStore
 from headrace.systems.startpoint import Order
 
 TICK_INTERVAL_MS = 10
@@ -51,22 +50,6 @@ RESTART_PATIENCE_MS = 10_000.0
 """A task that is to start over waits so long for a commit, so that readers need not roll back with it."""
 SETTLING_MS = 1000.0
 """A commit that waits for calls for longer than this is reported."""
-
-_Plain = (
-    do.Found
-    | do.Resume
-    | do.SendControl
-    | do.ScanAhead
-    | do.Feed
-    | do.Finish
-    | do.FlushOutputs
-    | do.AppendChanges
-    | do.WriteLocal
-    | do.Report
-    | do.ReleaseOrders
-    | do.Keep
-)
-"""The instructions that are performed when nothing else is to be said about them."""
 
 _log = logger(__name__)
 
@@ -103,7 +86,7 @@ class TaskHost:
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._ticked = 0
         self._commit_began = 0.0
-        self.catching_up = CatchingUp(scope.specs, exactly_once=scope.settings.guarantee == "exactly_once")
+        self.catching_up = CatchingUp(scope)
         self.attempt = self._new_attempt()
 
     def _new_attempt(self) -> Attempt:
@@ -354,6 +337,7 @@ class TaskHost:
                 yield Pause.GENERATION
                 self._restart_at = None
                 grant = self._ports.next_generation()
+                self.catching_up.granted(silent=grant.silent)
                 self.machine.start(grant.generation, self.state.begin(self.attempt.stores()), grant.orders)
                 return
             case do.AppendAbort(header=header, record=abort):
@@ -383,7 +367,7 @@ class TaskHost:
                 yield from self._carry_out(instruction)
         self.machine.performed()
 
-    def _carry_out(self, instruction: _Plain) -> Steps[None]:
+    def _carry_out(self, instruction: do.Plain) -> Steps[None]:
         match instruction:
             case do.Found():
                 yield from self._found()
@@ -431,16 +415,8 @@ class TaskHost:
             raise ProtocolError(
                 f"task {self.name}: there is nothing to take over", hint="this is a bug in the planning"
             )
-        for change in taken_over(founding, self.name, self.state, self._empty_stores):
-            self.state.adopt(change)
-            self._changelog.append(self.machine.stamp_change(), change.encode())
-            self._ports.pulse()
-            yield Pause.PROGRESS
-
-    @contextmanager
-    def _empty_stores(self) -> Iterator[Mapping[str, StateStore]]:
-        with closing(self._new_attempt()) as attempt:
-            yield attempt.stores()
+        changes = taken_over(founding, self.name, self.state, self._new_attempt)
+        yield from self._commits.take_over(changes, self._ports.pulse)
 
     def _rebase(self) -> None:
         """Start the replay again from another base, with empty stores."""
@@ -458,8 +434,11 @@ class TaskHost:
         with self._named():
             begun = self.inputs.begin(positions)
         ends = self.inputs.ends(self.task.side_inputs)
+        limits = self.catching_up.limits(begun)
+        self.attempt.outlet.silent = self.catching_up.silent
+        self.inputs.stop_at(limits)
         if not self.catching_up.begun:
-            self.catching_up.begin(self.inputs.ends(self.catching_up.sources))
+            self.catching_up.begin(self.inputs.ends(self.catching_up.sources) | limits)
         self.catching_up.rolled_back()
         self.attempt.begin(begun, ends, self._clock.now_ms(), self._clock.monotonic_ms())
         self.state.begun()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
+from typing import assert_never
 
 import polars as pl
 
@@ -12,10 +14,11 @@ from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.connections import Connections
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.envelope import envelopes
-from headrace.systems.base import Consumer, Edge, Extent, Position, Records
+from headrace.systems.base import Consumer, Edge, Ended, Extent, Polled, Position, Records, Rows
 
 WAITING_BYTES_MAX = 8 << 20
 POLL_BYTES_MAX = 4 << 20
+_FAR = 1 << 63
 
 
 class InputConsumers:
@@ -27,6 +30,7 @@ class InputConsumers:
         self._consumers: dict[str, Consumer] = {}
         self._ssps: dict[str, list[SSP]] = {}
         self._hungry: dict[str, bool] = {}
+        self._limits: dict[SSP, Offset] = {}
         self._begun = False
         for ssp, spec in specs.items():
             name = spec.system.name
@@ -67,18 +71,31 @@ class InputConsumers:
             "lost. Start the app under another name to read what is left",
         )
 
+    def stop_at(self, limits: Mapping[SSP, Offset]) -> None:
+        """Hand nothing out from these offsets on, until another call sets other limits."""
+        self._limits = dict(limits)
+
     def poll(self, chooser: Chooser) -> None:
         """Hand what has arrived to the chooser. Partitions that have enough waiting are left out."""
         for name, consumer in self._consumers.items():
             ssps = self._ssps[name]
+            if self._limits:
+                ssps = [ssp for ssp in ssps if consumer.position(ssp) < self._limits.get(ssp, _FAR)]
             wanted = [ssp for ssp in ssps if chooser.waiting_bytes(ssp) < WAITING_BYTES_MAX]
-            if not wanted:
+            if ssps and not wanted:
                 continue
-            found = consumer.poll(wanted, POLL_BYTES_MAX)
+            found = consumer.poll(wanted, POLL_BYTES_MAX)  # with none wanted, too: it clears the descriptor
             self._hungry[name] = bool(found) or len(wanted) < len(ssps)
             for polled in found:
-                for envelope in envelopes(polled):
+                for envelope in envelopes(self._within_limit(consumer, polled) if self._limits else polled):
                     chooser.offer(envelope)
+
+    def _within_limit(self, consumer: Consumer, polled: Polled) -> Polled:
+        """What is before the limit of its partition; the rest will be polled again."""
+        limit = self._limits.get(polled.ssp, _FAR)
+        if polled.next > limit or (isinstance(polled, Ended) and polled.next >= limit):
+            consumer.register(polled.ssp, limit)
+        return up_to(polled, limit)
 
     @property
     def hungry(self) -> bool:
@@ -128,6 +145,23 @@ class InputConsumers:
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
+
+
+def up_to(polled: Polled, limit: Offset) -> Polled:
+    """What was polled of a partition, without what is at ``limit`` or after it. An end at the limit is after it."""
+    match polled:
+        case Records(ssp=ssp, offsets=offsets, payloads=payloads, next=after):
+            n = bisect_left(offsets, limit)
+            return polled if n == len(offsets) else Records(ssp, offsets[:n], payloads[:n], min(limit, after))
+        case Rows(ssp=ssp, frame=frame, offset=offset, next=after, bad=bad, place=place):
+            if after <= limit:
+                return polled
+            bad = [record for record in bad if record.offset < limit]
+            return Rows(ssp, frame.head(limit - offset - len(bad)), offset, limit, bad, place)
+        case Ended(ssp=ssp, next=after):
+            return polled if after < limit else Records(ssp, [], [], limit)
+        case _:
+            assert_never(polled)
 
 
 def _looked_at(specs: Mapping[SSP, StreamSpec], system: str) -> tuple[dict[str, pl.DataType] | None, bool]:

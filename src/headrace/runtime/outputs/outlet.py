@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import polars as pl
 
+from headrace.api.specs import Role
 from headrace.core.frame import ControlMessage, Header, Kind, encode, encode_control, kind_of
 from headrace.core.ids import StreamId
 from headrace.plan.model import StreamPlan
@@ -49,10 +50,15 @@ class Outlet:
         self._metrics = metrics
         self.written: set[str] = set()
         """The streams to which rows have been written; whoever announces that one is idle takes it out."""
+        self.silent = False
+        """Nothing that leaves the app is written."""
 
     def write(self, stream: str, rows: pl.DataFrame, keys: Sequence[str] = ()) -> None:
         """Write rows to the partitions that ``keys`` hash to; without keys to the task's own partition."""
         target = self._outputs[stream]
+        if self.silent and target.spec.role is Role.SINK:
+            self._metrics.count("silenced", rows.height)
+            return
         self.written.add(stream)
         self._metrics.rows_out += rows.height
         if self._publisher.takes(stream):

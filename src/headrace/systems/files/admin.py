@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DeclarationError, StorageError, UsageError
+from headrace.core.errors import DeclarationError, StorageError, StreamNotFoundError, UsageError
 from headrace.core.ids import SSP, Offset
 from headrace.serdes.dtypes import Columns, instantiate
 from headrace.systems.base import Admin, Extent, StreamInfo
+from headrace.systems.files.beginnings import FILE, Beginnings
 from headrace.systems.files.csvfile import check_writable
 from headrace.systems.files.file_list import FileList, offset_of
 from headrace.systems.files.place import nothing_found
@@ -30,12 +32,14 @@ class FilesAdmin(Admin):
         new_files: NewFiles,
         stock: Stock,
         columns: Callable[[FileList], Columns | None],
+        beginnings: Beginnings,
     ) -> None:
         self._path = path
         self._format = format
         self._new_files = new_files
         self._stock = stock
         self._columns = columns
+        self._beginnings = beginnings
         self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
 
     @override
@@ -96,6 +100,30 @@ class FilesAdmin(Admin):
         """The end is after the last listed file: offsets don't say how many rows there are."""
         listed = self._stock.present()
         return [Extent(0, offset_of(len(entries)), sealed=listed.ended) for entries in listed.places]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        """The first row whose event time is ``time_ms`` or later. Reads the rows before it, but only that column."""
+        return self._beginnings.at_time(ssp, time_ms)
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        """Counts the rows of the file that the offset is in."""
+        super().check_offset(ssp, offset)
+        self._beginnings.check(ssp, offset)
+
+    @override
+    def custom_offset(self, ssp: SSP, kind: str, value: Mapping[str, Any]) -> Offset:
+        """The kind ``file``: the ``path`` of a file, or the end of it. Reading begins with that file.
+
+        In a partition that hasn't got the file, it begins with the first one that was listed after it.
+        """
+        if kind != FILE:
+            return super().custom_offset(ssp, kind, value)
+        listed = self._stock.present()
+        if not 0 <= ssp.partition < listed.partitions:
+            raise StreamNotFoundError(f"{ssp}: there are partitions 0 to {listed.partitions - 1}")
+        return self._beginnings.at_file(ssp, listed, value)
 
     @override
     def seal(self, stream: str) -> None:

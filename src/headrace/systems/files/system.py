@@ -18,6 +18,7 @@ from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns, columns_from_json, instantiate
 from headrace.systems.base import RowSystem
 from headrace.systems.files.admin import FilesAdmin
+from headrace.systems.files.beginnings import Beginnings
 from headrace.systems.files.consumer import FilesConsumer
 from headrace.systems.files.file_list import Entry, FileList
 from headrace.systems.files.place import FORMATS, format_of, is_remote, nothing_found, storage_of
@@ -29,7 +30,10 @@ from headrace.systems.files.storage import Found
 from headrace.systems.files.target import FilesTarget
 
 LOOK_MS = 1000
-_OPTIONS = ("path", "format", "partitions", "columns", "csv", "new_files", "changed_files", "look_ms", "list_file")
+_OPTIONS = (
+    "path", "format", "partitions", "columns", "csv", "new_files", "changed_files", "look_ms", "list_file",
+    "event_time",
+)  # fmt: skip
 _log = logger(__name__)
 
 
@@ -40,7 +44,8 @@ class FilesSystem(RowSystem):
     ``path`` is a file, a folder or a pattern; for writing, a folder. ``format`` defaults to that of the files' endings
     (Parquet for an output). ``columns`` default to those of the first file. The files are dealt to ``partitions`` in
     the order of their names. In ``list_file`` an app remembers which files there are; ``new_files`` and
-    ``changed_files`` say what happens to others. A followed folder is looked at every ``look_ms``.
+    ``changed_files`` say what happens to others. A followed folder is looked at every ``look_ms``. With ``event_time``,
+    the column with the time of a row and its type, a position may be a time.
     """
 
     path: str
@@ -52,6 +57,7 @@ class FilesSystem(RowSystem):
     changed_files: ChangedFiles = "refuse"
     look_ms: int = LOOK_MS
     list_file: str | None = None
+    event_time: Columns | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(self.path))
@@ -73,11 +79,17 @@ class FilesSystem(RowSystem):
 
     @override
     def admin(self) -> FilesAdmin:
-        return FilesAdmin(self.path, self.format, self.new_files, self._stock(), self._columns)
+        beginnings = Beginnings(self.path, self.event_time, lambda columns: self._consumer(columns, follow=False))
+        return FilesAdmin(self.path, self.format, self.new_files, self._stock(), self._columns, beginnings)
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:
         """Raises ``StreamNotFoundError`` if there are no files, unless some may come later."""
+        return self._consumer(columns, whole=whole, follow=self.new_files == "follow")
+
+    def _consumer(
+        self, columns: Mapping[str, pl.DataType] | None, *, whole: bool = False, follow: bool
+    ) -> FilesConsumer:
         stock = self._stock()
         listed = stock.present()
         if listed.nothing and self.new_files == "refuse":
@@ -93,7 +105,7 @@ class FilesSystem(RowSystem):
                 _log.warning("a file was replaced before all of it was read", file=entry.path, error=error.message)
                 return None
 
-        def follow() -> Follower:
+        def follower() -> Follower:
             return Follower(self._stock().take, self.look_ms / 1000)
 
         return FilesConsumer(
@@ -101,7 +113,7 @@ class FilesSystem(RowSystem):
             open_entry,
             refresh=stock.refresh,
             refresh_s=self.look_ms / 1000,
-            follow=follow if self.new_files == "follow" else None,
+            follow=follower if follow else None,
         )
 
     @override
@@ -149,7 +161,8 @@ def open_files(name: str, options: Mapping[str, Any]) -> FilesSystem:
         wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
         raise DeclarationError(f"system {name!r} (files): {wrong}", hint=f"files take {', '.join(_OPTIONS)}")
     given = dict(options)
-    if given.get("columns") is not None:
-        given["columns"] = columns_from_json(given["columns"])
+    for option in ("columns", "event_time"):
+        if given.get(option) is not None:
+            given[option] = columns_from_json(given[option])
     given["csv"] = CsvFormat.of(given.get("csv", {}))
     return FilesSystem(**given)

@@ -7,6 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from headrace.core.clock import ManualClock
 from headrace.core.frame import (
     END_VERSION,
     Checkpoint,
@@ -18,6 +19,7 @@ from headrace.core.frame import (
     encode_control,
 )
 from headrace.serdes.ipc import encode_rows
+from headrace.systems.log.producer import LogProducer
 from headrace.systems.log.system import LogSystem
 
 Cli = Callable[..., Any]
@@ -60,6 +62,41 @@ def test_from_positions(cli: Cli, log: LogSystem) -> None:
     assert sorted(numbers(cli("stream", "read", "numbers", "--from", f"0:{second}"))) == [3, 10]
     assert numbers(cli("stream", "read", "numbers", "--from", second, "--partition", 0)) == [3]
     assert numbers(cli("stream", "read", "numbers", "--from", "upcoming", "--from", f"0:{first}")) == [1, 2, 3]
+
+
+def test_from_a_time(cli: Cli, log: LogSystem) -> None:
+    clock = ManualClock(1_700_000_000_000)
+    for number in range(5):
+        producer = LogProducer(log.root, clock=clock)
+        producer.send("numbers", number % 2, rows(number))
+        producer.close()
+        clock.advance(60_000)
+    assert sorted(numbers(cli("stream", "read", "numbers", "--time", 1_700_000_000_000))) == [0, 1, 2, 3, 4]
+    late = cli("stream", "read", "numbers", "--time", "2023-11-14T22:15:20")
+    assert sorted(numbers(late)) == [2, 3, 4]
+    assert "names no zone, so it is taken for UTC: 2023-11-14 22:15:20Z" in late.err
+    zoned = "2023-11-14T23:17:00+01:00"
+    assert numbers(cli("stream", "read", "numbers", "--time", zoned, "--partition", 0)) == [4]
+    assert numbers(cli("stream", "read", "numbers", "--ago", "1h")) == []
+    append(log, rows(9))
+    assert numbers(cli("stream", "read", "numbers", "--ago", "1h")) == [9]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--time", "noon"), "'noon' is no time"),
+        (("--time", "2999-01-01"), "is in the future"),
+        (("--ago", "3"), "--ago: '3' is not a duration"),
+        (("--ago", "1h", "--from", "oldest"), "--from and --ago are different positions"),
+        (("--ago", "1h", "--time", "2023-11-14"), "--time and --ago are different positions"),
+    ],
+)
+@pytest.mark.usefixtures("log")
+def test_times_that_make_no_sense(cli: Cli, words: tuple[str, ...], message: str) -> None:
+    refused = cli("stream", "read", "numbers", *words)
+    assert refused.code == 2
+    assert message in refused.err
 
 
 def test_limit_counts_lines(cli: Cli, log: LogSystem) -> None:

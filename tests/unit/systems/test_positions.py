@@ -1,0 +1,133 @@
+"""Startpoints become offsets: each kind, in the log and in memory, and what is wrong with those that don't."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from headrace.core.errors import (
+    HeadraceError,
+    StreamNotFoundError,
+    TrimmedOffsetError,
+    UnsupportedPositionError,
+    UsageError,
+    UserFunctionError,
+)
+from headrace.core.ids import SSP, StreamId
+from headrace.systems.log.system import LogSystem
+from headrace.systems.memory import MemorySystem
+from headrace.systems.positions import CustomStartpoint, newest_time, resolve
+from headrace.systems.startpoint import (
+    StartpointCustom,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+)
+
+VIEWS = SSP(StreamId("s", "views"), 0)
+
+
+@dataclass(frozen=True)
+class Half(CustomStartpoint):
+    """Halfway; other answers for tests of wrong ones."""
+
+    kind = "half"
+    answer: str = ""
+
+    def offset(self, partition):
+        if self.answer == "raise":
+            raise KeyError("x")
+        if self.answer == "usage":
+            raise UsageError("not today")
+        wrong = {"text": "7", "none": None, "truth": True, "far": partition.upcoming + 1}
+        if self.answer:
+            return wrong[self.answer]
+        assert (partition.stream, partition.partition) == ("views", 0)
+        return partition.offset_at(0)
+
+
+@pytest.fixture(params=["log", "memory"])
+def place(request, tmp_path):
+    """An admin, and the offsets of five records in its stream."""
+    system = LogSystem(tmp_path) if request.param == "log" else MemorySystem()
+    admin = system.admin()
+    admin.create("views", 2)
+    producer = system.producer()
+    offsets = [admin.extents("views")[0].oldest]
+    for n in range(5):
+        producer.send("views", 0, b"record %d" % n)
+        offsets.append(producer.flush()["views", 0])
+    producer.close()
+    return admin, offsets
+
+
+def at(kind, admin, ssp=VIEWS, customs=()):
+    return resolve(kind, ssp, admin, customs)
+
+
+def test_each_kind(place):
+    admin, offsets = place
+    times = [admin.time_of(VIEWS, offset) for offset in offsets[:5]]
+    assert at(StartpointOldest(), admin) == offsets[0]
+    assert at(StartpointUpcoming(), admin) == offsets[5]
+    assert [at(StartpointSpecific(offset=offset), admin) for offset in offsets] == offsets
+    assert at(StartpointTimestamp(time_ms=times[0]), admin) == offsets[0]
+    assert at(StartpointTimestamp(time_ms=times[4] + 1), admin) == offsets[5]
+    assert at(StartpointTimestamp(time_ms=times[0] - 1), admin) == offsets[0]  # nothing is gone
+    assert at(StartpointCustom(name="half", value={}), admin, customs=[Half]) == offsets[0]
+
+
+def test_an_empty_partition(place):
+    admin, _ = place
+    empty = SSP(VIEWS.stream, 1)
+    begin = admin.extents("views")[1].oldest
+    for kind in (StartpointOldest(), StartpointUpcoming(), StartpointTimestamp(time_ms=5)):
+        assert at(kind, admin, empty) == begin
+    assert newest_time(empty, admin, 10**13) is None
+
+
+def test_a_time_from_which_messages_are_gone(place):
+    admin, offsets = place
+    first = admin.time_of(VIEWS, offsets[0])
+    admin.trim(VIEWS, offsets[2])
+    oldest = admin.time_of(VIEWS, offsets[2])
+    assert at(StartpointTimestamp(time_ms=oldest), admin) == offsets[2]
+    with pytest.raises(TrimmedOffsetError, match=r"s\.views\[0\] keeps nothing from .*Z: its oldest message arrived"):
+        at(StartpointTimestamp(time_ms=first - 1), admin)
+    with pytest.raises(TrimmedOffsetError, match="below the oldest"):
+        at(StartpointSpecific(offset=offsets[0]), admin)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "text"),
+    [
+        (StartpointSpecific(offset=10**9), UsageError, "after the end"),
+        (StartpointCustom(name="file", value={"path": "x"}), UnsupportedPositionError, "of the kind 'file'"),
+        (StartpointCustom(name="half", value={"answer": 1}), UsageError, "the startpoint 'half' doesn't take"),
+        (StartpointCustom(name="half", value={"answer": "raise"}), UserFunctionError, "raised KeyError for s.views"),
+        (StartpointCustom(name="half", value={"answer": "usage"}), UsageError, "not today"),
+        (StartpointCustom(name="half", value={"answer": "text"}), UserFunctionError, "returned '7'"),
+        (StartpointCustom(name="half", value={"answer": "none"}), UserFunctionError, "returned None"),
+        (StartpointCustom(name="half", value={"answer": "truth"}), UserFunctionError, "returned True"),
+        (StartpointCustom(name="half", value={"answer": "far"}), UsageError, "after the end"),
+    ],
+)
+def test_what_cant_be_resolved(place, kind, error, text):
+    with pytest.raises(error, match=text) as caught:
+        at(kind, place[0], customs=[Half])
+    assert isinstance(caught.value, HeadraceError)
+
+
+def test_no_such_partition_or_stream(place):
+    admin, _ = place
+    with pytest.raises(StreamNotFoundError, match=r"s\.views has no partition 2, only 0 to 1"):
+        at(StartpointOldest(), admin, SSP(VIEWS.stream, 2))
+    with pytest.raises(StreamNotFoundError):
+        at(StartpointOldest(), admin, SSP(StreamId("s", "clicks"), 0))
+
+
+def test_when_the_newest_message_arrived(place):
+    admin, offsets = place
+    assert newest_time(VIEWS, admin, 10**13) == admin.time_of(VIEWS, offsets[4])
