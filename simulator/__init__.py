@@ -22,8 +22,10 @@ declared with the public API and planned by the planner, with their real operato
 The oracle (``oracle``) judges each commit at the moment it lands, right after the event that is to blame, and
 state, completeness and committed output at the end. It knows what a task has done from what passes through the ports
 (``journal``). Of an app (``app_oracle``) it rebuilds the state in each changelog, compares it with each copy, and
-compares the outputs with what plain Python makes of the whole input (``expected``). A sleep that is interrupted for
-nothing must change nothing, or the container would sometimes sleep too long.
+compares the outputs with what plain Python makes of the whole input (``expected``). ``savepoints`` takes savepoints of
+a run and judges whether they fit together (shapes ``...+cuts``). ``timelines`` restores them, with other numbers of
+tasks at times (``...+restores``). A sleep that is interrupted for nothing must change nothing, or the container would
+sometimes sleep too long.
 
 ``python -m simulator --seeds 300`` runs it.
 """

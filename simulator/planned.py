@@ -147,12 +147,12 @@ def app_shape(name: str, heritage: MakeHeritage = Heritage) -> AppShape:
 _TIMELINES: dict[tuple[object, ...], AppShape] = {}
 
 
-def timeline_shape(before: AppShape, timeline: int, inventory: Inventory, counts: Mapping[str, int]) -> AppShape:
+def timeline_shape(before: AppShape, timeline: int, inventory: Inventory) -> AppShape:
     """The shape of an app in a timeline that begins with a savepoint of the app as it was ``before``.
 
-    ``inventory`` is that of the new timeline. It follows from the old one, the number and ``counts``.
+    ``inventory`` is that of the new timeline.
     """
-    key = (*before.key, timeline, *sorted(counts.items()))
+    key = (before.key[0], timeline, *(record.encode() for record in inventory.stages.values()))
     if key not in _TIMELINES:
         case = before.case
         heritage = Heritage(inventory)

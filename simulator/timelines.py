@@ -26,7 +26,7 @@ from headrace.runtime.naming import folder_name
 from headrace.runtime.task_scope import TaskScope
 from headrace.savepoints.founding import Restored, foundings, version_of
 from headrace.savepoints.renaming import new_streams, renamed
-from headrace.savepoints.rescaling import rescaled
+from headrace.savepoints.rescaling import rescaled, with_tasks_of
 from simulator.app_cluster import AppCluster
 from simulator.app_oracle import AppOracle, Inherited
 from simulator.cluster import outputs_of
@@ -210,7 +210,7 @@ class Restorer:
         then = savepoint.oracle
         assert isinstance(then, AppOracle)
         app, shape = then.shape.case.name, then.shape
-        old = inventory_of(shape.plan).after(shape.recorded)
+        old = with_tasks_of(inventory_of(shape.plan).after(shape.recorded), inventory_of(self.cluster.shape.plan))
         ended = [task for task, kept in savepoint.kept.items() if kept.record.ended]
         counts, new = {}, old
         if shape.case.rescales and self.chance.random() < 0.8:
@@ -227,7 +227,7 @@ class Restorer:
             for name, record in old.stages.items()
             if new.stages[name].active != record.active
         }
-        return timeline_shape(shape, self._number, inventory, counts), inventory, streams, dealt
+        return timeline_shape(shape, self._number, inventory), inventory, streams, dealt
 
     def _counts(self, inventory: Inventory) -> dict[str, int]:
         """Other numbers of partitions for what some stages read: messages of one key have to meet."""
