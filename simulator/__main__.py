@@ -10,16 +10,16 @@ from collections import Counter
 
 from simulator.declared import CASES
 from simulator.run import Outcome, simulate
-from simulator.shapes import SHAPES
+from simulator.shapes import MOVED, SHAPES
 
-_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES)}
-"""Names for many shapes: those without operators, and the apps with real ones."""
+_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES), "moved": tuple(MOVED)}
+"""Names for many shapes: those without operators, the apps with real ones, and those whose positions users move."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000
 """At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
-_NAMES = (*_GROUPS, *SHAPES, *CASES)
+_NAMES = (*_GROUPS, *SHAPES, *CASES, *MOVED)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def _run(seeds: range, shapes: tuple[str, ...], keep_going: bool) -> int:
             gc.freeze()
         began = time.process_time()
         outcome = simulate(seed, shapes)
-        group = "apps" if outcome.shape in CASES else "bare"
+        group = next(name for name, shapes in _GROUPS.items() if outcome.shape in shapes)
         taken[group] += time.process_time() - began
         counts.update({group: 1, "steps": outcome.steps, "commits": outcome.commits, "rollbacks": outcome.rollbacks})
         if outcome.failure is None:

@@ -31,6 +31,7 @@ from headrace.systems.base import (
     Target,
 )
 from headrace.systems.registry import SystemSpec
+from simulator.sources import SourceLog
 from simulator.storage import Channel, Reader, SimLog
 from simulator.world import World
 
@@ -254,6 +255,28 @@ class SimAdmin(Admin):
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
         return [Extent(log.oldest, log.end, log.ended) for _, log in self._of(stream)]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        log = self._source(ssp)
+        late = (at for at in log.offsets(log.oldest, log.end) if log.arrived_at(at) >= time_ms)
+        return next(late, log.end)
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        log = self._source(ssp)
+        return int(log.arrived_at(offset)) if offset < log.end else None
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        super().check_offset(ssp, offset)
+        if not self._logs[ssp].readable(offset):
+            raise UsageError(f"{ssp}: no record begins at offset {offset}")
+
+    def _source(self, ssp: SSP) -> SourceLog:
+        log = self._logs[ssp]
+        assert isinstance(log, SourceLog)
+        return log
 
     @override
     def seal(self, stream: str) -> None:
