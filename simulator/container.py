@@ -247,6 +247,7 @@ class SimContainer:
                 if str(host.name) in self.restarts:
                     host.restart_beyond(self.restarts[str(host.name)])
                     if self.cluster.shape.moved and self.world.chance.random() < _IMPATIENT:
+                        self._probed = None
                         host.machine.abandon()
             skew = self.skew
             sleep = yield from self._drive(loop.turning())

@@ -157,14 +157,18 @@ class Coordinator:
         return orders
 
     def take(self, container: SimContainer, task: TaskName, outcomes: Sequence[Outcome]) -> None:
-        """A task reports what has become of its startpoints; the first answer may be lost."""
+        """A task reports what has become of its startpoints; the first answer may be lost, or it dies between two."""
         self._check(container)
         assert self._startpoints is not None
         generations = {outcome.generation for outcome in outcomes}
         for _ in range(1 if self.world.chance.random() >= _ANSWER_LOST else 2):
             self.ledger.check_report(container.seat, container.incarnation, str(task), generations)
-            with self._startpoints.noting(str(task), outcomes):
-                self.desk.note(str(task), outcomes)
+            for number, outcome in enumerate(outcomes):
+                if number and self.world.chance.random() < _ANSWER_LOST:
+                    self.world.after(0.0, lambda: container.cluster.crash_coordinator(20.0))
+                    raise UnavailableError(f"the driver of {container.name} dies while it takes a report")
+                with self._startpoints.noting(str(task), outcome):
+                    self.desk.note(str(task), [outcome])
 
     def report_finished(self, container: SimContainer, tasks: Sequence[TaskName]) -> Generator[float, None, None]:
         """These tasks are over."""

@@ -212,26 +212,25 @@ class Moves:
             self._granted[str(task), generation] = tuple(orders.get(task, ()))
             self.counts["granted"] += len(found)
 
-    def noted(self, task: str, outcomes: Sequence[Outcome], *, fenced: bool) -> None:
-        """A task has reported; ``fenced``: and was refused."""
-        for outcome in outcomes:
-            written = self._written[outcome.order.startpoint.id]
-            name = task, written.point.id
-            if fenced:
-                if name not in self._deleted:
-                    self._fail(task, f"may not say that it has {outcome.state} {written}")
-                continue
-            self.counts[outcome.state] += 1
-            if outcome.state == "applied":
-                self._note_applied(task, written, outcome)
-            elif outcome.state == "released":
-                if name not in self.covered:
-                    self._fail(task, f"{written} is released, but no commit that counts covers it")
-                key = StartpointKey(written.key.stream, written.key.partition, task)
-                if self._orders.get(key) is written:
-                    del self._orders[key]
-            else:
-                self._note_failed(task, written)
+    def refused(self, task: str, outcome: Outcome) -> None:
+        """A task may not apply a startpoint."""
+        if (task, outcome.order.startpoint.id) not in self._deleted:
+            self._fail(task, f"may not say what has become of {outcome.order}")
+
+    def noted(self, task: str, outcome: Outcome) -> None:
+        """A task has reported what has become of a startpoint."""
+        written = self._written[outcome.order.startpoint.id]
+        self.counts[outcome.state] += 1
+        if outcome.state == "applied":
+            self._note_applied(task, written, outcome)
+        elif outcome.state == "released":
+            if (task, written.point.id) not in self.covered:
+                self._fail(task, f"{written} is released, but no commit that counts covers it")
+            key = StartpointKey(written.key.stream, written.key.partition, task)
+            if self._orders.get(key) is written:
+                del self._orders[key]
+        else:
+            self._note_failed(task, written)
         self._compare()
 
     def _note_applied(self, task: str, written: Written, outcome: Outcome) -> None:

@@ -114,14 +114,14 @@ class SimStartpoints:
         self.moves.fanned_out(since)
 
     @contextmanager
-    def noting(self, task: str, outcomes: Sequence[Outcome]) -> Iterator[None]:
-        """The coordinator notes outcomes."""
+    def noting(self, task: str, outcome: Outcome) -> Iterator[None]:
+        """The coordinator notes an outcome."""
         try:
             yield
         except FencedError:
-            self.moves.noted(task, outcomes, fenced=True)
+            self.moves.refused(task, outcome)
             raise
-        self.moves.noted(task, outcomes, fenced=False)
+        self.moves.noted(task, outcome)
 
 
 class User:
