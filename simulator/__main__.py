@@ -12,7 +12,9 @@ from simulator.declared import CASES
 from simulator.run import Outcome, simulate
 from simulator.shapes import MOVED, SHAPES
 
-_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES), "moved": tuple(MOVED)}
+MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
+
+_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES), "moved": (*MOVED, *MOVED_APPS)}
 """Names for many shapes: those without operators, the apps with real ones, and those whose positions users move."""
 
 _YOUNG_MAX = 50_000

@@ -245,10 +245,7 @@ class SimContainer:
                 self.world.chance.choice(self.hosts).machine.abandon()
             for host in self.hosts if self.restarts else ():
                 if str(host.name) in self.restarts:
-                    host.restart_beyond(self.restarts[str(host.name)])
-                    if self.cluster.shape.moved and self.world.chance.random() < _IMPATIENT:
-                        self._probed = None
-                        host.machine.abandon()
+                    self._restart(host, self.restarts[str(host.name)])
             skew = self.skew
             sleep = yield from self._drive(loop.turning())
             self._tell_what_waits()
@@ -267,6 +264,17 @@ class SimContainer:
         yield from self.cluster.coordinator.report_finished(self, self.tasks)
         self.actor.alive = False
         self.release()
+
+    def _restart(self, host: TaskHost, generation: int) -> None:
+        """Have a task start over. At times it doesn't wait for its next commit: it has waited too long."""
+        moves = self.cluster.oracle.moves
+        assert moves is not None
+        self._probed = None
+        if host.generation == generation:
+            moves.told(str(host.name), generation)
+        host.restart_beyond(generation)
+        if host.generation <= generation and self.world.chance.random() < _IMPATIENT:
+            host.machine.abandon()
 
     def _sleep(self, ms: float, skew: float) -> Steps:
         """Sleep so long, or until something rings. At times it wakes before, for nothing: then nothing may happen.

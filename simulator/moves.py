@@ -58,12 +58,14 @@ class Place:
     ssp: SSP
     log: SourceLog
     message_at: Callable[[Offset], int]
+    first: Offset
+    """Where tasks begin."""
 
     def after(self, start: Offset) -> list[int]:
         """The messages that whoever begins at ``start`` is to get, in order: those of another app once they count."""
         found: list[int] = []
         held: list[int] = []
-        for offset in range(max(start, self.log.oldest), self.log.end, STEP):
+        for offset in range(start, self.log.end, STEP):
             header = decode_header(self.log.read(offset))
             if header.kind is Kind.CHECKPOINT:
                 found += held
@@ -86,6 +88,8 @@ class Place:
                 return log.end
             case StartpointTimestamp(time_ms=time_ms):
                 late = [at for at in range(log.oldest, log.end, STEP) if log.arrived_at(at) >= time_ms]
+                if late and late[0] == log.oldest > 0 and time_ms < int(log.arrived_at(log.oldest)):
+                    return None  # what was there at that time is gone
                 return late[0] if late else log.end
             case _:
                 raise AssertionError(f"nobody writes {point}")
@@ -122,6 +126,12 @@ class Moves:
         self._meaning: dict[tuple[str, str], Offset] = {}
         self._applied: dict[tuple[str, int], dict[tuple[str, int], Written]] = defaultdict(dict)
         self._granted: dict[tuple[str, int], tuple[Order, ...]] = {}
+        self._told: dict[tuple[str, int], int] = {}
+        """How often generations that have to start over have committed since they know."""
+        self._committed: dict[tuple[str, str, int], Offset] = {}
+        """Where each task goes on in each partition, as its last commit says."""
+        self._newest: dict[str, int] = {}
+        """The last generation of each task."""
         self._stretches: dict[tuple[str, str, int], Stretch] = {}
         self._ended: dict[str, set[tuple[str, int]]] = defaultdict(set)
 
@@ -144,6 +154,19 @@ class Moves:
     def is_source(self, message: int) -> bool:
         """The message is in a source that may be moved: it may be read again, or never."""
         return message in self._partition_of
+
+    def needed(self, name: tuple[str, int]) -> Offset:
+        """Nothing at or behind this is to be given up: somebody may go on there, or has been told to."""
+        places = [self._committed.get((task, *name), self._places[name].first) for task in self.readers[name]]
+        for (task, id_), offset in self._meaning.items():
+            key = self._written[id_].key
+            if (key.stream, key.partition) == name and (task, id_) not in self.covered:
+                places.append(offset)
+        return min(places)
+
+    def told(self, task: str, generation: int) -> None:
+        """A task knows that this generation has to start over: after the next commit, which may be under way."""
+        self._told.setdefault((task, generation), 0)
 
     # -- what users do
 
@@ -210,6 +233,7 @@ class Moves:
             if found != wanted:
                 self._fail(task, f"generation {generation} is granted the startpoints {found}, not {wanted}")
             self._granted[str(task), generation] = tuple(orders.get(task, ()))
+            self._newest[str(task)] = max(generation, self._newest.get(str(task), 0))
             self.counts["granted"] += len(found)
 
     def refused(self, task: str, outcome: Outcome) -> None:
@@ -220,6 +244,8 @@ class Moves:
     def noted(self, task: str, outcome: Outcome) -> None:
         """A task has reported what has become of a startpoint."""
         written = self._written[outcome.order.startpoint.id]
+        if outcome.generation != self._newest[task]:
+            self._fail(task, f"generation {outcome.generation} may report no more, {self._newest[task]} is granted")
         self.counts[outcome.state] += 1
         if outcome.state == "applied":
             self._note_applied(task, written, outcome)
@@ -281,13 +307,21 @@ class Moves:
         for order in self._granted.get((str(task), record.generation), ()):
             if (str(task), order.startpoint.id) not in self.covered:
                 self._fail(task, f"commit {record.version} of g{record.generation} doesn't cover {order}")
+        life = str(task), record.generation
+        if life in self._told:
+            self._told[life] += 1
+            if self._told[life] > 1 and not record.ended:
+                self._fail(task, f"g{record.generation} commits once more, and should have started over")
+        self._committed |= {
+            (str(task), *name): entry.offset for name, entry in entries.items() if entry.offset is not None
+        }
         times = decode_times(record.bookkeeping)
         self._ended[str(task)] |= {(time.stream_id, time.partition) for time in times.partitions if time.progress.ended}
 
     def _stretch(self, task: str, name: tuple[str, int], applied: Written | None) -> Stretch:
         """The stretch that a commit belongs to: a new one if its generation was moved, and hasn't committed yet."""
         place = self._places[name]
-        stretch = self._stretches.setdefault((task, *name), Stretch(place.log.oldest))
+        stretch = self._stretches.setdefault((task, *name), Stretch(place.first))
         if applied is None or (task, applied.point.id) in self.covered:
             return stretch
         if stretch.by is not None and applied.number < stretch.by.number:

@@ -133,6 +133,7 @@ def app_shape(name: str, heritage: MakeHeritage = Heritage) -> AppShape:
         case=CASES[name],
         versions=versions,
         heritage=heritage,
+        moved=CASES[name].moved,
     )
 
 

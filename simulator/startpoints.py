@@ -144,6 +144,8 @@ class User:
             yield chance.random() * max(0.0, until - self._world.now) * 0.5
             if self._world.now >= until:
                 break
+            if chance.random() < 0.3:
+                self.trim()
             if chance.random() < 0.85:
                 self.write()
                 if chance.random() < 0.5:
@@ -188,6 +190,14 @@ class User:
         for key in self._moves.unapplied():
             if key.task is not None and self._world.chance.random() < _DOOMED:
                 cluster.doom(TaskName.parse(key.task))
+
+    def trim(self) -> None:
+        """Give up the beginning of a source, but nothing that somebody will go on with."""
+        name = self._world.chance.choice(sorted(self._moves.readers))
+        log = self._moves.log_of(StartpointKey(*name))
+        if log is not None:
+            log.oldest += int(self._world.chance.random() * (self._moves.needed(name) - log.oldest)) // STEP * STEP
+            self._world.tell("user", f"gives up {name} before {log.oldest}")
 
     def delete(self) -> None:
         """Delete one that isn't done with, if that is allowed."""
@@ -267,7 +277,7 @@ def moved(cluster: Cluster, message_at: Callable[[SSP, SourceLog, int], int]) ->
                 log = cluster.sources[ssp]
                 moves.place(
                     (scope.position_name(ssp), ssp.partition),
-                    Place(ssp, log, lambda offset, ssp=ssp, log=log: message_at(ssp, log, offset)),  # type: ignore[misc]
+                    Place(ssp, log, lambda offset, ssp=ssp, log=log: message_at(ssp, log, offset), log.oldest),  # type: ignore[misc]
                 )
     cluster.oracle.moves = moves
     startpoints = SimStartpoints(cluster.world, moves)

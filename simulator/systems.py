@@ -254,7 +254,10 @@ class SimAdmin(Admin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        return [Extent(log.oldest, log.end, log.ended) for _, log in self._of(stream)]
+        return [
+            Extent(log.oldest, log.end, log.ended, isinstance(log, SourceLog) and log.oldest > 0)
+            for _, log in self._of(stream)
+        ]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
