@@ -86,6 +86,21 @@ def test_examples_of_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not report, "".join(report)
 
 
+def test_examples_of_startpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    names = hr.startpoints.__all__
+    found = [test for name in names for test in finder.find(getattr(hr.startpoints, name), name) if test.examples]
+    assert {test.name for test in found} == {
+        *("CustomStartpoint", "ago", "at", "custom", "offset", "oldest", "open_startpoints", "upcoming"),
+    }
+    report: list[str] = []
+    for example in found:
+        example.globs = given()
+        doctest.DocTestRunner().run(example, out=report.append)
+    assert not report, "".join(report)
+
+
 def are_committed() -> bool:
     try:
         return hr.tables.open_table("shop", "prices").scan().height == 2

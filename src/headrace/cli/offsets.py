@@ -8,9 +8,10 @@ from headrace.cli.startpoint import WhichApp, moment, opened
 
 
 def offsets(app: WhichApp, home: Home = HOME, metadata: Metadata = None, as_json: AsJson = False) -> None:
-    """Show an app's committed positions, how far behind they are, and the oldest and newest messages.
+    """Show where an app is in its inputs, and how far behind.
 
-    Works whether or not the app runs. Offsets are what headrace startpoint set --offset takes.
+    Shows the committed positions, and the oldest and newest messages with their times, whether or not the app runs.
+    Offsets are what headrace startpoint set --offset takes.
     """
     import msgspec
 

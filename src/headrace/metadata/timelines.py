@@ -28,7 +28,8 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A timeline that began with a savepoint: the ``savepoint`` of ``from_app``, at ``savepoint_version``.
 
     ``before`` was the current timeline. ``version`` is the one with which its tasks begin: no task of the app has
-    committed a higher one. ``partitions`` are the streams whose partition counts it changed, each with the new one.
+    committed a higher one. ``spoken``: a timeline whose ``outputs`` were silent has caught up, and writes them.
+    ``partitions`` are the streams whose partition counts it changed, each with the new one.
     """
 
     number: int
@@ -39,6 +40,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     created_ms: int
     version: int
     outputs: Outputs = "again"
+    spoken: bool = False
     partitions: Mapping[str, int] = {}
 
 
@@ -96,6 +98,17 @@ class Timelines:
         self._write(
             _Record(current=timeline.number, highest=timeline.number, timelines=(*self.all, timeline)),
         )
+
+    @property
+    def silent(self) -> bool:
+        """Whether the current timeline writes no outputs yet."""
+        timeline = self.get(self.current)
+        return timeline is not None and timeline.outputs == "silent" and not timeline.spoken
+
+    def speak(self) -> None:
+        """Note that the current timeline writes its outputs from now on."""
+        changed = (msgspec.structs.replace(one, spoken=True) if one.number == self.current else one for one in self.all)
+        self._write(msgspec.structs.replace(self._record, timelines=tuple(changed)))
 
     def take_back(self) -> Timeline:
         """Return to the timeline before the current one, and forget the current one; return what it was."""

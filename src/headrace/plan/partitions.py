@@ -115,10 +115,11 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
     for id_, existing in sorted(_existing_intermediate_counts(graph, facts).items()):
         spec = graph.streams[id_]
         if counts[id_] != existing:
+            keep = "keep the count" if spec.partitions is None else f"write partitions={existing}"
             raise PlanError(
                 f"stream {str(spec.stream)!r} exists with {existing} partitions, "
                 f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
-                hint=f"keep the count, or accept that what is in the stream is lost: --drop-state {id_}",
+                hint=f"{keep}, or accept that what is in the stream is lost: --drop-state {id_}",
             )
 
 

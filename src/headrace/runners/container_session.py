@@ -84,10 +84,7 @@ class ContainerSession:
         )
         tasks = " ".join(grant.name for grant in self.assignment.tasks)
         _log.info("the container has registered", incarnation=self.incarnation, tasks=tasks, host=socket.gethostname())
-        self._granted = {
-            TaskName.parse(grant.name): Grant(generation=grant.generation, orders=grant.orders)
-            for grant in self.assignment.tasks
-        }
+        self._granted = {TaskName.parse(grant.name): _grant(grant) for grant in self.assignment.tasks}
         self._lock = threading.Lock()
         self._statuses: list[messages.TaskStatus] = []
         self._observed_ms = self._clock.monotonic_ms()
@@ -200,9 +197,13 @@ class ContainerSession:
             return self._granted.pop(task)
         request = messages.GenerationRequest(container=self.number, incarnation=self.incarnation, task=str(task))
         granted = self._link.generation(request)
-        return Grant(generation=granted.generation, orders=granted.orders)
+        return _grant(granted)
 
     def _report_outcomes(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
         self._link.outcomes(
             OutcomeReport(container=self.number, incarnation=self.incarnation, task=str(task), outcomes=tuple(outcomes))
         )
+
+
+def _grant(granted: messages.TaskGrant) -> Grant:
+    return Grant(generation=granted.generation, orders=granted.orders, silent=granted.silent)

@@ -12,14 +12,16 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.clock import WallClock
-from headrace.core.errors import HeadraceError, InfrastructureError
+from headrace.core.errors import HeadraceError, InfrastructureError, UsageError
 from headrace.metadata.store import MetadataStore
+from headrace.metadata.timelines import Timelines
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
 from headrace.runners.committed import committed_in
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
+from headrace.runners.coordination.silence import Silence, SilenceThread
 from headrace.runners.last_words import clear, folder_of, take
 from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
@@ -45,6 +47,8 @@ def coordinated(
         interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
     )
+    timelines = Timelines(metadata, app)
+    silence = _silence(timelines, app, planned, stages)
     left_behind = folder_of(Path(settings.home), app)
     committed = partial(committed_in, Path(settings.home), metadata, app)
     startpoints = StartpointService(metadata, inputs_of(planned), committed, WallClock())
@@ -54,6 +58,7 @@ def coordinated(
         tables=catalogue(planned),
         startpoints=startpoints,
         last_words=partial(take, left_behind),
+        silence=silence,
     ) as coordinator:
         publication = publish(
             metadata,
@@ -70,14 +75,31 @@ def coordinated(
         coordinator.fan_out()
         life_sign = LifeSign(publication, coordinator.fail)
         life_sign.start()
+        quiet = SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail)
+        if silence is not None:
+            quiet.start()
         try:
             yield coordinator
         except BaseException as error:  # its status is kept, and shows why the app ended
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
+            quiet.close()
             life_sign.close()
             publication.close(msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
+
+
+def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
+    """The silence in which the current timeline repeats what was done before it; None if it speaks."""
+    if not timelines.silent:
+        return None
+    if stages:
+        raise UsageError(
+            f"app {app!r} was restored with --outputs silent, and hasn't come to where it was before: until then its "
+            "stages can't be deployed apart",
+            hint="run the whole app until its log says that it writes results again",
+        )
+    return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
 
 
 def _interrupted() -> HeadraceError:

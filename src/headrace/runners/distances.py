@@ -72,7 +72,7 @@ def _count(consumer: Consumer, ssp: SSP, end: Offset) -> int | None:
                 messages += sum(_rows_in(payload) for payload in within)
                 read += sum(map(len, within))
             elif isinstance(found, Rows):
-                messages += min(found.next, end) - found.offset if found.frame.height or found.bad else 0
+                messages += min(found.frame.height + len(found.bad), end - found.offset)
                 read += int(found.frame.estimated_size())
         if read > COUNT_BYTES_MAX:
             return None

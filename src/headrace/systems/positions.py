@@ -86,11 +86,11 @@ class CustomStartpoint(ABC):
     --------
     >>> from dataclasses import dataclass
     >>> @dataclass(frozen=True)
-    ... class SkipHalf(hr.startpoints.CustomStartpoint):
-    ...     kind = "skip-half"
+    ... class SinceLaunch(hr.startpoints.CustomStartpoint):
+    ...     kind = "since-launch"
     ...     def offset(self, partition):
     ...         return partition.offset_at(1_700_000_000_000)
-    >>> app = hr.App("views", startpoints=[SkipHalf])
+    >>> app = hr.App("views", startpoints=[SinceLaunch])
     """
 
     kind: ClassVar[str]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.changelog import ReplayStep
 from headrace.checkpoint.machine import ProtocolMachine
-from headrace.checkpoint.record import LocalCheckpoint, encode_record
+from headrace.checkpoint.record import LocalCheckpoint, SourceEntry, encode_record
 from headrace.checkpoint.table_methods import MachineConfig
 from headrace.core.frame import END_VERSION, Checkpoint, Header, Kind, Restore
 from headrace.core.ids import SSP, StreamId
+from headrace.systems.startpoint import Order
 
 A, B = StreamId("log", "a"), StreamId("log", "b")
 A0, A1 = SSP(A, 0), SSP(A, 1)
@@ -29,12 +30,14 @@ class Host:
     sent: list[tuple[int, Header, object]] = field(default_factory=list)
     ahead: list[tuple[SSP, Header, Restore]] = field(default_factory=list)
     writer: str = "w"
+    orders: tuple[Order, ...] = ()
+    sources: tuple[SourceEntry, ...] = ()
     generations: itertools.count = field(default_factory=lambda: itertools.count(1))
     offsets: itertools.count = field(default_factory=itertools.count)
 
     def __post_init__(self):
         self.machine = ProtocolMachine(self.config, self.writer)
-        self.last = None
+        self.last = self.resumed = self.kept = None
         self.stop_before = None
 
     def run(self, until: str | None = None):
@@ -54,7 +57,7 @@ class Host:
         machine, end = self.machine, None
         match step:
             case do.TakeGeneration():
-                machine.start(next(self.generations), self.local)
+                machine.start(next(self.generations), self.local, self.orders)
                 return
             case do.AppendAbort():
                 end = self.append(step.header, encode_record(step.record))
@@ -74,8 +77,12 @@ class Host:
             case do.AppendChanges():
                 self.append(machine.stamp_change(), b"change")
             case do.AppendCommit():
-                header, record = machine.seal()
+                header, record = machine.seal(sources=self.sources)
                 end = self.append(header, encode_record(record))
+            case do.Resume():
+                self.resumed = step
+            case do.Keep():
+                self.kept = step
             case do.WriteLocal():
                 self.local = step.local
         machine.performed(end)

@@ -129,7 +129,7 @@ class Ledger:
         self._finished: set[TaskName] = set()
         self._under_way: set[TaskName] = set()
         self._drain = False
-        self._watch = watch(list(self._stages.values()), guarantee) if until_caught_up else None
+        self.watching = watch(list(self._stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
@@ -220,7 +220,7 @@ class Ledger:
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
         if message.wants_shutdown and not self._drain:
             self.drain()
-        if self._watch is not None and not self._drain and self._watch.caught_up(self._statuses):
+        if self.watching is not None and not self._drain and self.watching.caught_up(self._statuses):
             self._note("info", "the app has read all that was there when it started, and stops")
             self.drain()
         return self.orders_for(message.container)
@@ -289,7 +289,7 @@ class Ledger:
         for container in self._containers:
             found += self._restarts.ask(container.grants, [task for task in self._left(container) if task in wanted])
         if found:
-            self._note("info", "tasks start over, to apply startpoints", tasks=_listed(found))
+            self._note("info", "tasks start over in place", tasks=_listed(found))
         return found
 
     def fail(self, error: messages.ErrorReport) -> None:

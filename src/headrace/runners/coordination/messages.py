@@ -246,11 +246,12 @@ class Failure(Message, frozen=True, kw_only=True):
 
 
 class TaskGrant(Message, frozen=True, kw_only=True):
-    """The right to run a task as this generation, and the startpoints that it has to apply."""
+    """The right to run a task as this generation, and the startpoints that it has to apply; see ``Grant``."""
 
     name: str
     generation: int
     orders: tuple[Order, ...] = ()
+    silent: bool = False
 
 
 class Orders(Message, frozen=True, kw_only=True):

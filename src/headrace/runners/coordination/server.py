@@ -17,6 +17,7 @@ import msgspec
 
 from headrace.core.clock import Clock, WallClock
 from headrace.core.errors import UsageError
+from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.core.recent_warnings import RecentWarnings
 from headrace.metadata.generations import Generations
@@ -29,6 +30,7 @@ from headrace.runners.coordination.lives import LastWords
 from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
+from headrace.runners.coordination.silence import Silence
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
 from headrace.runners.coordination.startpoint_messages import (
     Applied,
@@ -67,10 +69,12 @@ class Coordinator:
         tables: TableList | None = None,
         startpoints: StartpointService | None = None,
         last_words: Callable[[str], LastWords | None] = lambda incarnation: None,
+        silence: Silence | None = None,
     ) -> None:
         """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind.
 
-        ``startpoints`` are those of the app; without them there are none to apply.
+        ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
+        repeats in silence what it did before a savepoint was restored.
         """
         reachable = advertised_host or host
         if _is_wildcard(reachable):
@@ -87,6 +91,10 @@ class Coordinator:
         self._last_words = last_words
         self._tables = tables or TableList(app=ledger.app)
         self._startpoints = StartpointDesk(startpoints, self._clock)
+        self._silence = silence
+        self._until = ledger.watching
+        if silence is not None:
+            ledger.watching = None  # it looks at other goals before
         self._warnings = [
             RecentWarnings(self._clock, app=ledger.app, container=number) for number in range(len(ledger.assignments))
         ]
@@ -164,9 +172,12 @@ class Coordinator:
                 orders = self._ledger.orders
             grants = {**seat.grants, **issued}
             startpoints = self._startpoints.grant({task: grants[task] for task in seat.tasks})
+            silent = self._silent
         return messages.Assignment(
             tasks=[
-                messages.TaskGrant(name=str(task), generation=grants[task], orders=startpoints.get(task, ()))
+                messages.TaskGrant(
+                    name=str(task), generation=grants[task], orders=startpoints.get(task, ()), silent=silent
+                )
                 for task in seat.tasks
             ],
             heartbeat_ms=self._ledger.heartbeat_ms,
@@ -183,7 +194,8 @@ class Coordinator:
             with self._noticing():
                 self._ledger.granted(message, issued)
             orders = self._startpoints.grant(issued).get(task, ())
-        return messages.TaskGrant(name=message.task, generation=issued[task], orders=orders)
+            silent = self._silent
+        return messages.TaskGrant(name=message.task, generation=issued[task], orders=orders, silent=silent)
 
     def outcomes(self, message: OutcomeReport) -> messages.Orders:
         """Note what happened to a task's startpoints, as its current generation reports; return its orders."""
@@ -224,6 +236,34 @@ class Coordinator:
     def hang_up(self) -> None:
         """Wake every thread that waits for a question or an answer. Idempotent."""
         self._query_broker.close()
+
+    # -- silence -----------------------------------------------------------------------------------
+
+    @property
+    def _silent(self) -> bool:
+        return self._silence is not None and self._silence.silent
+
+    def advance_silence(self, speak: Callable[[], None]) -> bool:
+        """Take the next step out of silence; False when all tasks speak. ``speak`` notes for good that they do."""
+        silence = self._silence
+        if silence is None:
+            return False
+        tasks = {TaskName.parse(task.name): task for task in self.status().tasks}
+        if silence.silent:
+            if not silence.caught_up(tasks):
+                return True
+            speak()
+            with self._granting:  # what is granted from here on is granted to a task that speaks
+                silence.end({TaskName.parse(task.name): task for task in self.status().tasks})
+            _log.info("the app has come to where it was before, and writes results again", app=self._ledger.app)
+            return True
+        mute = silence.to_restart(tasks)
+        with self._noticing():
+            if mute is None:
+                self._ledger.watching = self._until
+            elif mute:
+                self._ledger.restart(mute)
+        return mute is not None
 
     # -- startpoints -------------------------------------------------------------------------------
 

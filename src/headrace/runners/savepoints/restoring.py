@@ -183,8 +183,7 @@ class _Restore:
         asked = self._asked
         if asked.partitions and self.manifest.grouping != "partition":
             raise UsageError(
-                f"app {asked.app!r} runs with grouping='container': it has one task for each container, and no state by "
-                "partition",
+                f"app {asked.app!r} has a task for each container (grouping='container'), and no state by partition",
                 hint="leave out --partitions",
             )
         if asked.outputs == "silent" and not self._before:
@@ -253,7 +252,7 @@ class _Restore:
     # -- what changes something
 
     def fence(self) -> None:
-        """Append to each changelog of the current timeline what a start of its task would. So stale copies are fenced.
+        """Append to each changelog of the current timeline what a start of its task would. So stale copies stop.
 
         Otherwise a container that is cut off from the driver could go on, and write what the new timeline doesn't know.
         """

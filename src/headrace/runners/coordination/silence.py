@@ -1,0 +1,85 @@
+"""When an app that repeats in silence speaks again.
+
+Restored with ``--outputs silent``, an app reads its inputs up to where it had come before, and writes nothing. All its
+tasks pause there. Once all of that is committed in every task, nothing is on its way between tasks. Then it is noted
+for good that the timeline speaks, and the tasks start over in place, the stages downstream first: a task that speaks
+sends to none that is silent.
+
+``Silence`` is pure. ``SilenceThread`` asks the coordinator now and then whether it is time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.core.errors import HeadraceError
+from headrace.core.ids import TaskName
+from headrace.core.log import logger
+from headrace.runners.coordination.caught_up import watch
+from headrace.runners.coordination.messages import TaskStatus
+
+LOOK_S = 0.1
+_AT_WORK = {"running", "blocked"}
+_log = logger(__name__)
+
+
+class Silence:
+    """The silence of one run; its stages come upstream first. ``silent``: tasks that start now write nothing."""
+
+    def __init__(self, stages: Sequence[Sequence[TaskName]], guarantee: str) -> None:
+        self.silent = True
+        self._stages = stages
+        self._watch = watch(stages, guarantee)
+        self._generations: dict[TaskName, int] = {}
+
+    def caught_up(self, tasks: Mapping[TaskName, TaskStatus]) -> bool:
+        """Whether everything is committed that the app had read before."""
+        return self._watch.caught_up(tasks)
+
+    def end(self, tasks: Mapping[TaskName, TaskStatus]) -> None:
+        """The timeline speaks from now on."""
+        self.silent = False
+        self._generations = {task: status.generation for task, status in tasks.items()}
+
+    def to_restart(self, tasks: Mapping[TaskName, TaskStatus]) -> list[TaskName] | None:
+        """Who has to start over now: a stage does once those after it have. None: all speak."""
+        for stage in reversed(self._stages):
+            open_ = [task for task in stage if tasks[task].state != "finished"]
+            mute = [task for task in open_ if tasks[task].generation <= self._generations[task]]
+            if mute or any(tasks[task].state not in _AT_WORK for task in open_):
+                return mute
+        return None
+
+
+class SilenceThread:
+    """Asks whether the app can speak, until it does or the run is over."""
+
+    def __init__(self, advance: Callable[[], bool], fail: Callable[[BaseException], None]) -> None:
+        """``advance`` takes the next step, and returns False when there is none left."""
+        self._advance = advance
+        self._fail = fail
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-silence", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and wait for it."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            try:
+                if not self._advance():
+                    return
+            except HeadraceError as error:
+                if error.retry:
+                    _log.warning("can't end the silence yet", error=error.message)
+                    continue
+                self._fail(error)
+                return

@@ -1,0 +1,53 @@
+"""Startpoints of an app in two containers on real Spark: a kind of the app's own, applied while it runs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import headrace as hr
+from chaos.deployment import until
+from running_apps import find_all
+
+PROGRAM = Path(__file__).parents[1] / "local" / "startpoint_program.py"
+COLUMNS = {"partition": pl.Int64, "offset": pl.Int64}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_only_the_tasks_concerned_read_again(tmp_path: Path) -> None:
+    for name, partitions in (("views", 2), ("rates", 1)):
+        hr.streams.create_stream(name, partitions, COLUMNS, home=tmp_path)
+        with hr.streams.StreamWriter(name, home=tmp_path) as writer:
+            for n in range(20):  # they are dealt out in turn
+                writer.write([{"partition": 0, "offset": n}])
+    points = hr.startpoints.open_startpoints("first", home=tmp_path)
+    log = tmp_path / "first.log"
+
+    def caught_up() -> bool:
+        assert process.poll() is None, f"it ended with {process.returncode}"
+        runs = bool(find_all(tmp_path, "first"))
+        return runs and not points.list() and all(one.lag == 0 and one.committed for one in points.offsets())
+
+    with subprocess.Popen([sys.executable, str(PROGRAM), str(tmp_path), "local[2]"], cwd=tmp_path) as process:
+        try:
+            until(caught_up, "it has read everything", 200)
+            before = log.read_text().splitlines()
+            answer = points.set("views", hr.startpoints.custom("at-time", {"time_ms": 0}), partition=1, apply=True)
+            until(caught_up, "the startpoint is released", 60)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+    (task,) = answer.restarted
+    (move,) = answer.moves
+    assert (move.task, move.direction) == (task, "back")
+    new = [line.split() for line in log.read_text().splitlines()[len(before) :]]
+    assert new
+    assert {(name, input_) for name, input_, *_ in new} == {(task, "views")}
+    (state,) = points.list(done=True)
+    assert (state.state, state.offset, state.task) == ("released", 32, task)

@@ -1,0 +1,276 @@
+"""``headrace savepoint``: taken while the app runs, restored when it doesn't, moved elsewhere, and refused clearly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running_shop import PRICES, RATES, STOCK, Shop
+
+import headrace as hr
+from headrace.core.errors import PlanError, StorageError
+from headrace.metadata.timelines import Timelines
+from headrace.runners.savepoints import restoring
+from headrace.savepoints import exporting, folder
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def shop(home: Path) -> Iterator[Shop]:
+    shop = Shop(home)
+    shop.app = app = hr.App("shop", home=str(home), checkpoint_interval="200ms")
+    prices = app.table("prices", key="article", schema=PRICES)
+    stock = app.table("stock", key=("place", "shelf"), schema=STOCK)
+    rates = app.table("rates", key="currency", side_inputs=app.input("rates-in", RATES), kind="global")
+    app.input("prices-in", PRICES).partition_by("article", id="by-article").send_to(prices)
+    app.input("stock-in", STOCK).send_to(stock)
+    app.input("sales", RATES).join(rates, how="left").send_to(app.output("worth"))
+    yield shop
+    shop.close()
+
+
+def test_a_count_in_the_declaration_has_to_follow(kept: Shop, home: Path, cli: Cli) -> None:
+    assert cli("savepoint", "restore", "shop", "one", "--partitions", "by-article=4", "--quiet").code == 0
+    with pytest.raises(PlanError, match="exists with 4 partitions, and this app needs 2") as refused:
+        Shop(home).app.run(local=True, progress=False)
+    assert "write partitions=4" in str(refused.value)
+
+
+def euros(shop: Shop) -> dict[str, str]:
+    if shop.errors:
+        raise AssertionError("the app has failed") from shop.errors[0]
+    with hr.tables.open_table("shop", "prices", home=shop.home, timeout="20s") as prices:
+        return {row["article"]: str(row["euros"]) for row in prices.scan(limit=None).to_dicts()}
+
+
+@pytest.fixture
+def kept(shop: Shop, cli: Cli) -> Shop:
+    """A shop that isn't running: two prices are in savepoint ``one``, and a third one came after it."""
+    with shop.running():
+        shop.price(lamp="1.00", desk="2.00")
+        shop.rate(eur=1.0)
+        shop.until_committed("prices", 2)
+        shop.until_committed("rates", 1)
+        taken = cli("savepoint", "create", "shop", "one", "--quiet", "--json")
+        assert (taken.code, taken.json()["name"]) == (0, "one"), taken.err
+        shop.price(sofa="3.00")
+        shop.until_committed("prices", 3)
+    return shop
+
+
+def test_a_savepoint_is_taken_and_shown(kept: Shop, cli: Cli) -> None:
+    (listed,) = cli("savepoint", "list", "--json").json()
+    shown = cli("savepoint", "show", "shop", "one", "--json", "--check").json()
+    assert listed["app"] == "shop"
+    assert listed["version"] == shown["version"]
+    assert {task["task"].rpartition("/")[0] for task in shown["tasks"]} >= {"by-article", "prices-in", "stock-in"}
+    assert "savepoint one of shop" in cli("savepoint", "show", "shop", "one").out
+    assert cli("savepoint", "list", "nobody").out == ""
+
+
+def test_a_restore_goes_back_and_reads_on_from_there(kept: Shop, cli: Cli) -> None:
+    outlook = cli("savepoint", "restore", "shop", "one", "--dry-run", "--json").json()
+    assert outlook["dryRun"]
+    assert any(r["before"] > r["to"] for r in outlook["rewinds"] if r["stream"] == "log.prices-in")
+    assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
+    restored = cli("savepoint", "restore", "shop", "one")
+    assert restored.code == 0, restored.err
+    assert "will appear there a second time" in restored.out
+    with kept.running():
+        kept.until_committed("prices", 3)
+        assert euros(kept) == {"lamp": "1.00", "desk": "2.00", "sofa": "3.00"}
+        checkpoints = cli("checkpoint", "list", "shop", "--json").json()
+        assert all(one["changelog"].rpartition("[")[0].endswith("-changelog.2") for one in checkpoints)
+    numbers = [(t["number"], t["current"]) for t in cli("savepoint", "timelines", "shop", "--json").json()]
+    assert numbers == [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_other_partition_counts_deal_the_state(kept: Shop, cli: Cli, count: int) -> None:
+    restored = cli("savepoint", "restore", "shop", "one", "--partitions", f"by-article={count}")
+    assert restored.code == 0, restored.err
+    assert f"from 2 tasks to {count} task" in restored.out
+    with kept.running():
+        kept.price(lamp="4.00")
+        kept.until(lambda: euros(kept) == {"lamp": "4.00", "desk": "2.00", "sofa": "3.00"})
+        again = cli("savepoint", "create", "shop", "two", "--quiet")
+        assert again.code == 0, again.err
+    assert cli("savepoint", "restore", "shop", "two", "--partitions", "by-article=2").code == 0
+    with kept.running():
+        kept.until(lambda: euros(kept) == {"lamp": "4.00", "desk": "2.00", "sofa": "3.00"})
+
+
+def test_a_restore_can_be_undone_until_the_app_runs(kept: Shop, cli: Cli) -> None:
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    undone = cli("savepoint", "undo", "shop")
+    assert (undone.code, "back in timeline 1" in undone.out) == (0, True)
+    with kept.running():
+        kept.until_committed("prices", 3)
+    refused = cli("savepoint", "undo", "shop")
+    assert (refused.code, "first timeline" in refused.err) == (2, True)
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    with kept.running():
+        kept.until_committed("prices", 3)
+    refused = cli("savepoint", "undo", "shop")
+    assert (refused.code, "has run since" in refused.err) == (2, True)
+
+
+def test_old_timelines_and_savepoints_can_be_deleted(kept: Shop, home: Path, cli: Cli) -> None:
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    assert cli("savepoint", "delete", "shop", "one").code == 0
+    refused = cli("savepoint", "timelines", "shop", "--delete", "2")
+    assert (refused.code, "the current one" in refused.err) == (2, True)
+    assert cli("savepoint", "timelines", "shop", "--delete", "1").code == 0
+    assert not (home / "state" / "shop").exists()
+    assert not (home / "streams" / "shop-by-article").exists()
+    with kept.running():
+        kept.until_committed("prices", 3)
+
+
+# -- interrupted ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["copy_tree", "write_foundings", "replace_inventory", "begin"])
+def test_a_restore_that_is_interrupted_changes_nothing_and_can_be_repeated(
+    kept: Shop, cli: Cli, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise StorageError("the power is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Timelines if step == "begin" else restoring, step, fail)
+        assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 1
+    assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
+    with kept.running():
+        kept.until_committed("prices", 3)
+    assert cli("savepoint", "restore", "shop", "one", "--quiet").code == 0
+    with kept.running():
+        kept.until_committed("prices", 3)
+
+
+def test_a_run_that_starts_during_a_restore_takes_it_back(
+    kept: Shop, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept.running():
+        monkeypatch.setattr(restoring, "check_stopped", lambda metadata, app: None)
+        refused = cli("savepoint", "restore", "shop", "one", "--quiet")
+        assert (refused.code, "was started while" in refused.err) == (1, True)
+    assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
+
+
+# -- elsewhere --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["copy", "copy.tar"])
+def test_an_export_can_be_imported_on_another_home_and_under_another_app(
+    kept: Shop, tmp_path: Path, cli: Cli, target: str
+) -> None:
+    assert cli("savepoint", "export", "shop", "one", target, "--quiet").code == 0
+    exists = cli("savepoint", "export", "shop", "one", target)
+    assert (exists.code, "exists already" in exists.err) == (2, True)
+    other = tmp_path / "laptop"
+    words = ("savepoint", "import", "copied", "monday", target, "--home", other)
+    refused = cli(*words)
+    assert (refused.code, "--from shop" in refused.err) == (2, True)
+    assert cli(*words, "--from", "shop", "--quiet").code == 0
+    assert cli("savepoint", "show", "copied", "monday", "--check", "--home", other).code == 0
+    taken = cli(*words, "--from", "shop")
+    assert (taken.code, "has a savepoint 'monday' already" in taken.err) == (2, True)
+    assert cli("savepoint", "restore", "copied", "monday", "--home", other, "--quiet").code == 0
+
+
+def test_a_damaged_export_is_refused(kept: Shop, tmp_path: Path, cli: Cli) -> None:
+    assert cli("savepoint", "export", "shop", "one", "copy", "--quiet").code == 0
+    assert cli("savepoint", "export", "shop", "one", "copy.tar", "--quiet").code == 0
+    archive, whole = tmp_path / "copy.tar", tmp_path / "copy"
+
+    def refusal() -> str:
+        for source in ("copy", "copy.tar"):
+            found = cli("savepoint", "import", "shop", "two", source, "--quiet")
+            if found.code:
+                assert not list((tmp_path / "home" / "savepoints" / "shop").glob(".draft*"))
+                return str(found.err)
+            cli("savepoint", "delete", "shop", "two")
+        return ""
+
+    assert refusal() == ""
+    data = archive.read_bytes()
+    archive.write_bytes(data[: len(data) // 2])
+    assert "cut short" in refusal()
+    archive.write_bytes(data)
+    commit = next(whole.glob("*/commit.json"))
+    text = commit.read_text()
+    commit.write_text(text.replace("1", "2", 1))
+    assert "has changed since" in refusal()
+    commit.unlink()
+    assert "is missing" in refusal()
+    commit.write_text(text)
+    manifest = json.loads((whole / folder.FILE).read_text())
+    (whole / folder.FILE).write_text(json.dumps(manifest | {"format": 99}))
+    assert "is a savepoint of format 99" in refusal()
+    (whole / folder.FILE).write_text("{")
+    assert "not the manifest of a savepoint" in refusal()
+    (whole / folder.FILE).unlink()
+    assert "holds no savepoint" in refusal()
+    shutil.rmtree(whole)
+    assert "there is no" in refusal()
+    assert exporting.ARCHIVE == ".tar"
+
+
+# -- bad input --------------------------------------------------------------------------------------------
+
+BAD = [
+    (("create", "nobody", "one"), 2, "app 'nobody' has never run"),
+    (("create", "shop", "one"), 2, "has a savepoint 'one' already"),
+    (("create", "shop", "../one"), 1, "is not a usable id"),
+    (("create", "shop", "two"), 2, "isn't running, and hasn't ended"),
+    (("show", "shop", "two"), 2, "no savepoint 'two'"),
+    (("show", "nobody", "one"), 2, "no savepoint 'one'"),
+    (("delete", "shop", "two"), 2, "no savepoint 'two'"),
+    (("restore", "shop", "two"), 2, "no savepoint 'two'"),
+    (("restore", "shop", "one", "--outputs", "loud"), 2, "give again or silent"),
+    (("restore", "shop", "one", "--partitions", "by-article"), 2, "not STEP=N"),
+    (("restore", "shop", "one", "--partitions", "by-article=x"), 2, "not STEP=N"),
+    (("restore", "shop", "one", "--partitions", "by-article=0"), 2, "from 1 to"),
+    (("restore", "shop", "one", "--partitions", "nothing=2"), 2, "no intermediate stream 'nothing'"),
+    (("restore", "shop", "one", "--partitions", "prices-in=4"), 2, "aren't the app's to change"),
+    (("export", "shop", "two", "x"), 2, "no savepoint 'two'"),
+    (("import", "shop", "two", "nowhere"), 2, "there is no nowhere"),
+    (("timelines", "shop", "--delete", "7"), 2, "has no timeline 7"),
+    (("undo", "nobody"), 2, "first timeline"),
+]
+
+
+def test_bad_input_is_refused_and_changes_nothing(kept: Shop, home: Path, cli: Cli) -> None:
+    for words, code, why in BAD:
+        found = cli("savepoint", *words)
+        assert why in found.err, (words, found.err)
+        assert (found.code, "hint" in found.err) == (code, True), (words, found.err)
+    assert [one["name"] for one in cli("savepoint", "list", "--json").json()] == ["one"]
+    assert [t["number"] for t in cli("savepoint", "timelines", "shop", "--json").json()] == [1]
+    with kept.running():
+        running = cli("savepoint", "restore", "shop", "one")
+        assert (running.code, "is running" in running.err) == (2, True)
+
+
+def test_two_commands_at_once(kept: Shop, home: Path, cli: Cli) -> None:
+    with folder.Shelf(home, "shop").locked():
+        busy = cli("savepoint", "delete", "shop", "one")
+        assert (busy.code, "another command is at work" in busy.err) == (1, True)
+    with folder.locked(home / "timelines" / "shop", "timelines"):
+        assert "another command is at work" in cli("savepoint", "restore", "shop", "one").err
+
+
+def test_an_app_that_does_not_commit_together_is_refused(home: Path, cli: Cli) -> None:
+    shop = Shop(home)
+    shop.app = hr.App("shop", home=str(home), checkpoint_interval="200ms", guarantee="at_least_once")
+    shop.app.input("sales", {"currency": "str", "rate": "float"}).send_to(shop.app.output("worth"))
+    with shop.running():
+        refused = cli("savepoint", "create", "shop", "one", "--quiet")
+    assert (refused.code, "at_least_once" in refused.err) == (2, True)
+    shop.close()
