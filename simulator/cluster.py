@@ -98,6 +98,7 @@ class Cluster:
         self.partitions: dict[SSP, Log] = {**self.logs, **self.sources}
         self.partitions |= {self.changelog_of(name): log for name, log in self.changelogs.items()}
         self.admin = SimAdmin(self.partitions, {})
+        self.admin.mishaps = world.mishaps
         self._shapes = {task.name: task for task in self.tasks}
         self._folders = {f"{name.stage}-{name.number}": name for name in self._shapes}
         self.coordinator = parts.coordinator(world)
@@ -278,10 +279,19 @@ class Cluster:
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """What else can go wrong with this cluster, and how often."""
-        return [(3, self._doom)]
+        return [(3, self._doom), *([(2, self._disturb_admin)] if self.shape.moved else [])]
+
+    def _disturb_admin(self) -> None:
+        """Who asks how far sources go gets no answer for a while."""
+        self.admin.failing = 0.7
+        self.world.after(self.world.chance.random() * 60, self._soothe_admin)
+
+    def _soothe_admin(self) -> None:
+        self.admin.failing = 0.0
 
     def heal(self) -> None:
         """Nothing goes wrong any more."""
+        self._soothe_admin()
         self.doomed.clear()
         if not self.coordinator.up:
             self.restart()

@@ -7,6 +7,7 @@ before it until everything is acknowledged.
 from __future__ import annotations
 
 import builtins
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -229,6 +230,9 @@ class SimAdmin(Admin):
     """Manages the logs of the world."""
 
     def __init__(self, logs: Mapping[SSP, Log], positions: dict[SSP, Offset]) -> None:
+        self.mishaps = random.Random()
+        self.failing = 0.0
+        """How likely it can't be reached when it is asked how far streams go."""
         self._logs = logs
         self._positions = positions
 
@@ -254,6 +258,8 @@ class SimAdmin(Admin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
+        if self.failing and self.mishaps.random() < self.failing:
+            raise UnavailableError(f"the system of {stream} could not be reached")
         return [
             Extent(log.oldest, log.end, log.ended, isinstance(log, SourceLog) and log.oldest > 0)
             for _, log in self._of(stream)

@@ -7,6 +7,7 @@ from mutant_kit import host, mutant, no, node, nothing, yes
 
 from headrace.checkpoint.protocol import STEPS, Phase, Step
 from headrace.checkpoint.task_orders import TaskOrders
+from headrace.core.errors import UnavailableError
 from headrace.metadata.startpoints import StartpointBook, StartpointKey, _ordered
 from headrace.metadata.store import Delete
 from headrace.runners.coordination import fan_out
@@ -244,4 +245,12 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((StartpointBook, "fan_out", fan_out_only),),
+)
+
+mutant(
+    "silence is a refusal",
+    "a startpoint fails because the system of its input doesn't answer for a while",
+    Parts(),
+    *SHAPES,
+    patches=((UnavailableError, "retry", False),),
 )
