@@ -92,16 +92,16 @@ mutant(
 APPLIED = Startpoints.applied
 
 
-def resolved_anew(self, orders, generation, ended):
+def resolved_again(self, orders, generation, ended):
     return APPLIED(self, [msgspec.structs.replace(order, offset=None) for order in orders], generation, ended)
 
 
 mutant(
-    "resolved anew",
+    "resolved again",
     "a startpoint means something else after a rollback",
     Parts(),
     *SHAPES,
-    patches=((Startpoints, "applied", resolved_anew),),
+    patches=((Startpoints, "applied", resolved_again),),
 )
 
 
