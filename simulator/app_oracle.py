@@ -81,6 +81,8 @@ class AppOracle(Oracle):
         self.inputs: dict[str, list[Message]] = {}
         self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
         self._of_source: dict[tuple[SSP, Offset], int] = {}
+        self._read_as: dict[int, tuple[str, Sequence[Message]]] = {}
+        """Of each frame of a source the input and what is in it."""
         self._bodies: dict[int, bytes] = {}
         self._ends: dict[TaskName, Mapping[str, object]] = {}
         self._rows: dict[int, Sequence[Row]] = {}
@@ -98,8 +100,26 @@ class AppOracle(Oracle):
             known = next(self._numbers)
             self._rows[known] = [asdict(message) for message in messages] if self.shape.case.asks else []
             self._of_source[ssp, offset] = known
+            self._read_as[known] = stream.spec.id, messages
             self._messages[known] = (ssp.stream.name, 0)
             self.committed.add(known)
+
+    def source_message(self, ssp: SSP, offset: Offset) -> int:
+        """The id of a frame of a source."""
+        return self._of_source[ssp, offset]
+
+    def _read_inputs(self) -> Mapping[str, Sequence[Message]]:
+        """What the app has read: all there is, but if positions move, what the commits say, as often as they do."""
+        if self.moves is None:
+            return self.inputs
+        moved = {id_ for id_, _ in self._read_as.values()}
+        found = {id_: [] if id_ in moved else messages for id_, messages in self.inputs.items()}
+        for ledger in self.ledgers.values():
+            for frame in ledger.consumed:
+                if frame in self._read_as:
+                    id_, messages = self._read_as[frame]
+                    found[id_] += messages
+        return found
 
     @override
     def consumed_of(self, ssp: SSP, offset: Offset, payload: bytes) -> int | None:
@@ -192,7 +212,7 @@ class AppOracle(Oracle):
             for id_, kept in self._wanted(name).items():
                 if id_ in self.shape.case.forgets and _left(kept):
                     self.fail(name, f"store {id_} still holds {kept}")
-        for table, wanted in self.shape.case.tables(self.inputs).items():
+        for table, wanted in self.shape.case.tables(self._read_inputs()).items():
             held: set[int] = set()
             for name in self.ledgers:
                 store = self.rebuilt(name).get(table)
@@ -277,12 +297,12 @@ class AppOracle(Oracle):
         outputs: dict[str, list[Row]] = {name: list(rows) for name, rows in targets.items()}
         for name, frames in published.items():
             outputs[name] = self._decoded(frame for frame in frames if frame not in self.inherited.outdated)
-        case = self.shape.case
+        case, inputs = self.shape.case, self._read_inputs()
         if case.repeats_work:
             outputs |= self._committed_rows(lambda name: True)
-        wrong = case.wrong(self.inputs, outputs)
+        wrong = case.wrong(inputs, outputs)
         if wrong is None and case.wrong_by_lives is not None:
-            wrong = case.wrong_by_lives(self.inputs, outputs, self.lives)
+            wrong = case.wrong_by_lives(inputs, outputs, self.lives)
         if wrong:
             self.fail("run", wrong)
 
@@ -291,7 +311,7 @@ class AppOracle(Oracle):
         if self.shape.case.due is None:
             return
         outputs = self._committed_rows(self.shape.outputs.__contains__)
-        wrong = self.shape.case.due(self.inputs, outputs, self.lives)
+        wrong = self.shape.case.due(self._read_inputs(), outputs, self.lives)
         if wrong:
             self.fail("run", f"before the sources end: {wrong}")
 

@@ -73,6 +73,8 @@ class AppCase:
 
     rescales: bool = True
     """Its state can be dealt to other numbers of tasks, where the plan doesn't say otherwise."""
+    moved: bool = False
+    """Users move positions in its sources: its outputs have to follow from what was read, as often as it was."""
     before: tuple[Version, ...] = ()
     """What it was at first, if it changes while it runs: at last it is as ``declare`` says."""
     drops: tuple[str, ...] = ()

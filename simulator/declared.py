@@ -22,7 +22,7 @@ from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
-from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped
+from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped, moved
 from simulator.calls import answer, write
 from simulator.case import COLUMNS, AppCase, read, ticks
 from simulator.expected import TICK_MS
@@ -358,5 +358,6 @@ CASES: Mapping[str, AppCase] = {
         *caching.CASES,
         *apart.CASES,
         *changed.CASES,
+        *moved.CASES,
     )
 }

@@ -17,6 +17,7 @@ from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, dec
 from headrace.core.ids import SSP, Offset, TaskName
 from simulator.bare_store import values_in
 from simulator.message import decode_message
+from simulator.moves import Moves
 from simulator.processors import PROCESSORS
 from simulator.shapes import Shape, TaskShape
 from simulator.storage import SimLog
@@ -88,6 +89,8 @@ class Oracle:
         self.loose: set[int] = set()
         """Messages that at-least-once tasks have made: readers outside get them though they may not be committed."""
         self.rollbacks = 0
+        self.moves: Moves | None = None
+        """Judges sources if users move positions in them: their messages may be read again, or never."""
         self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
         self._messages: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, tuple[SSP, Offset]] = {}
@@ -301,10 +304,15 @@ class Oracle:
             for message in account.consumed:
                 if message not in self.committed and not self._is_repeated(self._makers.get(message)):
                     self.fail(task.name, f"commit {record.version} consumes {message}, which nobody has committed")
+        if self.moves is not None:
+            self.moves.committed(task.name, record, account.consumed)
         for message in account.consumed:
-            if message in done:
+            if message in done and not self._is_moved(message):
                 self.fail(task.name, f"commit {record.version} consumes {message}, which was consumed before")
             done.add(message)
+
+    def _is_moved(self, message: int) -> bool:
+        return self.moves is not None and self.moves.is_source(message)
 
     def _judge_positions(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         task = ledger.shape
@@ -337,9 +345,15 @@ class Oracle:
         for stage in self.shape.stages:
             done = self._consumed[stage.name]
             for message in sorted(self.committed - done):
+                if self._is_moved(message):
+                    continue
                 if self._messages[message][0] in stage.takes and not self._too_late(stage.name, message):
                     return f"stage {stage.name} has not consumed message {message}"
-        return None
+        return None if self.moves is None else self.moves.missing(self._is_over)
+
+    def _is_over(self, task: str) -> bool:
+        last = self.ledgers[TaskName.parse(task)].last
+        return last is not None and last.ended
 
     def _too_late(self, stage: str, message: int) -> bool:
         """Without barriers a reader may end on an attempt of its parent that is then repeated: it had it all."""

@@ -141,6 +141,7 @@ def app_shape(name: str, heritage: MakeHeritage = Heritage) -> AppShape:
         versions=versions,
         heritage=heritage,
         key=(name,),
+        moved=CASES[name].moved,
     )
 
 

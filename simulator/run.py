@@ -31,12 +31,12 @@ from simulator.oracle import Oracle
 from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.readers import MakeReader, Publisher
 from simulator.savepoints import Taker
-from simulator.shapes import SHAPES, Shape
+from simulator.shapes import MOVED, SHAPES, Shape
 from simulator.systems import RowTarget
 from simulator.timelines import Restorer, Timeline
 from simulator.world import SimFailure, World
 
-MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *CASES)
+MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *MOVED, *CASES)
 """What a seed may have: apps, and about as often shapes without operators, which take a third of the time."""
 
 CUTS = "cuts"
@@ -133,7 +133,7 @@ class Run:
             self.oracle = judge = AppOracle(world, app, app.tasks())
             self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)
         else:
-            self.shape = SHAPES[name]
+            self.shape = {**SHAPES, **MOVED}[name]
             self.settings = _draw_settings(world, self.shape)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
             self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)

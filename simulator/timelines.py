@@ -45,7 +45,7 @@ class Timeline(AppCluster):
     """The cluster of an app that was restored."""
 
     def __init__(self, before: AppCluster, oracle: AppOracle, scopes: Mapping[TaskName, TaskScope]) -> None:
-        self.world, self.settings, self.parts = before.world, before.settings, before.parts
+        self.world, self.settings, self.parts, self.user = before.world, before.settings, before.parts, before.user
         self.shape, self.oracle = oracle.shape, oracle
         self.tasks = self.shape.tasks()
         self._version = self._wanted = 0

@@ -1,4 +1,4 @@
-"""A short run of moves by commands on real Spark, while containers are killed. ``python -m chaos --moves`` is longer."""
+"""A short run of moves by commands on real Spark, with kills. ``python -m chaos --moves`` is longer."""
 
 from __future__ import annotations
 
