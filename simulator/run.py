@@ -47,7 +47,7 @@ RESTORES = "restores"
 
 _ALIKE = tuple(name for name, case in CASES.items() if not case.before and not case.repeats_work)
 CUT_SHAPES = tuple(f"{name}+{CUTS}" for name in (*SHAPES, *_ALIKE))
-RESTORED_SHAPES = tuple(f"{name}+{RESTORES}" for name in _ALIKE if not CASES[name].asks)
+RESTORED_SHAPES = tuple(f"{name}+{RESTORES}" for name in _ALIKE if not (CASES[name].asks or CASES[name].moved))
 
 GRACE_INTERVALS = 80
 """How long after the last fault everything has to be done."""
