@@ -201,4 +201,4 @@ def _totals(orders: pl.DataFrame, story: Story) -> pl.DataFrame:
 
 
 def _times(rows: pl.DataFrame, times: pl.Expr) -> pl.DataFrame:
-    return rows.select(pl.all().repeat_by(times)).explode(pl.all())
+    return rows.select(pl.all().repeat_by(times)).explode(rows.columns)

@@ -1,4 +1,4 @@
-"""A short run of moves by commands on real Spark, while containers are killed. ``python -m chaos --moves`` is longer."""
+"""Moves by commands on real Spark, while containers are killed. ``python -m chaos --moves --seconds 600`` is longer."""
 
 from __future__ import annotations
 
