@@ -1,4 +1,4 @@
-"""Moves by commands on real Spark, while containers are killed. ``python -m chaos --moves --seconds 600`` is longer."""
+"""A short run of moves by commands on real Spark, with kills. ``python -m chaos --moves`` is longer."""
 
 from __future__ import annotations
 
