@@ -54,7 +54,6 @@ def running(home: str, *options: str):
 
 
 def seen(home: str, wanted: int, *views: tuple[str, str]) -> str:
-    """Write views, and wait until ``wanted`` of them are seen in all, at most two minutes."""
     with hr.streams.StreamWriter("views", key="member", home=home) as writer:
         writer.write(pl.DataFrame(views, schema=VIEWS, orient="row"))
     end = time.monotonic() + 120
