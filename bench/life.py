@@ -31,6 +31,7 @@ from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
 from headrace.runtime.container import Container
 from headrace.runtime.state import task_state
+from headrace.systems.startpoint import Grant
 
 NEVER_BYTES = 1 << 62
 """A limit on the changelog that is never reached, so that no snapshot is taken."""
@@ -95,7 +96,7 @@ def run_plan(planned: Plan, metadata: MetadataStore, rows: int) -> None:
     tasks = [task.name for stage in planned.stages for task in stage.tasks]
     generations = Generations(metadata, planned.graph.app)
     began = time.perf_counter()
-    container = _Observed(planned, tasks, lambda task: generations.issue([task])[task], WallClock())
+    container = _Observed(planned, tasks, lambda task: Grant(generation=generations.issue([task])[task]), WallClock())
     container.rows, container.began = rows, began
     signal.signal(signal.SIGTERM, lambda *_: container.drain())
     try:

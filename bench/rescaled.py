@@ -58,7 +58,7 @@ class RescaleCost:
 
 def rescaled_app(home: Path) -> hr.App:
     """Declare the app."""
-    app = hr.App(APP, home=str(home), intermediate_partitions=PARTITIONS, checkpoint_interval="100ms")
+    app = hr.App(APP, home=str(home), checkpoint_interval="100ms")
     changes = app.input("changes", SCHEMA, event_time="ts", lateness="1s").partition_by("key", id="by-key")
     changes.send_to(app.table("last", key="key", schema=SCHEMA))
     changes.window(hr.tumbling("1d"), key="key", id="w").agg(n=hr.count()).send_to(app.output("results"))
@@ -84,7 +84,7 @@ def rescale_costs(base: Path, keys: int, say: Callable[[str], None]) -> list[Res
 
 def _build(home: Path, keys: int) -> None:
     """Run the app until it has processed a message of each key, and take a savepoint."""
-    hr.streams.create_stream("changes", partitions=1, schema=SCHEMA, home=home)
+    hr.streams.create_stream("changes", partitions=PARTITIONS, schema=SCHEMA, home=home)
     write("changes", home, 0, keys)
     errors: list[BaseException] = []
 

@@ -249,7 +249,7 @@ class Moves:
         tries = self._take(name)
         self._next_phase()
         time.sleep(LIVE_S)
-        how = self._stop()
+        how = self._stop(drain=outputs == "silent")
         before = outputs_now(self.home)
         arguments = ["--outputs", outputs]
         if partitions != self.partitions:
@@ -288,8 +288,8 @@ class Moves:
         self._driver.wait_running(RECOVERY_S)
         self._killer.aim(self._driver)
 
-    def _stop(self) -> str:
-        if self.plan.kill_driver and self._random.random() < 0.5:
+    def _stop(self, *, drain: bool) -> str:
+        if not drain and self.plan.kill_driver and self._random.random() < 0.5:
             self._killer.aim(None)
             self._driver.kill()
             self._gone()

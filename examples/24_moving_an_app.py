@@ -1,22 +1,19 @@
-"""24. Move an app: read the last hour again, go back to a savepoint, and deal state to more tasks.
-
-Every step is a command; ``headrace`` prints what is JSON here as tables.
+"""24. Move an app: read the last hour again, go back to a savepoint, and deal state to more tasks. All are commands.
 
 It prints::
 
     offsets: lag [0, 0]
-    startpoint set --dry-run: 4 messages would be read again
-    startpoint set --apply: ['released', 'released'], and 8 views are seen
-    savepoint: monday, 4 tasks
-    kept: [('ann', '/item'), ('bob', '/cart')]
-    with later views: 10 views are seen
-    restore --dry-run: would begin timeline 2
-    restore: timelines [1, 2]
-    undo: timelines [1]
-    restore --partitions: by-member from 2 to 3 tasks
-    repeated in silence, and a new view: 11 views are seen
-    now: [('ann', '/help'), ('bob', '/pay'), ('cem', '/')]
-    imported: [('debug', 'monday'), ('page-views', 'monday'), ('page-views', 'tuesday')]
+    startpoint set --dry-run: [0, 4] messages would be read again
+    startpoint set --apply: ['released', 'released'], 8 are seen
+    savepoint create: monday
+    later 10 are seen
+    restore --dry-run: timeline 2
+    restore page-views monday: 2 timelines
+    undo page-views: 1 timelines
+    restore --partitions: {'before': 2, 'after': 3} tasks
+    repeated in silence, and a new view: 11 are seen
+    read_savepoint: ['/help', '/pay', '/']
+    export, import, list: [('debug', 'monday'), ('page-views', 'monday'), ('page-views', 'tuesday')]
 """
 
 import json
@@ -56,62 +53,38 @@ def running(home: str, *options: str):
         process.send_signal(signal.SIGINT)  # what Ctrl-C sends: the app drains
 
 
-def view(home: str, seen: int, *views: tuple[str, str]) -> str:
-    """Write views, and wait until ``seen`` of them are seen in all."""
+def seen(home: str, wanted: int, *views: tuple[str, str]) -> str:
     with hr.streams.StreamWriter("views", key="member", home=home) as writer:
-        writer.write([{"member": member, "page": page} for member, page in views])
-    return wait(home, seen)
-
-
-def wait(home: str, seen: int) -> str:
-    deadline = time.monotonic() + 120
-    while (there := hr.streams.read_stream("seen", home=home).height) < seen:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{there} of {seen} views are seen")
+        writer.write(pl.DataFrame(views, schema=VIEWS, orient="row"))
+    end = time.monotonic() + 120
+    while (number := hr.streams.read_stream("seen", home=home).height) < wanted and time.monotonic() < end:
         time.sleep(0.05)
-    return f"{there} views are seen"
+    return f"{number} are seen"
 
 
-def pages(home: str, name: str) -> list[tuple[str, str]]:
-    return sorted(hr.read_savepoint(declare(home), name)["last-page"].select("member", "page").rows())
-
-
-def timelines(home: str) -> list[int]:
-    return [one["number"] for one in headrace(home, "savepoint timelines page-views --json")]
-
-
-with TemporaryDirectory() as home:
-    for stream in ("views", "seen"):
-        hr.streams.create_stream(stream, partitions=2, schema=VIEWS, home=home)
-    with running(home):
-        view(home, 4, ("ann", "/"), ("bob", "/"), ("ann", "/item"), ("bob", "/cart"))
-        print("offsets: lag", [one["lag"] for one in headrace(home, "offsets page-views --json")])
-        answer = headrace(home, "startpoint set page-views views --ago 1h --dry-run --json")
-        print(
-            f"startpoint set --dry-run: {sum(one['messages'] for one in answer['moves'])} messages would be read again"
-        )
-        answer = headrace(home, "startpoint set page-views views --ago 1h --apply --json")
-        print(f"startpoint set --apply: {[one['state'] for one in answer['states']]}, and {wait(home, 8)}")
-        taken = headrace(home, "savepoint create page-views monday --quiet --json")
-        print(f"savepoint: {taken['name']}, {taken['tasks']} tasks")
-        print("kept:", pages(home, "monday"))
-        print("with later views:", view(home, 10, ("ann", "/help"), ("bob", "/pay")))
-
-    planned = headrace(home, "savepoint restore page-views monday --dry-run --json")
-    print(f"restore --dry-run: would begin timeline {planned['timeline']}")
-    headrace(home, "savepoint restore page-views monday")
-    print("restore: timelines", timelines(home))
-    headrace(home, "savepoint undo page-views")
-    print("undo: timelines", timelines(home))
-
-    restore = "savepoint restore page-views monday --outputs silent --partitions by-member=3 --quiet --json"
-    tasks = headrace(home, restore)["tasks"]["by-member"]
-    print(f"restore --partitions: by-member from {tasks['before']} to {tasks['after']} tasks")
-    with running(home, "--savepoint", "tuesday"):
-        print("repeated in silence, and a new view:", view(home, 11, ("cem", "/")))
-    print("now:", pages(home, "tuesday"))
-
-    headrace(home, f"savepoint export page-views monday {home}/monday.tar --quiet")
-    headrace(home, f"savepoint import debug monday {home}/monday.tar --from page-views --quiet")
-    listed = headrace(home, "savepoint list --json")
-    print("imported:", [(one["app"], one["name"]) for one in listed])
+if __name__ == "__main__":
+    with TemporaryDirectory() as home:
+        for stream in ("views", "seen"):
+            hr.streams.create_stream(stream, partitions=2, schema=VIEWS, home=home)
+        with running(home):
+            seen(home, 4, ("ann", "/"), ("bob", "/"), ("ann", "/item"), ("bob", "/cart"))
+            print("offsets: lag", [one["lag"] for one in headrace(home, "offsets page-views --json")])
+            moves = headrace(home, "startpoint set page-views views --ago 1h --dry-run --json")["moves"]
+            print(f"startpoint set --dry-run: {[move['messages'] for move in moves]} messages would be read again")
+            states = headrace(home, "startpoint set page-views views --ago 1h --apply --json")["states"]
+            print(f"startpoint set --apply: {[one['state'] for one in states]}, {seen(home, 8)}")
+            print("savepoint create:", headrace(home, "savepoint create page-views monday --quiet --json")["name"])
+            print("later", seen(home, 10, ("ann", "/help"), ("bob", "/pay")))
+        restore = "savepoint restore page-views monday --outputs silent --partitions by-member=3 --quiet --json"
+        print("restore --dry-run: timeline", headrace(home, f"{restore} --dry-run")["timeline"])
+        for verb in ("restore page-views monday", "undo page-views"):
+            headrace(home, f"savepoint {verb}")
+            print(f"{verb}: {len(headrace(home, 'savepoint timelines page-views --json'))} timelines")
+        print(f"restore --partitions: {headrace(home, restore)['tasks']['by-member']} tasks")
+        with running(home, "--savepoint", "tuesday"):
+            print("repeated in silence, and a new view:", seen(home, 11, ("cem", "/")))
+        pages = hr.read_savepoint(declare(home), "tuesday")["last-page"].sort("member")["page"]
+        print("read_savepoint:", pages.to_list())
+        headrace(home, f"savepoint export page-views monday {home}/monday.tar --quiet")
+        headrace(home, f"savepoint import debug monday {home}/monday.tar --from page-views --quiet")
+        print("export, import, list:", [(s["app"], s["name"]) for s in headrace(home, "savepoint list --json")])

@@ -22,7 +22,7 @@ from headrace.metadata.generations import Generations
 from headrace.metadata.store import MetadataStore
 from headrace.metadata.timelines import Outputs, Timeline, Timelines
 from headrace.plan.inventory import Inventory
-from headrace.runners.checkpoints import last_commits
+from headrace.runners.checkpoints import last_commits, messages_wait
 from headrace.runners.coordination.runs import SPACE, all_ended, find_all
 from headrace.runners.savepoints.inventories import recorded, replace_inventory
 from headrace.runtime.connections import Connections
@@ -97,6 +97,7 @@ def restore(restoring: Restoring) -> Outlook:
         job = _Restore(restoring, timelines)
         verify(job.folder, job.manifest, restoring.progress)
         job.fence()
+        job.check_silence()
         outlook = job.outlook()
         job.write()
         timelines.begin(outlook.timeline)
@@ -280,6 +281,28 @@ class _Restore:
         finally:
             connections.close()
         self._latest_records = None  # what was committed until now counts
+
+    def check_silence(self) -> None:
+        """Refuse silence if a stage hasn't processed all that the stages before it have committed.
+
+        It would be repeated in silence, because the inputs had been read so far, although its results were never
+        written.
+        """
+        asked, number = self._asked, self._timelines.current
+        if asked.outputs != "silent":
+            return
+        for record, part in self._before.parts():
+            if part.kind != "stream" or not part.reads:
+                continue
+            readers = [TaskName(record.stage, n) for n in range(record.tasks)]
+            stream = StreamId("log", part.kept_as)
+            if messages_wait(asked.home, asked.app, readers, stream, number):
+                raise UsageError(
+                    f"app {asked.app!r} was stopped before stage {record.stage!r} had processed all messages that wait "
+                    f"in {part.id!r}: restored with --outputs silent, it would never write their results",
+                    hint="start the app, and end it with headrace run --savepoint NAME: then nothing waits. Or restore "
+                    "with --outputs again",
+                )
 
     def write(self) -> None:
         """Write what the new timeline begins with."""
