@@ -159,7 +159,7 @@ class Coordinator:
         return orders
 
     def take(self, container: SimContainer, task: TaskName, outcomes: Sequence[Outcome]) -> None:
-        """A task reports what has become of its startpoints; the first answer may be lost, or it dies between two."""
+        """A task reports what has happened to its startpoints; the first answer may be lost, or it dies between two."""
         self._check(container)
         assert self._startpoints is not None
         generations = {outcome.generation for outcome in outcomes}

@@ -239,10 +239,10 @@ class Moves:
     def refused(self, task: str, outcome: Outcome) -> None:
         """A task may not apply a startpoint."""
         if (task, outcome.order.startpoint.id) not in self._deleted:
-            self._fail(task, f"may not say what has become of {outcome.order}")
+            self._fail(task, f"may not say what has happened to {outcome.order}")
 
     def noted(self, task: str, outcome: Outcome) -> None:
-        """A task has reported what has become of a startpoint."""
+        """A task has reported what has happened to a startpoint."""
         written = self._written[outcome.order.startpoint.id]
         if outcome.generation != self._newest[task]:
             self._fail(task, f"generation {outcome.generation} may report no more, {self._newest[task]} is granted")
@@ -311,7 +311,7 @@ class Moves:
         if life in self._told:
             self._told[life] += 1
             if self._told[life] > 1 and not record.ended:
-                self._fail(task, f"g{record.generation} commits once more, and should have started over")
+                self._fail(task, f"g{record.generation} commits again, and should have started over")
         self._committed |= {
             (str(task), *name): entry.offset for name, entry in entries.items() if entry.offset is not None
         }

@@ -8,7 +8,6 @@ uses no CPU, and data wakes it at once. What may block: restoring at the start, 
 from __future__ import annotations
 
 import os
-import select
 import selectors
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -18,6 +17,7 @@ from headrace.checkpoint.founding import Cut
 from headrace.core.clock import Clock
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import TaskName
+from headrace.core.readable import readable
 from headrace.plan.model import Plan
 from headrace.runtime.at_work import AtWork, Work
 from headrace.runtime.connections import Connections
@@ -57,9 +57,9 @@ class Wakeup:
 
     def wait(self, ms: float) -> bool:
         """Wait until it rings, but no longer than this; False when it didn't."""
-        ready, _, _ = select.select([self.reader], [], [], ms / 1000)
+        rung = readable(self.reader, ms)
         self.clear()
-        return bool(ready)
+        return rung
 
     def close(self) -> None:
         """Release the pipe."""

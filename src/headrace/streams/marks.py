@@ -8,12 +8,12 @@ frames, those of one partition in order.
 
 from __future__ import annotations
 
-import select
 from hashlib import blake2b
 
 from headrace.core.errors import UsageError
 from headrace.core.frame import UNVERSIONED, Header, Kind, encode
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import readable
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, FrameReader, OpenGate
 from headrace.systems.base import Consumer, Edge, StreamInfo, System
 
@@ -59,6 +59,5 @@ class WriteMark:
 
 def _wait(consumer: Consumer) -> bool:
     number = consumer.fileno()
-    watched = [] if number is None else [number]
-    select.select(watched, [], [], (WAIT_MS if watched else UNWATCHED_WAIT_MS) / 1000)
+    readable(number, UNWATCHED_WAIT_MS if number is None else WAIT_MS)
     return True

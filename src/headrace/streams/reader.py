@@ -7,7 +7,6 @@ at-least-once app) are final as soon as they are written, and are shown at once.
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,6 +22,7 @@ from headrace.core.errors import DataError, FrameError, UsageError
 from headrace.core.frame import Kind
 from headrace.core.home import home_of
 from headrace.core.ids import SSP, StreamId
+from headrace.core.readable import readable
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.serdes.schema import filled_up
 from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, CommittedGate, Frame, FrameReader, Gate, OpenGate
@@ -246,10 +246,7 @@ class _Idleness:
         wait_s = (UNWATCHED_WAIT_MS if number is None else WAIT_MS) / 1000
         if self._timeout is not None and self._since is not None:
             wait_s = max(0.0, min(wait_s, self._since + self._timeout - time.monotonic()))
-        poll = select.poll()
-        if number is not None:
-            poll.register(number, select.POLLIN)
-        poll.poll(wait_s * 1000)
+        readable(number, wait_s * 1000)
         return not self.too_long()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 import uuid
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from headrace.core.errors import (
     HeadraceError,
 )
 from headrace.core.ids import SSP, Offset, StreamId
+from headrace.core.readable import readable
 from headrace.systems.base import Consumer, Edge, Polled, Position, Producer, Records, System
 
 
@@ -121,7 +121,7 @@ class Scene:
         if fd is None:
             time.sleep(min(seconds, 0.01))
             return True
-        return bool(select.select([fd], [], [], seconds)[0])
+        return bool(readable(fd, seconds * 1000))
 
 
 def ssp(stream: str, partition: int = 0) -> SSP:

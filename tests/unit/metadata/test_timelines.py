@@ -88,6 +88,6 @@ def test_golden_bytes() -> None:
     assert entry is not None
     assert entry.value == (
         b'{"format":1,"current":2,"highest":2,"timelines":[{"number":2,"before":1,"savepoint":"monday",'
-        b'"fromApp":"shop","savepointVersion":5000,"createdMs":1,"version":9000,"outputs":"again",'
+        b'"fromApp":"shop","savepointVersion":5000,"createdMs":1,"version":9000,"outputs":"again","spoken":false,'
         b'"partitions":{"by-member":8}}]}'
     )

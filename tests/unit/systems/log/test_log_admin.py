@@ -45,8 +45,8 @@ def test_where_holes_cannot_be_made_only_the_point_moves(tmp_path: Path, monkeyp
 
 def test_a_trim_point_that_is_no_record_is_refused(tmp_path: Path) -> None:
     system = new_log(tmp_path, [b"abc", b"def"])
-    with pytest.raises(UsageError, match="no record begins at offset 40"):
-        system.admin().trim(ssp(), 40)
+    with pytest.raises(UsageError, match="no record begins at offset 36"):
+        system.admin().trim(ssp(), 36)  # a byte of checksums may look like the remains of a torn append, a length not
     assert system.admin().extents(STREAM)[0].oldest == 32
 
 
