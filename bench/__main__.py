@@ -10,6 +10,7 @@ Parts, for ``--only``:
   checkpoint   cost of a checkpoint by number of tasks, and by size of the state
   nexmark      throughput of ten Nexmark queries
   restart      time and memory of a task's start by size of its state
+  rescale      time to begin at a savepoint, as it is and with twice the partitions
   memory       peak memory of a task that reads one message for each of many keys, and ends
 
 The times of (a) and (b): both contestants run in the same open and warm Spark session. For Structured Streaming the
@@ -32,7 +33,7 @@ from typing import get_args
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import checkpoints, control, latency, memory, nexmark, restarts, throughput
+from bench import checkpoints, control, latency, memory, nexmark, rescaled, restarts, throughput
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
 from bench.report import Report
@@ -41,7 +42,7 @@ from bench.state_apps import Shape
 
 KEYS = 10_000
 RATES = (1_000, 50_000)
-PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint", "nexmark", "restart", "memory")
+PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint", "nexmark", "restart", "rescale", "memory")
 
 
 class Bench:
@@ -183,6 +184,24 @@ class Bench:
             "a start of one task (expected after a kill or a stop: the same for any number of keys)",
             ["state", "keys", "after, or restored from", "running s", "slowest s", "first batch s", "RSS MB"],
             [[c.shape, c.keys, c.case, c.seconds, max(c.runs_s), c.first_s, c.rss_mb] for c in costs],
+        )
+
+    def rescale(self) -> None:
+        """Measure restores of a savepoint, without and with a rescale."""
+        self.report.head("restores of a savepoint")
+        keys = 100_000 if self.quick else 1_000_000
+        costs = rescaled.rescale_costs(self.base, keys, self.report.say)
+        same, twice = costs
+        ratio = twice.seconds / same.seconds
+        self.report.keep("rescale", {"costs": costs, "ratio": ratio})
+        rows: list[list[object]] = [
+            [f"{c.partitions}", c.restore_s, c.running_s, c.committed_s, c.seconds] for c in costs
+        ]
+        rows.append(["ratio", None, None, None, ratio])
+        self.report.table(
+            f"until all tasks of a savepoint of {keys:,} keys have committed (expected ratio: below 2)",
+            ["partitions", "restore s", "start until running s", "until committed s", "in all s"],
+            rows,
         )
 
     def memory(self) -> None:

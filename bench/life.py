@@ -24,6 +24,8 @@ from bench.state_apps import Shape, state_app
 from headrace.core.clock import WallClock
 from headrace.metadata.generations import Generations
 from headrace.metadata.sqlite import SqliteMetadata
+from headrace.metadata.store import MetadataStore
+from headrace.plan.model import Plan
 from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
 from headrace.runners.prepare import prepare_streams
@@ -81,9 +83,17 @@ def run_tasks(app: hr.App, home: Path, rows: int) -> None:
     graph = app.graph()
     planned = plan(graph, gather_facts(graph))
     prepare_streams(planned)
-    tasks = [task.name for stage in planned.stages for task in stage.tasks]
     metadata = SqliteMetadata(home / "metadata.db")
-    generations = Generations(metadata, graph.app)
+    try:
+        run_plan(planned, metadata, rows)
+    finally:
+        metadata.close()
+
+
+def run_plan(planned: Plan, metadata: MetadataStore, rows: int) -> None:
+    """Run all tasks until they end, or until SIGTERM."""
+    tasks = [task.name for stage in planned.stages for task in stage.tasks]
+    generations = Generations(metadata, planned.graph.app)
     began = time.perf_counter()
     container = _Observed(planned, tasks, lambda task: generations.issue([task])[task], WallClock())
     container.rows, container.began = rows, began
@@ -92,7 +102,6 @@ def run_tasks(app: hr.App, home: Path, rows: int) -> None:
         container.run()
     finally:
         container.close()
-        metadata.close()
     report("ended", began)
 
 

@@ -6,6 +6,7 @@ import argparse
 import random
 import sys
 
+from chaos import moves
 from chaos.faults import KINDS
 from chaos.run import ChaosPlan, run
 
@@ -18,27 +19,53 @@ def say(line: str) -> None:
 def main() -> int:
     """Run once. Return 0 if no row is missing or duplicated, else print the differences and return 1."""
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long to inject faults (default 60)")
+    parser.add_argument("--seconds", type=float, help="how long to inject faults (default 60)")
     parser.add_argument("--seed", type=int, help="seed of messages and faults (default: random, and printed)")
-    parser.add_argument("--master", default=ChaosPlan.master, help=f"Spark master (default {ChaosPlan.master})")
-    parser.add_argument("--rate", type=int, default=ChaosPlan.rate, help=f"orders a second (default {ChaosPlan.rate})")
+    parser.add_argument("--master", help=f"Spark master (default {ChaosPlan.master})")
+    parser.add_argument("--rate", type=int, help=f"orders a second (default {ChaosPlan.rate})")
     parser.add_argument(
         "--fault", action="append", choices=KINDS, default=[], help="inject only this fault; repeat for a sequence"
     )
     parser.add_argument("--keep", action="store_true", help="keep streams, state and logs if the run fails")
+    parser.add_argument(
+        "--moves",
+        action="store_true",
+        help="rewind, upgrade, restore and rescale an app by commands while its containers are killed: each once, then "
+        "at random for the seconds that are left (default 0)",
+    )
+    parser.add_argument(
+        "--move", action="append", choices=moves.KINDS, default=[], help="make only these moves, in this sequence"
+    )
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    if options.moves or options.move:
+        return _moves(options, seed)
     plan = ChaosPlan(
         seed=seed,
-        seconds=options.seconds,
-        master=options.master,
-        rate=options.rate,
+        seconds=60.0 if options.seconds is None else options.seconds,
+        master=options.master or ChaosPlan.master,
+        rate=options.rate or ChaosPlan.rate,
         kinds=tuple(options.fault),
         keep=options.keep,
     )
     say(f"chaos on {plan.master} for {plan.seconds:g} s, seed {seed}")
     passed = run(plan, say)
     say(f"{'nothing lost, nothing doubled' if passed else 'FAILED'}, seed {seed}")
+    return 0 if passed else 1
+
+
+def _moves(options: argparse.Namespace, seed: int) -> int:
+    plan = moves.MovesPlan(
+        seed=seed,
+        seconds=options.seconds or 0,
+        master=options.master or moves.MovesPlan.master,
+        rate=options.rate or moves.MovesPlan.rate,
+        turn=tuple(options.move) or moves.TURN,
+        keep=options.keep,
+    )
+    say(f"moves on {plan.master}, seed {seed}")
+    passed = moves.run(plan, say)
+    say(f"{'every order is where it has to be' if passed else 'FAILED'}, seed {seed}")
     return 0 if passed else 1
 
 

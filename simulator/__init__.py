@@ -15,15 +15,21 @@ ledger and its generations. What is simulated is the world behind the host's por
 - ``coordinator`` and ``cluster``: who is current, and who places containers. ``readers`` read at the edge. ``faults``
   says what goes wrong.
 
+- ``startpoints``: a user who writes startpoints at random moments into the real book, which the real desk of the
+  coordinator fans out and grants.
+
 There are two kinds of shapes. The bare ones (``shapes``) have a light task without operators (``bare``,
 ``processors``), which does something else at each attempt, on purpose. The apps (``declared``, ``planned``) are
-declared with the public API and planned by the planner, with their real operators.
+declared with the public API and planned by the planner, with their real operators. In some of both kinds positions
+in sources move (``MOVED`` in ``shapes``, ``moved``): there ``moves`` judges the history of each source partition.
 
 The oracle (``oracle``) judges each commit at the moment it lands, right after the event that is to blame, and
 state, completeness and committed output at the end. It knows what a task has done from what passes through the ports
 (``journal``). Of an app (``app_oracle``) it rebuilds the state in each changelog, compares it with each copy, and
-compares the outputs with what plain Python makes of the whole input (``expected``). A sleep that is interrupted for
-nothing must change nothing, or the container would sometimes sleep too long.
+compares the outputs with what plain Python makes of the whole input (``expected``). ``savepoints`` takes savepoints of
+a run and judges whether they fit together (shapes ``...+cuts``). ``timelines`` restores them, with other numbers of
+tasks at times (``...+restores``). A sleep that is interrupted for nothing must change nothing, or the container would
+sometimes sleep too long.
 
 ``python -m simulator --seeds 300`` runs it.
 """

@@ -9,17 +9,26 @@ import time
 from collections import Counter
 
 from simulator.declared import CASES
-from simulator.run import CUT_SHAPES, Outcome, simulate
-from simulator.shapes import SHAPES
+from simulator.run import CUT_SHAPES, RESTORED_SHAPES, Outcome, simulate
+from simulator.shapes import MOVED, SHAPES
 
-_GROUPS = {"bare": tuple(SHAPES), "apps": tuple(CASES), "cuts": CUT_SHAPES}
-"""Names for many shapes: those without operators, the apps with real ones, and both with savepoints."""
+MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
+
+_GROUPS = {
+    "bare": tuple(SHAPES),
+    "apps": tuple(CASES),
+    "moved": (*MOVED, *MOVED_APPS),
+    "cuts": CUT_SHAPES,
+    "restores": RESTORED_SHAPES,
+}
+"""Names for many shapes: without operators, apps with real ones, those whose positions users move, both with
+savepoints, and apps that are restored."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000
 """At which seeds what there is (modules, plans) is taken for lasting: the collector needn't look through it."""
 
-_NAMES = (*_GROUPS, *SHAPES, *CASES, *CUT_SHAPES)
+_NAMES = (*_GROUPS, *SHAPES, *CASES, *MOVED, *CUT_SHAPES, *RESTORED_SHAPES)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +67,7 @@ def _run(seeds: range, shapes: tuple[str, ...], keep_going: bool) -> int:
             gc.freeze()
         began = time.process_time()
         outcome = simulate(seed, shapes)
-        group = "cuts" if "+" in outcome.shape else "apps" if outcome.shape in CASES else "bare"
+        group = next(name for name, shapes in _GROUPS.items() if outcome.shape in shapes)
         taken[group] += time.process_time() - began
         counts.update({group: 1, "steps": outcome.steps, "commits": outcome.commits, "rollbacks": outcome.rollbacks})
         if outcome.failure is None:

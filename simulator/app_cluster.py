@@ -9,7 +9,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.frame import Header, Kind, encode
-from headrace.core.ids import SSP, TaskName
+from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
 from headrace.runtime.calls.lanes import Calls
@@ -37,6 +37,8 @@ class AppCluster(Cluster):
 
     shape: AppShape
     oracle: AppOracle
+    restored_version = 0
+    """The version with which it began, in a timeline that began with a savepoint."""
 
     @override
     def make_scopes(self) -> dict[TaskName, TaskScope]:
@@ -133,10 +135,16 @@ class AppCluster(Cluster):
                 self.oracle.source_frame(stream, ssp, number * STEP, messages)
         arrivals = sorted(chance.random() * self.settings.faults_until for _ in range(count))
         quiet = 0 if stream.spec.id in self.shape.case.ends_early else self.shape.case.quiet_ms
-        ends_at = self.settings.faults_until + quiet if quiet else arrivals[-1]
+        ends_at = self.settings.faults_until + quiet if quiet else self.end_of(arrivals[-1])
+        if self.settings.ends_late:
+            ends_at = max(ends_at, self.settings.faults_until)
         if self.shape.case.late_frame:
             arrivals[-1] = ends_at
         return SourceLog(self.world, frames, arrivals, start * STEP, ends_at)
+
+    @override
+    def message_at(self, ssp: SSP, log: SourceLog, offset: Offset) -> int:
+        return self.oracle.source_message(ssp, offset)
 
     def _message(self, partition: int, frame: int, ts: int) -> Message:
         self._last_row += 1

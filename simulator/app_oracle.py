@@ -7,10 +7,10 @@ and compared with every copy of it, and what the outputs hold with what the mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict
-from functools import cache
+from dataclasses import asdict, dataclass, field
+from itertools import count
 from typing import Any
 
 import polars as pl
@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint
-from headrace.core.frame import HEADER_SIZE, body_of
+from headrace.core.frame import END_VERSION, HEADER_SIZE, body_of
 from headrace.core.ids import SSP, Offset, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
@@ -39,7 +39,7 @@ from simulator.disks import SimDatabase
 from simulator.expected import Message, Row
 from simulator.lives import Arrival, Lives, Version
 from simulator.oracle import Account, Mark, Oracle, TaskHistory
-from simulator.planned import AppShape, MakeHeritage, app_shape
+from simulator.planned import AppShape
 from simulator.shapes import TaskShape
 from simulator.storage import Folder
 from simulator.world import World
@@ -53,6 +53,24 @@ COPIES_CHECKED = 0.5
 """How many copies are compared with the changelog: it costs as much as a task's whole life."""
 
 
+@dataclass(frozen=True)
+class Inherited:
+    """What a timeline has from those before it: what its savepoint covers, and what it doesn't.
+
+    ``spans`` are the versions that count, each range from above the first to the second.
+    """
+
+    consumed: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    emitted: frozenset[int] = frozenset()
+    outdated: frozenset[int] = frozenset()
+    """What is in outputs, and is made again in this timeline."""
+    spans: tuple[tuple[int, int], ...] = ((-1, END_VERSION),)
+
+    def has(self, version: int) -> bool:
+        """Whether what belongs to a version counts."""
+        return any(low < version <= high for low, high in self.spans)
+
+
 class AppOracle(Oracle):
     """Judges one run of an app."""
 
@@ -63,12 +81,15 @@ class AppOracle(Oracle):
         self.inputs: dict[str, list[Message]] = {}
         self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
         self._of_source: dict[tuple[SSP, Offset], int] = {}
+        self._read_as: dict[int, tuple[str, Sequence[Message]]] = {}
+        """Of each frame of a source the input and what is in it."""
         self._bodies: dict[int, bytes] = {}
         self._ends: dict[TaskName, Mapping[str, object]] = {}
         self._rows: dict[int, Sequence[Row]] = {}
         self._lives: dict[TaskName, list[Version]] = {task.name: [] for task in tasks}
         self._streams = {s.spec.stream.name: s.spec.id for v in shape.versions for s in v.plan.streams.values()}
-        self._count = 0
+        self._numbers = count(1)
+        self.inherited = Inherited()
 
     # -- frames ------------------------------------------------------------------------------------------
 
@@ -76,11 +97,29 @@ class AppOracle(Oracle):
         """A frame of a source exists, and is to be read. Side inputs may be read by many."""
         self.inputs[stream.spec.id] += messages
         if stream.spec.role is Role.SOURCE:
-            self._count += 1
-            self._rows[self._count] = [asdict(message) for message in messages] if self.shape.case.asks else []
-            self._of_source[ssp, offset] = self._count
-            self._messages[self._count] = (ssp.stream.name, 0)
-            self.committed.add(self._count)
+            known = next(self._numbers)
+            self._rows[known] = [asdict(message) for message in messages] if self.shape.case.asks else []
+            self._of_source[ssp, offset] = known
+            self._read_as[known] = stream.spec.id, messages
+            self._messages[known] = (ssp.stream.name, 0)
+            self.committed.add(known)
+
+    def source_message(self, ssp: SSP, offset: Offset) -> int:
+        """The id of a frame of a source."""
+        return self._of_source[ssp, offset]
+
+    def _read_inputs(self) -> Mapping[str, Sequence[Message]]:
+        """What the app has read: all there is, but if positions move, what the commits say, as often as they do."""
+        if self.moves is None:
+            return self.inputs
+        moved = {id_ for id_, _ in self._read_as.values()}
+        found = {id_: [] if id_ in moved else messages for id_, messages in self.inputs.items()}
+        for ledger in self.ledgers.values():
+            for frame in ledger.consumed:
+                if frame in self._read_as:
+                    id_, messages = self._read_as[frame]
+                    found[id_] += messages
+        return found
 
     @override
     def consumed_of(self, ssp: SSP, offset: Offset, payload: bytes) -> int | None:
@@ -97,8 +136,7 @@ class AppOracle(Oracle):
         name = (ssp.stream.name, ssp.partition, payload[1:9], payload[17:HEADER_SIZE])
         known = self._ids.get(name)
         if known is None:
-            self._count += 1
-            self._ids[name] = known = self._count
+            self._ids[name] = known = next(self._numbers)
             self._bodies[known] = payload
         return known
 
@@ -122,6 +160,41 @@ class AppOracle(Oracle):
             lives.setdefault(name.stage, []).append(versions)
         return lives
 
+    def follow(
+        self, before: AppOracle, inherited: Inherited, generations: Mapping[int, int], finished: Collection[TaskName]
+    ) -> None:
+        """Judge the timeline that comes after that of ``before``: frames keep their numbers.
+
+        ``finished`` are the tasks that have written all their ends by the savepoint.
+        """
+        self.inputs, self._numbers, self.accounts = before.inputs, before._numbers, before.accounts
+        self._ids, self._bodies, self._of_source = before._ids, before._bodies, before._of_source
+        self._messages, self._landed, self._makers, self._rows = (
+            before._messages,
+            before._landed,
+            before._makers,
+            before._rows,
+        )
+        self._streams = {**before._streams, **self._streams}
+        self.inherited = inherited
+        sources = set(self._of_source.values())
+        self.committed = {m for m in before.committed if m in sources or self._messages[m][0] in self.shape.outputs}
+        for stage, messages in inherited.consumed.items():
+            self._consumed[stage] |= messages
+        self.first_generations = dict(generations)
+        before.later_generations = dict(generations)
+        for name, ledger in self.ledgers.items():
+            known = before.ledgers.get(name)
+            outputs = {str(self.shape.id_of(output)) for output in self.shape.outputs}
+            if known is not None:
+                ledger.covered = {at: seq for at, seq in known.covered.items() if at[0] in outputs}
+            if name in finished:
+                ledger.ended |= {SSP(s, p) for s, n in ledger.shape.outputs.items() for p in range(n)} & self._read()
+
+    def _read(self) -> set[SSP]:
+        """The partitions that some stage reads."""
+        return {ssp for ledger in self.ledgers.values() for ssp in ledger.shape.inputs}
+
     # -- state -------------------------------------------------------------------------------------------
 
     @override
@@ -139,7 +212,7 @@ class AppOracle(Oracle):
             for id_, kept in self._wanted(name).items():
                 if id_ in self.shape.case.forgets and _left(kept):
                     self.fail(name, f"store {id_} still holds {kept}")
-        for table, wanted in self.shape.case.tables(self.inputs).items():
+        for table, wanted in self.shape.case.tables(self._read_inputs()).items():
             held: set[int] = set()
             for name in self.ledgers:
                 store = self.rebuilt(name).get(table)
@@ -200,7 +273,7 @@ class AppOracle(Oracle):
         """New stores of the task's kinds."""
         if task not in self.shape.scopes:
             return {}
-        stores = _stores_of(self.shape.case.name, self.shape.heritage, task)
+        stores = _stores_of(self.shape, task)
         # What stores count is no part of their state.
         return {id_: deepcopy(store, {id(_UNREAD): _UNREAD}) for id_, store in stores.items()}
 
@@ -223,13 +296,13 @@ class AppOracle(Oracle):
         """The rows of all outputs are those that the messages make: ``published`` frames, and rows in ``targets``."""
         outputs: dict[str, list[Row]] = {name: list(rows) for name, rows in targets.items()}
         for name, frames in published.items():
-            outputs[name] = self._decoded(frames)
-        case = self.shape.case
+            outputs[name] = self._decoded(frame for frame in frames if frame not in self.inherited.outdated)
+        case, inputs = self.shape.case, self._read_inputs()
         if case.repeats_work:
             outputs |= self._committed_rows(lambda name: True)
-        wrong = case.wrong(self.inputs, outputs)
+        wrong = case.wrong(inputs, outputs)
         if wrong is None and case.wrong_by_lives is not None:
-            wrong = case.wrong_by_lives(self.inputs, outputs, self.lives)
+            wrong = case.wrong_by_lives(inputs, outputs, self.lives)
         if wrong:
             self.fail("run", wrong)
 
@@ -238,7 +311,7 @@ class AppOracle(Oracle):
         if self.shape.case.due is None:
             return
         outputs = self._committed_rows(self.shape.outputs.__contains__)
-        wrong = self.shape.case.due(self.inputs, outputs, self.lives)
+        wrong = self.shape.case.due(self._read_inputs(), outputs, self.lives)
         if wrong:
             self.fail("run", f"before the sources end: {wrong}")
 
@@ -256,10 +329,18 @@ class AppOracle(Oracle):
         return [row for id_ in frames for row in decode_rows(body_of(self._bodies[id_])).to_dicts()]
 
 
-@cache
-def _stores_of(app: str, heritage: MakeHeritage, task: TaskName) -> dict[str, StateStore]:
-    """Stores to copy while they are empty: making a task takes longer than filling them."""
-    shape = app_shape(app, heritage)
+_STORES: dict[tuple[object, ...], dict[str, StateStore]] = {}
+"""To copy while they are empty: making a task takes longer than filling its stores."""
+
+
+def _stores_of(shape: AppShape, task: TaskName) -> dict[str, StateStore]:
+    key = (*shape.key, shape.heritage, task)
+    if key not in _STORES:
+        _STORES[key] = _new_stores(shape, task)
+    return _STORES[key]
+
+
+def _new_stores(shape: AppShape, task: TaskName) -> dict[str, StateStore]:
     scope = shape.scopes[task]
     operators = chain_plan(shape.plan, shape.plan.stage(task.stage))
     found = Chain(operators, _Nowhere(), _UNREAD, Calls(lambda: None)).stores()

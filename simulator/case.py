@@ -71,6 +71,10 @@ class AppCase:
     lasting: tuple[str, ...] = ()
     """Stores of other kinds that hold something even then: those of windows and joins don't."""
 
+    rescales: bool = True
+    """Its state can be dealt to other numbers of tasks, where the plan doesn't say otherwise."""
+    moved: bool = False
+    """Users move positions in its sources: its outputs have to follow from what was read, as often as it was."""
     before: tuple[Version, ...] = ()
     """What it was at first, if it changes while it runs: at last it is as ``declare`` says."""
     drops: tuple[str, ...] = ()

@@ -16,21 +16,22 @@ from headrace.api.settings import Settings
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.record import LocalCheckpoint
 from headrace.core.errors import FencedError, FrameError
-from headrace.core.frame import Header, Kind, encode
-from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.core.frame import Header, Kind, body_of, encode
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.runtime.connections import Connections
 from headrace.runtime.host.attempt import Factories
 from headrace.runtime.task_scope import TaskScope
 from headrace.systems.registry import SystemSpec
 from simulator.bare import BareIntakes, bare_scopes
 from simulator.journal import Journal, WatchedMachine
-from simulator.message import encode_message
+from simulator.message import decode_message, encode_message
 from simulator.oracle import Oracle
 from simulator.shapes import Shape, TaskShape
 from simulator.sources import ForeignApp, SourceLog
+from simulator.startpoints import moved
 from simulator.storage import Folder, SimLog
 from simulator.systems import Log, RowTarget, SimAdmin
-from simulator.world import Steps, World
+from simulator.world import Actor, Steps, World
 
 if TYPE_CHECKING:
     from simulator.container import SimContainer
@@ -49,6 +50,7 @@ _DOOMS = (
     do.Report,
 )
 
+_DOOMS_OF_MOVES = (*_DOOMS, do.Resume, do.SendControl, do.ScanAhead, do.ReleaseOrders, do.ReleaseOrders)
 
 _FOREIGN = 4711
 """A producer that isn't of the app."""
@@ -69,10 +71,14 @@ class RunSettings:
     trims: bool = True
     crowding: float = 0.0
     """How many of the containers that there could be are left out: their tasks share those that are left."""
+    ends_late: bool = False
+    """No source ends before the faults are over."""
 
 
 class Cluster:
     """All that containers share."""
+
+    supervisor: Actor
 
     def __init__(self, world: World, shape: Shape, settings: RunSettings, oracle: Oracle, parts: Parts) -> None:
         self.world = world
@@ -90,7 +96,7 @@ class Cluster:
         self.targets: dict[StreamId, RowTarget] = {}
         self.doomed: dict[TaskName, type] = {}
         """Tasks whose process dies before the next instruction of a kind."""
-        self.logs: dict[SSP, SimLog] = {ssp: SimLog(str(ssp)) for task in self.tasks for ssp in _outputs(task)}
+        self.logs: dict[SSP, SimLog] = {ssp: SimLog(str(ssp)) for task in self.tasks for ssp in outputs_of(task)}
         self.changelogs = {task.name: SimLog(f"changelog {task.name}", wakes=False) for task in self.tasks}
         self.sources: dict[SSP, SourceLog] = {}
         self._messages = 0
@@ -98,9 +104,11 @@ class Cluster:
         self.partitions: dict[SSP, Log] = {**self.logs, **self.sources}
         self.partitions |= {self.changelog_of(name): log for name, log in self.changelogs.items()}
         self.admin = SimAdmin(self.partitions, {})
+        self.admin.mishaps = world.mishaps
         self._shapes = {task.name: task for task in self.tasks}
         self._folders = {f"{name.stage}-{name.number}": name for name in self._shapes}
         self.coordinator = parts.coordinator(world)
+        self.user = moved(self, self.message_at) if shape.moved else None
         self.current: dict[int, SimContainer] = {}
         self.staff()
         self.coordinator.begin()
@@ -158,6 +166,8 @@ class Cluster:
         chance = self.world.chance
         for task in self.tasks:
             for ssp in task.sources:
+                if ssp in self.sources:  # all tasks of the stage read it
+                    continue
                 messages = [
                     (self.new_message(), chance.randrange(3), 8 * i + chance.randrange(5))
                     for i in range(chance.randint(4, 12))
@@ -167,8 +177,19 @@ class Cluster:
                     if message in committed:
                         self.oracle.source(task.stage.name, message, key)
                 times = sorted(chance.random() * self.settings.faults_until for _ in frames)
-                ends_at = times[-1] if task.stage.name in self.settings.sealed else None
+                ends_at = self.end_of(times[-1]) if task.stage.name in self.settings.sealed else None
                 self.sources[ssp] = SourceLog(self.world, frames, times, 0, ends_at)
+
+    def end_of(self, last: float) -> float:
+        """When a source ends whose last frame comes then. Mostly later if positions move: then they can't any more."""
+        settings = self.settings
+        if not self.shape.moved or self.world.chance.random() < 0.1:
+            return last
+        return settings.faults_until + 10 * settings.interval_ms
+
+    def message_at(self, ssp: SSP, log: SourceLog, offset: Offset) -> int:
+        """The id of the message in a frame of a source."""
+        return decode_message(body_of(log.read(offset)))[0]
 
     def _written(self, messages: list[tuple[int, int, int]]) -> tuple[list[bytes], set[int]]:
         """The frames of a source, and which messages count: often all, or another exactly-once app has written it."""
@@ -201,13 +222,19 @@ class Cluster:
         """Place everything for the first time."""
         for seat in range(self.seats):
             self.place(seat)
-        self.world.spawn("supervisor", self._watch())
+        self.watch()
+        if self.user is not None:
+            self.world.spawn("user", self.user.run())
+
+    def watch(self) -> None:
+        """Begin to notice who dies."""
+        self.supervisor = self.world.spawn("supervisor", self._watch())
 
     def _watch(self) -> Steps:
         coordinator = self.coordinator
         while True:
             if coordinator.up:
-                self._heartbeats()
+                self.pass_on_orders()
                 coordinator.ledger.tick(self.world.now)
                 if coordinator.ledger.state == "failed":
                     self.world.tell("coordinator", "the app failed too often in a row, and is started again")
@@ -223,7 +250,7 @@ class Cluster:
         lost = self.coordinator.ledger.state_of(container.seat) == "lost" and self.coordinator.is_current(container)
         return not container.alive or lost or container.number in self._suspected
 
-    def _heartbeats(self) -> None:
+    def pass_on_orders(self) -> None:
         """Containers that aren't frozen give a sign of life, and get their orders. Zombies are out of touch."""
         for container in self.current.values():
             if container.alive and not container.actor.paused and self.coordinator.is_current(container):
@@ -231,9 +258,12 @@ class Cluster:
                     orders = self.coordinator.heartbeat(container)
                     container.draining = container.draining or orders.drain
                     container.order(orders.cut)
+                    container.restarts = orders.restart
 
     def restart(self) -> None:
         """A new run of the app: a new driver, or the same one again after a drain."""
+        if self.user is not None:
+            self.user.delete_failed()
         self.coordinator.begin()
         for seat in range(self.seats):
             self.place(seat)
@@ -260,18 +290,31 @@ class Cluster:
 
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
         """What else can go wrong with this cluster, and how often."""
-        return [(3, self._doom)]
+        return [(3, self._doom), *([(2, self._disturb_admin)] if self.shape.moved else [])]
+
+    def _disturb_admin(self) -> None:
+        """Who asks how far sources go gets no answer for a while."""
+        self.admin.failing = 0.7
+        self.world.after(self.world.chance.random() * 60, self._soothe_admin)
+
+    def _soothe_admin(self) -> None:
+        self.admin.failing = 0.0
 
     def heal(self) -> None:
         """Nothing goes wrong any more."""
+        self._soothe_admin()
         self.doomed.clear()
         if not self.coordinator.up:
             self.restart()
+        if self.user is not None:
+            self.user.apply()
 
     def _doom(self) -> None:
-        """Some task dies at the next instruction of a kind: most of them take no time, and chance would miss them."""
-        task = self.world.chance.choice(self.tasks).name
-        self.doomed[task] = self.world.chance.choice(_DOOMS)
+        self.doom(self.world.chance.choice(self.tasks).name)
+
+    def doom(self, task: TaskName) -> None:
+        """A task dies at the next instruction of a kind: most of them take no time, and chance would miss them."""
+        self.doomed[task] = self.world.chance.choice(_DOOMS_OF_MOVES if self.shape.moved else _DOOMS)
         self.world.tell("faults", f"the next {self.doomed[task].__name__} of {task} won't be performed")
 
     def crash_coordinator(self, ms: float) -> None:
@@ -328,5 +371,6 @@ class Cluster:
                 self.oracle.check_copy(self._folders[task], what, folder.state, local)
 
 
-def _outputs(task: TaskShape) -> list[SSP]:
+def outputs_of(task: TaskShape) -> list[SSP]:
+    """The partitions that a task writes."""
     return [SSP(stream, partition) for stream, count in task.outputs.items() for partition in range(count)]

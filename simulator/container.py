@@ -6,7 +6,7 @@ sent may land or not. It sleeps as a container does: for as long as its turn say
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -51,6 +51,9 @@ _TRIM_STEPS = (0, 4 * STEP)
 _NEVER_TRIM = 1 << 40
 PROBED = 0.1
 """How often a sleep is interrupted for nothing."""
+
+_IMPATIENT = 0.05
+"""How often a task that is to start over doesn't wait for its commit any longer, at each turn."""
 
 _DRAIN_MS_MAX = 80.0
 """A few checkpoint intervals, as in a container."""
@@ -97,8 +100,11 @@ class SimContainer:
         self._calls = VirtualCalls(self.world, number, self.ring)
         self._connections = SimConnections(self, cluster.admin, cluster.targets, self._calls)
         self._channels: dict[SSP, Channel] = {}
-        self._granted: dict[TaskName, int] = {}
+        self.restarts: Mapping[str, int] = {}
+        """The generations that have to start over, as the coordinator says."""
+        self._granted: dict[TaskName, Grant] = {}
         self._cut: Cut | None = None
+        self._reported = False
         self._rung = False
         self._probed: float | None = None
         """It has woken before its time; when it would have."""
@@ -186,10 +192,13 @@ class SimContainer:
         return IndeterminateWriteError(f"{self.name} {what}")
 
     def _next_generation(self, task: TaskName) -> Grant:
-        return Grant(generation=self._granted.pop(task))
+        return self._granted.pop(task)
 
-    def _report(self, outcomes: Sequence[Outcome]) -> None:
-        raise AssertionError(f"{self.name} reports {outcomes}, but was given no orders")
+    def _report(self, task: TaskName, outcomes: Sequence[Outcome]) -> None:
+        """The request has reached the coordinator by now; its answer is under way."""
+        self.tell(f"{task}: " + "; ".join(f"{o.state} {o.order.startpoint} at {o.offset}" for o in outcomes))
+        self.cluster.coordinator.take(self, task, outcomes)
+        self._reported = True
 
     # -- the life
 
@@ -224,7 +233,9 @@ class SimContainer:
         """
         coordinator = self.cluster.coordinator
         over = coordinator.up and coordinator.ledger.state == "failed"
-        if not isinstance(error, _PASSING) and not over and coordinator.is_current(self):
+        moves = self.cluster.oracle.moves
+        by_right = moves is not None and moves.stops(map(str, self.tasks), error)
+        if not isinstance(error, _PASSING) and not over and not by_right and coordinator.is_current(self):
             self.cluster.oracle.fail(self.name, f"the current incarnation was stopped: {error.message}")
         self.tell(f"stops: {error.message}")
         self.cluster.coordinator.report_failure(self, error)
@@ -247,6 +258,9 @@ class SimContainer:
                 self.world.chance.choice(self.hosts).machine.abandon()
             for host in self.hosts:
                 host.cut(self._cut)
+            for host in self.hosts if self.restarts else ():
+                if str(host.name) in self.restarts:
+                    self._restart(host, self.restarts[str(host.name)])
             skew = self.skew
             sleep = yield from self._drive(loop.turning())
             self._tell_what_waits()
@@ -265,6 +279,17 @@ class SimContainer:
         yield from self.cluster.coordinator.report_finished(self, self.tasks)
         self.actor.alive = False
         self.release()
+
+    def _restart(self, host: TaskHost, generation: int) -> None:
+        """Have a task start over. At times it doesn't wait for its next commit: it has waited too long."""
+        moves = self.cluster.oracle.moves
+        assert moves is not None
+        self._probed = None
+        if host.generation == generation:
+            moves.told(str(host.name), generation)
+        host.restart_beyond(generation)
+        if host.generation <= generation and self.world.chance.random() < _IMPATIENT:
+            host.machine.abandon()
 
     def _sleep(self, ms: float, skew: float) -> Steps:
         """Sleep so long, or until something rings. At times it wakes before, for nothing: then nothing may happen.
@@ -315,7 +340,7 @@ class SimContainer:
                 state,
                 machine,
                 by_system(scope, self._connections),
-                self._report,
+                partial(self._report, scope.name),
                 jitter=chance,
                 trim_step=trim_step,
             )
@@ -330,7 +355,11 @@ class SimContainer:
         chance = self.world.chance
         try:
             while True:
-                match next(steps):
+                pause = next(steps)
+                if self._reported:
+                    self._reported = False
+                    yield from self.cluster.coordinator.answer(self)
+                match pause:
                     case Pause.INSTRUCTION:
                         yield from self._before_instruction()
                     case Pause.PROGRESS:
@@ -339,7 +368,7 @@ class SimContainer:
                         while any(channel.flying for channel in self._channels.values()):
                             yield 0.5 + chance.random()
                     case Pause.GENERATION:
-                        yield from self._get_generation()
+                        yield from self._ask_coordinator()
                     case Pause.REST:
                         yield 2.0
         except StopIteration as stop:
@@ -359,9 +388,16 @@ class SimContainer:
             self.world.after(0.0, self.die)
             yield 1.0
 
-    def _get_generation(self) -> Steps:
-        journal, _ = self.next_instruction
+        if isinstance(instruction, do.Resume) and instruction.orders:
+            yield from self.cluster.coordinator.reach(self)
+
+    def _ask_coordinator(self) -> Steps:
+        """Get a generation, or be about to report."""
+        journal, instruction = self.next_instruction
         task = journal.shape.name
+        if isinstance(instruction, do.ReleaseOrders):
+            yield from self.cluster.coordinator.reach(self)
+            return
         if task not in self._granted:
             self._granted[task] = yield from self.cluster.coordinator.generation(self, task)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from headrace.core.clock import WallClock
 from headrace.core.errors import FencedError, HeadraceError, UnavailableError
 from headrace.core.ids import TaskName
 from headrace.metadata.generations import Generations
@@ -27,11 +28,14 @@ from headrace.runners.coordination.messages import (
     Register,
     TaskStatus,
 )
+from headrace.runners.coordination.startpoint_desk import StartpointDesk
+from headrace.systems.startpoint import Grant, Order, Outcome
 from simulator.world import World
 
 if TYPE_CHECKING:
     from headrace.runtime.host.task_host import TaskHost
     from simulator.container import SimContainer
+    from simulator.startpoints import SimStartpoints
 
 _LOST_AFTER_MS = 60
 _ANSWER_LOST = 0.05
@@ -46,6 +50,11 @@ class Coordinator:
         self.term = 0
         self.draining = False
         self._metadata = MemoryMetadata()
+        self._startpoints: SimStartpoints | None = None
+
+    def serve(self, startpoints: SimStartpoints) -> None:
+        """There are startpoints from now on."""
+        self._startpoints = startpoints
 
     def assign(self, stages: Mapping[str, Sequence[TaskName]], containers: int) -> None:
         """What there is to do from the next run on, and for how many containers."""
@@ -66,6 +75,8 @@ class Coordinator:
             guarantee="exactly_once",
             lost_after_ms=_LOST_AFTER_MS,
         )
+        self.desk = StartpointDesk(None, WallClock()) if self._startpoints is None else self._startpoints.desk()
+        self.fan_out()
 
     def crash(self) -> None:
         """Forget everything but the metadata store."""
@@ -93,9 +104,9 @@ class Coordinator:
 
     # -- what containers ask
 
-    def register(self, container: SimContainer) -> Generator[float, None, dict[TaskName, int]]:
-        """The tasks of a container that starts, with their generations."""
-        yield from self._reach(container)
+    def register(self, container: SimContainer) -> Generator[float, None, dict[TaskName, Grant]]:
+        """The tasks of a container that starts, with their generations and startpoints."""
+        yield from self.reach(container)
         message = Register(
             container=container.seat,
             attempt=container.attempt,
@@ -106,17 +117,20 @@ class Coordinator:
         seat = self.ledger.register(message, self.world.now)
         issued = self.generations.issue([task for task in seat.tasks if task not in seat.grants])
         self.ledger.granted(message, issued)
-        yield from self._answer(container)
-        return {task: {**seat.grants, **issued}[task] for task in seat.tasks}
+        grants = {task: {**seat.grants, **issued}[task] for task in seat.tasks}
+        orders = self.grant(grants)
+        yield from self.answer(container)
+        return {task: Grant(generation=number, orders=orders.get(task, ())) for task, number in grants.items()}
 
-    def generation(self, container: SimContainer, task: TaskName) -> Generator[float, None, int]:
+    def generation(self, container: SimContainer, task: TaskName) -> Generator[float, None, Grant]:
         """A new generation for a task that rolls back; raises ``FencedError`` when another incarnation is current."""
         while True:
-            yield from self._reach(container)
+            yield from self.reach(container)
             generation = self.issue(container, task)
-            yield from self._answer(container)
+            orders = self.grant({task: generation}).get(task, ())
+            yield from self.answer(container)
             if self.world.chance.random() >= _ANSWER_LOST:
-                return generation
+                return Grant(generation=generation, orders=orders)
 
     def issue(self, container: SimContainer, task: TaskName) -> int:
         """As the server does it, in one moment."""
@@ -126,9 +140,41 @@ class Coordinator:
         self.ledger.granted(request, issued)
         return issued[task]
 
+    def fan_out(self) -> list[TaskName]:
+        """Make orders of the startpoints that are written; the tasks that have some nobody was told about."""
+        if self._startpoints is None:
+            return []
+        with self._startpoints.fanning_out():
+            return self.desk.fan_out()
+
+    def apply(self) -> None:
+        """Have the tasks concerned start over with what is written."""
+        self.ledger.restart(self.fan_out())
+
+    def grant(self, tasks: Mapping[TaskName, int]) -> dict[TaskName, tuple[Order, ...]]:
+        """The startpoints that these generations of tasks have to apply."""
+        orders = self.desk.grant(tasks)
+        if self._startpoints is not None:
+            self._startpoints.moves.granted(tasks, orders)
+        return orders
+
+    def take(self, container: SimContainer, task: TaskName, outcomes: Sequence[Outcome]) -> None:
+        """A task reports what has become of its startpoints; the first answer may be lost, or it dies between two."""
+        self._check(container)
+        assert self._startpoints is not None
+        generations = {outcome.generation for outcome in outcomes}
+        for _ in range(1 if self.world.chance.random() >= _ANSWER_LOST else 2):
+            self.ledger.check_report(container.seat, container.incarnation, str(task), generations)
+            for number, outcome in enumerate(outcomes):
+                if number and self.world.chance.random() < _ANSWER_LOST:
+                    self.world.after(0.0, lambda: container.cluster.crash_coordinator(20.0))
+                    raise UnavailableError(f"the driver of {container.name} dies while it takes a report")
+                with self._startpoints.noting(str(task), outcome):
+                    self.desk.note(str(task), [outcome])
+
     def report_finished(self, container: SimContainer, tasks: Sequence[TaskName]) -> Generator[float, None, None]:
         """These tasks are over."""
-        yield from self._reach(container)
+        yield from self.reach(container)
         message = Finished(container=container.seat, incarnation=container.incarnation, tasks=[str(t) for t in tasks])
         self.ledger.finished(message, self.world.now)
 
@@ -153,14 +199,16 @@ class Coordinator:
         """Order a cut, or ask what has come of it."""
         return self.ledger.cut(message, int(self.world.now))
 
-    def _reach(self, container: SimContainer) -> Generator[float, None, None]:
+    def reach(self, container: SimContainer) -> Generator[float, None, None]:
+        """A request is under way, or waits for a coordinator."""
         while not self.up:
             yield 5.0
         self._check(container)
         yield self.world.chance.random()
         self._check(container)
 
-    def _answer(self, container: SimContainer) -> Generator[float, None, None]:
+    def answer(self, container: SimContainer) -> Generator[float, None, None]:
+        """An answer is under way."""
         yield self.world.chance.random()
         self._check(container)
 

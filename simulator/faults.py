@@ -7,6 +7,7 @@ are drawn most often.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from simulator.cluster import Cluster
 from simulator.container import SimContainer
@@ -34,9 +35,9 @@ class Faults:
             (1, self._folder),
             (2, self._hold),
             (2, self._disk),
-            (1, cluster.drain),
+            (1, self._drain),
             (2, self._reader),
-            *cluster.faults(),
+            *((weight, partial(self._of_cluster, number)) for number, (weight, _) in enumerate(cluster.faults())),
         ]
         # Each run knows only some kinds, and those in other proportions: rare mixtures come up, too.
         self._kinds = [(weight * world.chance.random() ** 2, kind) for weight, kind in kinds]
@@ -53,6 +54,13 @@ class Faults:
             world.chance.choices([kind for _, kind in self._kinds], weights)[0]()
         yield max(0.0, settings.faults_until - world.now)
         self._heal()
+
+    def _of_cluster(self, number: int) -> None:
+        """What else can go wrong with the cluster that there is by then: a restored app has another one."""
+        self.cluster.faults()[number][1]()
+
+    def _drain(self) -> None:
+        self.cluster.drain()
 
     def _heal(self) -> None:
         self.over = True

@@ -17,6 +17,7 @@ from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, dec
 from headrace.core.ids import SSP, Offset, TaskName
 from simulator.bare_store import values_in
 from simulator.message import decode_message
+from simulator.moves import Moves
 from simulator.processors import PROCESSORS
 from simulator.shapes import Shape, TaskShape
 from simulator.storage import SimLog
@@ -88,6 +89,8 @@ class Oracle:
         self.loose: set[int] = set()
         """Messages that at-least-once tasks have made: readers outside get them though they may not be committed."""
         self.rollbacks = 0
+        self.moves: Moves | None = None
+        """Judges sources if users move positions in them: their messages may be read again, or never."""
         self._by_producer = {task.producer: self.ledgers[task.name] for task in tasks}
         self._messages: dict[int, tuple[str, int]] = {}
         self._landed: dict[int, tuple[SSP, Offset]] = {}
@@ -101,6 +104,10 @@ class Oracle:
         self._repeating: dict[int, int] = {}
         """By producer the last generation that was at-least-once: what wasn't committed by then is made again."""
         self._rolled_back: set[tuple[str, int, SSP, int, int]] = set()
+        self.first_generations: dict[int, int] = {}
+        """By producer the first generation of this timeline: what older ones write doesn't concern it."""
+        self.later_generations: dict[int, int] | None = None
+        """Those of the timeline after it, if there is one."""
 
     def fail(self, who: object, what: str) -> NoReturn:
         """The run is over."""
@@ -217,18 +224,26 @@ class Oracle:
         kind = payload[0]
         if kind == Kind.USER:
             self._landed.setdefault(self.message_of(ssp, payload), (ssp, offset))
+        elif not self._is_mine(header := decode_header(payload)):
+            return
         elif kind == Kind.RESTORE:
-            header = decode_header(payload)
             key = (ssp, header.producer, header.generation)
             if key not in self._restores:
                 self._judge_restore(ssp, header, payload)
             if self._restores.setdefault(key, (payload, offset))[0] != payload:
                 self.fail(ssp, f"two different restores of producer {header.producer}, {header.generation}")
         elif kind == Kind.CHECKPOINT:
-            header = decode_header(payload)
             last = self._by_producer[header.producer].last
             if last is None or last.version < header.version:
                 self.fail(ssp, f"checkpoint {header.version} of producer {header.producer} before its commit")
+
+    def _is_mine(self, header: Header) -> bool:
+        """Whether a frame was written in this timeline: others may share its outputs."""
+        if header.generation < self.first_generations.get(header.producer, 0):
+            return False
+        if self.later_generations is None:
+            return True
+        return header.generation < self.later_generations.get(header.producer, 0)
 
     def _judge_restore(self, ssp: SSP, header: Header, payload: bytes) -> None:
         """A restore of the current generation goes back to what is committed."""
@@ -289,10 +304,15 @@ class Oracle:
             for message in account.consumed:
                 if message not in self.committed and not self._is_repeated(self._makers.get(message)):
                     self.fail(task.name, f"commit {record.version} consumes {message}, which nobody has committed")
+        if self.moves is not None:
+            self.moves.committed(task.name, record, account.consumed)
         for message in account.consumed:
-            if message in done:
+            if message in done and not self._is_moved(message):
                 self.fail(task.name, f"commit {record.version} consumes {message}, which was consumed before")
             done.add(message)
+
+    def _is_moved(self, message: int) -> bool:
+        return self.moves is not None and self.moves.is_source(message)
 
     def _judge_positions(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
         task = ledger.shape
@@ -325,9 +345,15 @@ class Oracle:
         for stage in self.shape.stages:
             done = self._consumed[stage.name]
             for message in sorted(self.committed - done):
+                if self._is_moved(message):
+                    continue
                 if self._messages[message][0] in stage.takes and not self._too_late(stage.name, message):
                     return f"stage {stage.name} has not consumed message {message}"
-        return None
+        return None if self.moves is None else self.moves.missing(self._is_over)
+
+    def _is_over(self, task: str) -> bool:
+        last = self.ledgers[TaskName.parse(task)].last
+        return last is not None and last.ended
 
     def _too_late(self, stage: str, message: int) -> bool:
         """Without barriers a reader may end on an attempt of its parent that is then repeated: it had it all."""

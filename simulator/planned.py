@@ -6,7 +6,7 @@ An app that changes has a plan for each of its versions. What a run needs for al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from typing_extensions import override
@@ -14,6 +14,7 @@ from typing_extensions import override
 from headrace.api.specs import Role
 from headrace.app import App
 from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.metadata.timelines import FIRST
 from headrace.plan.changes import Changes, compare
 from headrace.plan.heritage import Consent, Heritage, consent_of
 from headrace.plan.inventory import NOTHING, Inventory, inventory_of
@@ -57,6 +58,11 @@ class AppShape(Shape):
     versions: tuple[PlannedVersion, ...]
     heritage: MakeHeritage
     """By which its versions were planned."""
+    key: tuple[object, ...]
+    """Tells it from others of the same heritage."""
+    recorded: Inventory = NOTHING
+    """What its app takes over, in a timeline that began with a savepoint."""
+    timeline: int = FIRST
 
     @property
     def plan(self) -> Plan:
@@ -91,7 +97,8 @@ class AppShape(Shape):
 
     def plan_of(self, scope: TaskScope) -> Plan:
         """The plan that a task is of: when the app has changed, containers of earlier versions may still live."""
-        return next(v.plan for v in self.versions if v.scopes.get(scope.name) is scope)
+        first, *others = self.versions
+        return next((v.plan for v in others if v.scopes.get(scope.name) is scope), first.plan)
 
     @override
     def id_of(self, stream: str) -> StreamId:
@@ -133,7 +140,38 @@ def app_shape(name: str, heritage: MakeHeritage = Heritage) -> AppShape:
         case=CASES[name],
         versions=versions,
         heritage=heritage,
+        key=(name,),
+        moved=CASES[name].moved,
     )
+
+
+_TIMELINES: dict[tuple[object, ...], AppShape] = {}
+
+
+def timeline_shape(before: AppShape, timeline: int, inventory: Inventory) -> AppShape:
+    """The shape of an app in a timeline that begins with a savepoint of the app as it was ``before``.
+
+    ``inventory`` is that of the new timeline.
+    """
+    key = (before.key[0], timeline, *(record.encode() for record in inventory.stages.values()))
+    if key not in _TIMELINES:
+        case = before.case
+        heritage = Heritage(inventory)
+        plan = _plan(case, case.versions[-1], heritage, timeline)
+        version = PlannedVersion(plan, _scopes(plan), compare(inventory_of(plan), heritage))
+        version.changes.check()
+        framed = [s for s in plan.streams.values() if not keeps_rows(s.spec.system) and s.writers]
+        _TIMELINES[key] = AppShape(
+            streams={s.spec.stream.name: s.partitions for s in framed},
+            stages=tuple(_stage(plan, stage) for stage in plan.stages),
+            case=case,
+            versions=(version,),
+            heritage=before.heritage,
+            key=key,
+            recorded=inventory,
+            timeline=timeline,
+        )
+    return _TIMELINES[key]
 
 
 def _planned(case: AppCase, make: MakeHeritage) -> tuple[PlannedVersion, ...]:
@@ -147,12 +185,21 @@ def _planned(case: AppCase, make: MakeHeritage) -> tuple[PlannedVersion, ...]:
     return tuple(found)
 
 
-def _plan(case: AppCase, version: Version, heritage: Heritage) -> Plan:
+def _plan(case: AppCase, version: Version, heritage: Heritage, timeline: int = FIRST) -> Plan:
     app = App(case.name, checkpoint_interval=f"{version.interval_ms}ms", guarantee=version.guarantee)
     version.declare(app)
     counts = {**case.inputs, **version.inputs}
     facts = {stream: StreamInfo(stream, partitions, COLUMNS) for stream, partitions in counts.items()}
-    return plan(heritage.adopt(app.graph()), facts, heritage=heritage)
+    declared = app.graph()
+    graph = heritage.adopt(replace(declared, settings=replace(declared.settings, timeline=timeline)))
+    if timeline != FIRST:
+        # As a deployment does: streams that don't exist yet have the counts in the inventory. The user follows.
+        known = {part.kept_as: int(part.fixed.get("partitions", 0)) for _, part in heritage.inventory.parts()}
+        given = {id_: known[s.stream.name] for id_, s in graph.streams.items() if s.role is Role.INTERMEDIATE}
+        facts |= {id_: StreamInfo(graph.streams[id_].stream.name, count) for id_, count in given.items()}
+        streams = {id_: replace(s, partitions=given.get(id_, s.partitions)) for id_, s in graph.streams.items()}
+        graph = replace(graph, streams=streams)
+    return plan(graph, facts, heritage=heritage)
 
 
 def _scopes(plan: Plan) -> dict[TaskName, TaskScope]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from headrace.checkpoint.read_committed import ReadCommitted
@@ -24,26 +24,30 @@ from simulator.container import SimContainer
 from simulator.coordinator import Coordinator
 from simulator.declared import CASES
 from simulator.disks import SimState
+from simulator.expected import Row
 from simulator.faults import Faults
 from simulator.journal import WatchedMachine
 from simulator.oracle import Oracle
 from simulator.planned import AppShape, MakeHeritage, app_shape
 from simulator.readers import MakeReader, Publisher
 from simulator.savepoints import Taker
-from simulator.shapes import SHAPES, Shape
+from simulator.shapes import MOVED, SHAPES, Shape
 from simulator.systems import RowTarget
+from simulator.timelines import Restorer, Timeline
 from simulator.world import SimFailure, World
 
-MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *CASES)
+MIX = (*SHAPES, *SHAPES, *SHAPES, *SHAPES, *MOVED, *CASES)
 """What a seed may have: apps, and about as often shapes without operators, which take a third of the time."""
 
 CUTS = "cuts"
 """``shuffle+cuts`` is the shape ``shuffle`` of which savepoints are taken."""
 
-CUT_SHAPES = tuple(
-    f"{name}+{CUTS}"
-    for name in (*SHAPES, *(n for n, case in CASES.items() if not case.before and not case.repeats_work))
-)
+RESTORES = "restores"
+"""``app-counts+restores`` is the app of which savepoints are restored, too."""
+
+_ALIKE = tuple(name for name, case in CASES.items() if not case.before and not case.repeats_work)
+CUT_SHAPES = tuple(f"{name}+{CUTS}" for name in (*SHAPES, *_ALIKE))
+RESTORED_SHAPES = tuple(f"{name}+{RESTORES}" for name in _ALIKE if not (CASES[name].asks or CASES[name].moved))
 
 GRACE_INTERVALS = 80
 """How long after the last fault everything has to be done."""
@@ -122,17 +126,24 @@ class Run:
         if name in CASES:
             self.shape: Shape = (app := app_shape(name, parts.heritage))
             self.settings = _draw_app_settings(world, app)
+            if extra == RESTORES:
+                self.settings = replace(
+                    self.settings, faults_until=3 * self.settings.faults_until, ends_late=world.chance.random() < 0.8
+                )
             self.oracle = judge = AppOracle(world, app, app.tasks())
             self.cluster = parts.app_cluster(world, app, self.settings, judge, parts)
         else:
-            self.shape = SHAPES[name]
+            self.shape = {**SHAPES, **MOVED}[name]
             self.settings = _draw_settings(world, self.shape)
             self.oracle = Oracle(world, self.shape, self.shape.tasks(), self.settings.exactly_once)
             self.cluster = parts.cluster(world, self.shape, self.settings, self.oracle, parts)
         self.publishers: list[Publisher] = []
         self._parts = parts
         self.faults = Faults(world, self.cluster, self.publishers)
-        self.taker = Taker(world, self.cluster) if extra == CUTS and self.settings.exactly_once else None
+        self.taker = Taker(world, self.cluster) if extra and self.settings.exactly_once else None
+        self.restorer: Restorer | None = None
+        if extra == RESTORES and self.taker is not None and isinstance(self.cluster, AppCluster):
+            self.restorer = Restorer(world, self.cluster, self.taker, self._renew)
         world.tell("run", f"seed {seed}, {self.shape_name}, {self.settings}")
 
     def run(self) -> None:
@@ -147,11 +158,19 @@ class Run:
         world.spawn("faults", self.faults.run())
         if self.taker is not None:
             world.spawn("savepoints", self.taker.run())
+        if self.restorer is not None:
+            world.spawn("restore", self.restorer.run())
         quiet = self.shape.case.quiet_ms if isinstance(self.shape, AppShape) else 0
         deadline = settings.faults_until + quiet + GRACE_INTERVALS * settings.interval_ms
         if not world.run(deadline, self._done):
             self.oracle.fail("run", f"no end by {deadline:.0f} ms: {self._hanging()}")
         self._judge()
+
+    def _renew(self, timeline: Timeline) -> None:
+        """A savepoint was restored."""
+        assert self.taker is not None
+        self.shape, self.oracle = timeline.shape, timeline.oracle
+        self.cluster = self.faults.cluster = self.taker.cluster = timeline
 
     def _publish(self, ssp: SSP, start: int | None) -> None:
         log = self.cluster.logs[ssp]
@@ -166,6 +185,8 @@ class Run:
 
     def _done(self) -> bool:
         if not self.faults.over:
+            return False
+        if self.restorer is not None and self.restorer.left:
             return False
         if self.taker is not None and not self.cluster.all_over:
             self.taker.calm = True
@@ -204,7 +225,11 @@ class Run:
         published: dict[str, list[int]] = {name: [] for name in self.shape.outputs}
         for publisher in self.publishers[: len(self._output_partitions())]:
             published[publisher.ssp.stream.name] += publisher.target.rows
-        targets = {stream.name: target.rows for stream, target in cluster.targets.items()}
+        has = cluster.oracle.inherited.has
+        targets: dict[str, list[Row]] = {
+            stream.name: [row for row, version in zip(target.rows, target.versions, strict=True) if has(version)]
+            for stream, target in cluster.targets.items()
+        }
         targets |= {name: list(rows.values()) for name, rows in self.world.services.items()}
         cluster.oracle.judge_results(published, targets)
 

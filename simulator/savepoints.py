@@ -35,6 +35,8 @@ class Savepoint:
     version: int
     kept: Mapping[TaskName, KeptCommit]
     marks: Mapping[TaskName, Mark]
+    oracle: Oracle
+    """The judge of the timeline that it is of."""
 
     @property
     def tasks(self) -> Mapping[TaskName, Path]:
@@ -69,7 +71,7 @@ class Taker:
         """Order a cut now and then."""
         interval = self.cluster.settings.interval_ms
         while True:
-            yield self.chance.random() * (interval if self.calm else 4 * interval)
+            yield self.chance.random() * interval
             coordinator = self.cluster.coordinator
             if coordinator.up and not coordinator.draining and coordinator.ledger.state != "finished":
                 yield from self._take()
@@ -98,7 +100,7 @@ class Taker:
         if calm:
             version = max([now, *self._labels()]) + 4 * interval
         else:
-            version = now + self.chance.choice((-interval, 0, interval // 2, 2 * interval, 4 * interval, 9 * interval))
+            version = now + int(self.chance.choice((-1, 0, 0.5, 2, 2, 3, 4, 4, 9)) * interval)
         if self._by_interval:
             version = (version // interval + 1) * interval
         self._number += 1
@@ -153,7 +155,7 @@ class Taker:
         kept = {task: self._kept(folder, task) for task in tasks}
         oracle = self.cluster.oracle
         marks = {task: oracle.ledgers[task].marks.get(kept[task].offset, Mark()) for task in tasks}
-        savepoint = Savepoint(folder, order.cut.version, kept, marks)
+        savepoint = Savepoint(folder, order.cut.version, kept, marks, oracle)
         judge(oracle, self.cluster, savepoint)
         self.world.tell("savepoints", f"cut {order.cut.id} is complete")
         self.taken.append(savepoint)

@@ -7,7 +7,7 @@ of what a stage reads belongs to its task p modulo ``tasks``. Streams that no st
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.core.ids import SSP, StreamId, TaskName
 
@@ -22,6 +22,8 @@ class Stage:
     writes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     sources: int = 0
+    shared: bool = False
+    """All its tasks read all its sources."""
 
     @property
     def takes(self) -> frozenset[str]:
@@ -35,6 +37,8 @@ class Shape:
 
     streams: Mapping[str, int]
     stages: tuple[Stage, ...]
+    moved: bool = field(default=False, kw_only=True)
+    """Users move its positions in sources while it runs."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -86,7 +90,7 @@ def tasks_of(shape: Shape) -> list[TaskShape]:
                     ssp = SSP(stream_id(stream), partition)
                     inputs[ssp] = tuple(p for other in writing for p in producers[other.name])
                     writers[ssp] = {other.name: other.tasks for other in writing}
-            sources = range(number, stage.sources, stage.tasks)
+            sources = range(stage.sources) if stage.shared else range(number, stage.sources, stage.tasks)
             tasks.append(
                 TaskShape(
                     name=TaskName(stage.name, number),
@@ -167,3 +171,13 @@ SHAPES: Mapping[str, Shape] = {
     ),
     "direct": Shape({"out": 2}, (Stage("s", "window", 2, ("out",), sources=2),)),
 }
+
+MOVED: Mapping[str, Shape] = {
+    **{f"moved-{name}": replace(SHAPES[name], moved=True) for name in ("direct", "wide", "mixed", "merge")},
+    "moved-shared": Shape(
+        {"a": 2, "out": 1},
+        (Stage("s", "count", 2, ("a",), sources=2, shared=True), Stage("c", "count", 2, ("out",), ("a",))),
+        moved=True,
+    ),
+}
+"""Shapes in which users move positions in sources."""

@@ -47,6 +47,15 @@ class SourceLog:
         return max(self.oldest, STEP * bisect_right(self._arrivals, self._world.now))
 
     @property
+    def all_offsets(self) -> range:
+        """Where frames stand that can ever be read, those that have yet to arrive among them."""
+        return range(self.oldest, STEP * len(self._frames), STEP)
+
+    def arrived_at(self, offset: Offset) -> float:
+        """When the frame at an offset was appended."""
+        return self._arrivals[offset // STEP]
+
+    @property
     def ended(self) -> bool:
         """It shows that nothing follows."""
         return self._ends_at <= self._world.now

@@ -7,6 +7,7 @@ before it until everything is acknowledged.
 from __future__ import annotations
 
 import builtins
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +32,7 @@ from headrace.systems.base import (
     Target,
 )
 from headrace.systems.registry import SystemSpec
+from simulator.sources import SourceLog
 from simulator.storage import Channel, Reader, SimLog
 from simulator.world import World
 
@@ -83,6 +85,8 @@ class RowTarget(Target):
         self.world = world
         self.name = name
         self.rows: list[dict[str, object]] = []
+        self.versions: list[int] = []
+        """Of each row the version that it belongs to."""
         self.failing = 0.0
         """How likely a call fails."""
         self._positions: dict[str, int] = {}
@@ -99,6 +103,7 @@ class RowTarget(Target):
             self._positions[writer] = version
             for part in rows:
                 self.rows += part.to_dicts()
+                self.versions += [version] * part.height
             if self.world.story is not None:
                 self.world.tell(f"target {self.name}", f"version {version} of {writer}: {sum(map(len, rows))} rows")
         self._fail("gave no answer")
@@ -228,6 +233,9 @@ class SimAdmin(Admin):
     """Manages the logs of the world."""
 
     def __init__(self, logs: Mapping[SSP, Log], positions: dict[SSP, Offset]) -> None:
+        self.mishaps = random.Random()
+        self.failing = 0.0
+        """How likely it can't be reached when it is asked how far streams go."""
         self._logs = logs
         self._positions = positions
 
@@ -253,7 +261,34 @@ class SimAdmin(Admin):
 
     @override
     def extents(self, stream: str) -> builtins.list[Extent]:
-        return [Extent(log.oldest, log.end, log.ended) for _, log in self._of(stream)]
+        if self.failing and self.mishaps.random() < self.failing:
+            raise UnavailableError(f"the system of {stream} could not be reached")
+        return [
+            Extent(log.oldest, log.end, log.ended, isinstance(log, SourceLog) and log.oldest > 0)
+            for _, log in self._of(stream)
+        ]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        log = self._source(ssp)
+        late = (at for at in log.offsets(log.oldest, log.end) if log.arrived_at(at) >= time_ms)
+        return next(late, log.end)
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        log = self._source(ssp)
+        return int(log.arrived_at(offset)) if offset < log.end else None
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        super().check_offset(ssp, offset)
+        if not self._logs[ssp].readable(offset):
+            raise UsageError(f"{ssp}: no record begins at offset {offset}")
+
+    def _source(self, ssp: SSP) -> SourceLog:
+        log = self._logs[ssp]
+        assert isinstance(log, SourceLog)
+        return log
 
     @override
     def seal(self, stream: str) -> None:

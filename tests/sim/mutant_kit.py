@@ -18,7 +18,7 @@ from headrace.runtime.task import Task
 from simulator.journal import WatchedMachine
 from simulator.run import Parts
 
-Patches = tuple[tuple[type, str, Any], ...]
+Patches = tuple[tuple[Any, str, Any], ...]
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import mutants_known
 import mutants_more
 import mutants_of_changes
 import mutants_of_savepoints
+import mutants_of_startpoints
 import mutants_of_the_host
 import mutants_of_time
 import mutants_waiting
@@ -21,6 +22,7 @@ __all__ = [
     "mutants_more",
     "mutants_of_changes",
     "mutants_of_savepoints",
+    "mutants_of_startpoints",
     "mutants_of_the_host",
     "mutants_of_time",
     "mutants_waiting",

@@ -1,14 +1,25 @@
-"""Mistakes with cuts: versions that tasks pass over, and states that don't fit together."""
+"""Mistakes with savepoints: cuts that tasks pass over, states that don't fit together, timelines that begin wrongly."""
 
 from __future__ import annotations
 
+import msgspec
+import numpy as np
 from mutant_kit import mutant, node, nothing
 
+import headrace.runtime.host.savepoints
+import headrace.savepoints.founding
+import simulator.timelines
 from headrace.checkpoint.cadence import Cadence
+from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
 from headrace.runtime.host.savepoints import Keeper
+from headrace.savepoints.founding import _first_record
+from headrace.serdes.hashing import partition_of
+from headrace.stores.outbox import Outbox
+from headrace.stores.share import Share
 from simulator.disks import SimState
 from simulator.run import Parts
 
+NOTHING_HEARD = TimesCheckpoint(watermark=Progress().watermark, partitions=[])
 BARE = "shuffle+cuts", "wide+cuts", "diamond+cuts"
 
 
@@ -91,3 +102,131 @@ class KeepsASnapshot(SimState):
 
 
 mutant("a snapshot is kept", "the state of a commit before the cut", Parts(state=KeepsASnapshot), *BARE)
+
+
+# -- restores
+
+DEALT = "app-counts+restores", "app-inner+restores", "app-panes+restores", "app-distinct+restores"
+founding = headrace.savepoints.founding
+
+
+def with_the_seqs_of_parents(restored, task, donors):
+    """The first record, as if the new streams went on where the old ones were."""
+    record = _first_record(restored, task, donors)
+    kept = restored.kept.get(task)
+    if kept is None:
+        return record
+    inputs = tuple(
+        msgspec.structs.replace(entry, stream=restored.streams.get(entry.stream, entry.stream), offset=None)
+        for entry in kept.inputs
+    )
+    return msgspec.structs.replace(record, inputs=inputs)
+
+
+mutant(
+    "a founding keeps the seqs of parents",
+    "the first frames of new streams are taken for duplicates, or for gaps",
+    Parts(),
+    "app-counts+restores",
+    patches=((founding, "_first_record", with_the_seqs_of_parents),),
+)
+
+mutant(
+    "the seqs of outputs begin at 0",
+    "a restore voids what readers of an output have had",
+    Parts(),
+    "app-counts+restores",
+    patches=((founding, "_outputs", lambda restored, latest: ()),),
+)
+
+mutant(
+    "a timeline begins with the version of its savepoint",
+    "a target takes what is written again for old",
+    Parts(),
+    "app-outbox+restores",
+    patches=((simulator.timelines, "version_of", lambda savepoint, latest, before: savepoint),),
+)
+
+
+def from_the_end(restored, task, donors):
+    record = _first_record(restored, task, donors)
+    latest = restored.latest.get(task)
+    return record if latest is None else msgspec.structs.replace(record, sources=latest.sources)
+
+
+mutant(
+    "sources go on from where they were last",
+    "what was processed after the savepoint is lost",
+    Parts(),
+    "app-counts+restores",
+    patches=((founding, "_first_record", from_the_end),),
+)
+
+
+def by_another_modulus(self, store, rows):
+    return partition_of(rows, self.columns, self.partitions + 1) == self.partition
+
+
+mutant(
+    "a share by another modulus",
+    "keys go to tasks that don't get their messages",
+    Parts(),
+    *DEALT,
+    patches=((Share, "mask", by_another_modulus),),
+)
+
+_mask = Share.mask
+
+
+def all_of_one_partition(self, store, rows):
+    return np.ones(rows.height, np.bool_) if self.partitions == 1 else _mask(self, store, rows)
+
+
+mutant(
+    "a task without a partition keeps all it had",
+    "what it had was dealt to others, too",
+    Parts(),
+    *DEALT,
+    patches=((Share, "mask", all_of_one_partition),),
+)
+
+mutant(
+    "an outbox is dealt to other tasks",
+    "targets know their writers by number",
+    Parts(),
+    "app-outbox+restores",
+    patches=(
+        (headrace.runtime.host.savepoints, "Share", lambda number, tasks, first: Share(number, tasks, first=not first)),
+    ),
+)
+
+mutant(
+    "what is pending isn't taken over",
+    "rows that were committed by the savepoint never reach their target",
+    Parts(),
+    "app-outbox+restores",
+    patches=((Outbox, "whole", lambda self, share=None: iter(())),),
+)
+
+
+def issued_alone(self):
+    cluster = self.cluster
+    issued = cluster.coordinator.generations.issue(sorted(cluster.scopes))
+    return {cluster.scopes[task].producer: generation for task, generation in issued.items()}
+
+
+mutant(
+    "nobody is fenced",
+    "a container of the timeline before goes on committing",
+    Parts(),
+    *DEALT,
+    patches=((simulator.timelines.Restorer, "_fence", issued_alone),),
+)
+
+mutant(
+    "a latecomer opens windows again",
+    "event time begins again in a new timeline",
+    Parts(),
+    *DEALT,
+    patches=((founding, "_times", lambda restored, task, kept: NOTHING_HEARD),),
+)

@@ -79,7 +79,7 @@ class Founding:
     ``record`` becomes its first commit. ``donors`` have its state. If ``shares`` is None the task gets all of it;
     otherwise ``shares`` gives for each store the columns by which its rows are dealt to ``tasks`` tasks. Stores that
     are ``copied`` are the same in all donors, and the task gets all of the first.
-    ``silent_until`` says up to where each source partition is read in silence: the app had read it so far already.
+    ``silent_until`` says up to where each source partition is read silently: the app had read it so far already.
     None: it had ended.
     """
 

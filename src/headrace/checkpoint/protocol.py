@@ -46,7 +46,7 @@ are read again are new messages.
 Cuts. A cut is a version that all tasks commit exactly, where they otherwise may pass over versions (``Cadence``). At
 a cut, nothing that a task has processed is missing in the commit of another, and nothing is on its way between them.
 So the states that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is
-told of a cut too late misses it, and then the cut is given up.
+given a cut too late misses it, and then the cut is given up.
 
 Founding. Restoring a savepoint begins a new *timeline*: changelogs and intermediate streams under new names. A task
 whose changelog is empty, and which is to be founded, first commits what it takes over (``Found``), and then resumes

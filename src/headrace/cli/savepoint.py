@@ -117,14 +117,17 @@ def show(
         print_line("all files are as they were written")
 
 
-def delete(app: App, name: Name, home: Home = HOME) -> None:
+def delete(app: App, name: Name, home: Home = HOME, as_json: AsJson = False) -> None:
     """Delete a savepoint. An app that was restored from it doesn't need it any more."""
     from headrace.savepoints.folder import Shelf
 
     shelf = Shelf(home, app)
     with shelf.locked():
         shelf.delete(name)
-    print_line(f"deleted savepoint {name} of {app}")
+    if as_json:
+        print_json({"app": app, "name": name})
+    else:
+        print_line(f"deleted savepoint {name} of {app}")
 
 
 def restore(
@@ -135,7 +138,7 @@ def restore(
         typer.Option(
             "--outputs",
             metavar="again|silent",
-            help="Write the results of what is processed again once more, or nothing until each input has been read "
+            help="Write the results of what is processed a second time, or nothing until each input has been read "
             "to where it was.",
         ),
     ] = "again",
@@ -257,13 +260,17 @@ def export(
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new folder, or a new file that ends with .tar.")],
     home: Home = HOME,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Copy a savepoint to a folder or to one file, to take it elsewhere."""
     from headrace.savepoints.exporting import export as export_now
     from headrace.savepoints.folder import Shelf
 
-    manifest = export_now(Shelf(home, app), name, target, _progress(quiet))
-    print_line(f"exported savepoint {name} of {app} to {target}: {_contents(manifest)}")
+    manifest = export_now(Shelf(home, app), name, target, _progress(quiet or as_json))
+    if as_json:
+        print_json(_facts(name, manifest) | {"target": str(target)})
+    else:
+        print_line(f"exported savepoint {name} of {app} to {target}: {_contents(manifest)}")
 
 
 def import_(
@@ -275,13 +282,17 @@ def import_(
     ] = None,
     home: Home = HOME,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make an export a savepoint of an app on this home, perhaps under another name. Restore it to use it."""
     from headrace.savepoints.exporting import import_ as import_now
     from headrace.savepoints.folder import Shelf
 
-    manifest = import_now(Shelf(home, app), app, name, source, from_app, _progress(quiet))
-    print_line(f"imported savepoint {name} of {app} from {source}: {_contents(manifest)}")
+    manifest = import_now(Shelf(home, app), app, name, source, from_app, _progress(quiet or as_json))
+    if as_json:
+        print_json(_facts(name, manifest) | {"app": app, "source": str(source)})
+    else:
+        print_line(f"imported savepoint {name} of {app} from {source}: {_contents(manifest)}")
 
 
 def parse_counts(pairs: Sequence[str]) -> dict[str, int]:

@@ -227,7 +227,7 @@ class Startpoints:
         Returns
         -------
         SetAnswer
-            Its ``moves`` say for each partition and task from where to where, its ``notes`` what to know besides.
+            Its ``moves`` say for each partition and task from where to where, its ``notes`` what else to know.
 
         Raises
         ------

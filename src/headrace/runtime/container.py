@@ -81,8 +81,8 @@ class Container:
     ) -> None:
         """``next_generation`` issues a task's next generation with its orders, at its start and at each rollback.
 
-        ``report`` tells the coordinator what has become of orders. ``keep`` is given each call of the app's own code as
-        it begins, and None when it ends.
+        ``report`` tells the coordinator what has happened to orders. ``keep`` is given each call of the app's own code
+        as it begins, and None when it ends.
         """
         self._clock = clock
         self.wakeup = Wakeup()

@@ -183,6 +183,8 @@ def _renamed(restored: Restored, partition: PartitionCheckpoint) -> PartitionChe
         totals[stage] = restored.inventory.stages[stage].tasks
         if len(said) == partition.total_tasks[stage]:
             tasks |= {str(TaskName(stage, n)): _agreed(said) for n in range(totals[stage])}
+    for stage in totals.keys() & restored.inventory.stages.keys():  # some may have only come after the savepoint
+        totals[stage] = max(totals[stage], restored.inventory.stages[stage].tasks)
     return msgspec.structs.replace(
         partition,
         stream_id=restored.streams.get(partition.stream_id, partition.stream_id),

@@ -1,7 +1,7 @@
 """Other partition counts for the intermediate streams of an app: which are possible, and the inventory that follows.
 
 The messages of an intermediate stream are dealt to its partitions by key, and so is the state of the stage that reads
-it. At a savepoint no message is on its way, so both can be dealt anew. That is exact only where the key alone says
+it. At a savepoint no message is on its way, so both can be dealt again. That is exact only where the key alone says
 which task keeps a row. Everything else is refused, with the reason. Pure.
 """
 
@@ -39,6 +39,32 @@ def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], ended: C
     producers = producer_ids(app, dict.fromkeys(names), known)
     stages = {name: _record(inventory, record, streams, tasks, producers) for name, record in inventory.stages.items()}
     return Inventory(stages, inventory.gone)
+
+
+def with_tasks_of(inventory: Inventory, before: Inventory) -> Inventory:
+    """The inventory, in which no stage has fewer tasks than it had ``before``, in the timeline that is left.
+
+    A task that is gone couldn't tell readers of outputs what it had committed last: they would wait for it forever.
+    """
+    more = {
+        name: before.stages[name].producers[record.tasks :]
+        for name, record in inventory.stages.items()
+        if name in before.stages and before.stages[name].tasks > record.tasks
+    }
+    stages = {}
+    for name, record in inventory.stages.items():
+        parts = {id_: _with_writers(part, inventory, more) for id_, part in record.parts.items()}
+        producers = record.producers + more.get(name, ())
+        stages[name] = msgspec.structs.replace(record, producers=producers, parts=parts)
+    return Inventory(stages, inventory.gone)
+
+
+def _with_writers(part: Part, inventory: Inventory, more: Mapping[str, tuple[int, ...]]) -> Part:
+    writers = {
+        name: max(number, inventory.stages[name].tasks + len(more[name])) if name in more else number
+        for name, number in part.writers.items()
+    }
+    return msgspec.structs.replace(part, writers=writers)
 
 
 def _record(

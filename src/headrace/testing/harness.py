@@ -256,7 +256,8 @@ class TestApp:
         input_
             The input.
         startpoint
-            ``hr.startpoints.oldest()`` and the like. Times are those at which messages were fed, by the real clock.
+            What a function of ``hr.startpoints`` returns, such as ``oldest()``. Times are those at which messages were
+            fed, by the real clock.
         partition
             The partition; by default all.
         task

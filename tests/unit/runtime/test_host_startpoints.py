@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from headrace.core.errors import DeploymentError
-from headrace.core.ids import TaskName
+from headrace.core.errors import DeploymentError, UnavailableError
+from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.systems.log.admin import LogAdmin
 from headrace.systems.startpoint import (
     Order,
     Startpoint,
@@ -140,6 +142,44 @@ def test_one_that_cannot_be_applied_stops_the_task_and_stays(app, orders):
     app.start()
     settle(app)
     assert set(seen(app)) == before
+
+
+def test_a_system_that_does_not_answer_is_no_reason_to_give_a_startpoint_up(app, orders, monkeypatch):
+    """The container dies of it as of any other trouble that passes, and tries again."""
+    before = first_run(app, orders)
+    order = give(app, OLDEST)
+    with monkeypatch.context() as away, pytest.raises(UnavailableError, match="the disk server is away"):
+        away.setattr(LogAdmin, "extents", raises(UnavailableError("the disk server is away")))
+        app.start()
+    assert app.outcomes == []
+    assert app.orders[READER] == [order]
+    for container in list(app.living):
+        app.kill(container)
+    app.start()
+    settle(app)
+    assert read_twice(app) < before
+    assert [o.state for o in app.outcomes] == ["applied", "released"]
+
+
+def test_what_was_trimmed_since_it_was_applied_cannot_be_applied_again(app, orders):
+    first_run(app, orders)
+    give(app, OLDEST)
+    app.kill(app.start())
+    (applied,) = app.outcomes
+    app.orders[READER] = [msgspec.structs.replace(applied.order, offset=applied.offset)]
+    ssp = SSP(StreamId("log", "orders"), 0)
+    admin = LogAdmin(app.home / "streams")
+    admin.trim(ssp, admin.extents("orders")[0].upcoming)
+    with pytest.raises(DeploymentError, match=r"can't apply startpoint s1 to partition 0 of log\.orders.* is kept"):
+        app.start()
+    assert [o.state for o in app.outcomes] == ["applied", "failed"]
+
+
+def raises(error: Exception):
+    def call(*_: object) -> None:
+        raise error
+
+    return call
 
 
 def test_a_newer_one_replaces_one_that_was_applied(app, orders):

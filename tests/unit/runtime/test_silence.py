@@ -1,4 +1,4 @@
-"""Repeating in silence: nothing is written, and inputs are read no further than they had been."""
+"""Repeating silently: nothing is written, and inputs are read no further than they had been."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
 from headrace.plan.inventory import Inventory, Part, PartKind, StageRecord
 from headrace.plan.shares import Dealing
-from headrace.savepoints.rescaling import rescaled
+from headrace.savepoints.rescaling import rescaled, with_tasks_of
 
 BY_NOTHING = Dealing()
 
@@ -150,3 +150,12 @@ def test_no_task_is_ever_lost_whatever_the_counts(counts: list[int]) -> None:
         everyone = [producer for record in inventory.stages.values() for producer in record.producers]
         assert len(set(everyone)) == len(everyone)
         assert inventory.stages["urls"].parts["by-url"].writers["counts"] == new.tasks
+
+
+def test_no_stage_loses_tasks_that_it_has_in_the_present_timeline() -> None:
+    """Readers of its outputs would wait for what those have committed last."""
+    now = rescaled("shop", shop(), {"by-member": 8})
+    again = with_tasks_of(shop(), now)
+    assert again.stages["counts"].producers == now.stages["counts"].producers
+    assert again.stages["counts"].active == 4
+    assert with_tasks_of(now, shop()) == now

@@ -57,7 +57,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def look(self) -> Literal["alive", "gone", "out of reach"]:
         """Whether its driver is alive.
 
-        A process on this machine that doesn't answer counts as alive: it may be stopped or busy. What is heard of a
+        A process on this machine that doesn't answer counts as alive: it may be stopped or busy. What is known about a
         driver on another machine proves nothing unless it answers, since its address may mean another place here.
         """
         here = self.machine.is_here

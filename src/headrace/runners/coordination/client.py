@@ -136,7 +136,7 @@ class CoordinatorClient:
         return self._call("POST", "/drain", messages.Orders(drain=True), messages.Orders)
 
     def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut of all tasks, or none any more; return what has become of the present one."""
+        """Order a cut of all tasks, or none any more; return what has happened to the present one."""
         return self._call("POST", "/cut", message, CutReport)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The cut that the coordinator has ordered, and what has become of it in each task; pure.
+"""The cut that the coordinator has ordered, and what has happened to it in each task; pure.
 
 A savepoint needs a version that every task of the app commits exactly, and the state of each task as of then
 (``checkpoint.protocol``). Whoever takes the savepoint chooses the version and a folder, and orders the same cut of
-every deployment of the app. Containers learn of it by their heartbeats, and report what has become of it the same way.
+every deployment of the app. Containers learn of it by their heartbeats, and report what happened to it the same way.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class CutOrder(Message, frozen=True, kw_only=True):
 
 
 class CutReport(Message, frozen=True, kw_only=True, rename="camel"):
-    """What has become of the present cut in each task that this deployment runs, and what is needed to choose one.
+    """What has happened to the present cut in each task that this deployment runs, and what is needed to choose one.
 
     ``now_ms`` is the clock of the coordinator, ``margin_ms`` how far ahead of it a cut has to be, so that every task
-    hears of it in time. ``interval_ms`` is the checkpoint interval.
+    learns of it in time. ``interval_ms`` is the checkpoint interval.
     """
 
     id: str | None = None
@@ -55,7 +55,7 @@ class CutBook:
     def order(
         self, message: CutOrder, statuses: Mapping[TaskName, TaskStatus], gone: Collection[TaskName], now_ms: int
     ) -> CutReport:
-        """Take an order; return what has become of the present cut.
+        """Take an order; return what has happened to the present cut.
 
         ``gone`` are the tasks that have ended with their containers.
         """

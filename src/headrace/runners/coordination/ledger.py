@@ -24,10 +24,8 @@ from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import LastWords, call_of, death, pause_ms
 from headrace.runners.coordination.restarts import Restarts
-from headrace.runners.coordination.stages import Rate, stage_status
+from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
-
-_UNDER_WAY = {"running", "blocked", "finished"}
 
 STEADY_MS = 60_000
 """After a life of this length, the failures that a container reports are counted from 1 again."""
@@ -113,7 +111,6 @@ class Ledger:
         self.app = app
         self.heartbeat_ms = heartbeat_ms
         self.error: messages.ErrorReport | None = None
-        self._stages = {name: tuple(tasks) for name, tasks in stages.items()}
         self._started_at = started_at
         self._guarantee = guarantee
         self._lost_after_ms = lost_after_ms
@@ -123,15 +120,10 @@ class Ledger:
         self._cuts = CutBook(guarantee, interval_ms, heartbeat_ms)
         self._chance = chance
         self._containers = [_Container(number, tasks) for number, tasks in enumerate(assign(stages, containers))]
-        self._statuses = {
-            t: messages.TaskStatus(name=str(t), state="starting") for s in self._stages.values() for t in s
-        }
-        self._rates = {task: Rate() for task in self._statuses}
-        self._finished: set[TaskName] = set()
-        self._under_way: set[TaskName] = set()
+        self._tasks = TaskBook(stages)
         self._drain = False
         self.saving = saves
-        self.watching = watch(list(self._stages.values()), guarantee) if until_caught_up else None
+        self.watching = watch(list(stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
@@ -159,9 +151,7 @@ class Ledger:
         container.heartbeat = None
         container.committed = set()
         container.call = None
-        for task in self._left(container):
-            self._statuses[task] = messages.TaskStatus(name=str(task), state="starting")
-            self._rates[task] = Rate()
+        self._tasks.start(self._left(container))
         if self._left(container):
             container.state = "running"
             if current is None:
@@ -178,8 +168,7 @@ class Ledger:
         container = self._container(message.container)
         container.grants.update(grants)
         self._restarts.granted(grants)
-        for task, generation in grants.items():
-            self._statuses[task] = msgspec.structs.replace(self._statuses[task], generation=generation)
+        self._tasks.grant(grants)
 
     def check_request(self, message: messages.GenerationRequest, now_ms: float) -> TaskName:
         """Return the task that may get a new generation. Raises ``FencedError`` if the sender may not run it."""
@@ -218,11 +207,11 @@ class Ledger:
             container.heartbeat = message
             container.call = call_of(message, container.call, now_ms)
             for task, status in zip(statuses, message.tasks, strict=True):
-                self._take_in(task, status, message.sent_ms)
+                self._tasks.report(task, status, message.sent_ms)
             self._progressed(container, (s.name for s in message.tasks if s.checkpoint is not None))
         if message.wants_shutdown and not self._drain:
             self.drain()
-        if self.watching is not None and not self._drain and self.watching.caught_up(self._statuses):
+        if self.watching is not None and not self._drain and self.watching.caught_up(self._tasks.reports):
             self._note("info", "the app has read all that was there when it started, and stops")
             self.drain()
         return self.orders_for(message.container)
@@ -231,12 +220,11 @@ class Ledger:
         """Note that tasks have ended; the container has too if it has no others."""
         container = self._current(message.container, message.incarnation)
         tasks = self._of_container(message.container, message.tasks)
-        self._finished.update(tasks)
-        self._under_way.update(tasks)
+        self._tasks.end(tasks)
         self._progressed(container, map(str, tasks))
         if container.alive:
             self._seen(container, now_ms)
-            if self._finished.issuperset(container.tasks):
+            if not self._tasks.left(container.tasks):
                 container.state = "finished"
                 self._note("info", "the container has ended: all its tasks are over", container)
         return self.orders
@@ -280,9 +268,9 @@ class Ledger:
         self._drain = True
 
     def cut(self, message: CutOrder, clock_ms: int) -> CutReport:
-        """Order a cut, or none any more; return what has become of the present one. ``clock_ms`` is the time of day."""
-        gone = {task for c in self._containers if not c.alive for task in c.tasks if task in self._finished}
-        return self._cuts.order(message, self._statuses, gone, clock_ms)
+        """Order a cut, or none any more; return what happened to the present one. ``clock_ms`` is the time of day."""
+        gone = {task for c in self._containers if not c.alive for task in self._tasks.ended(c.tasks)}
+        return self._cuts.order(message, self._tasks.reports, gone, clock_ms)
 
     def restart(self, tasks: Iterable[TaskName]) -> list[TaskName]:
         """Order these tasks to start over in place. Returns those that run here and haven't ended."""
@@ -327,11 +315,11 @@ class Ledger:
         """The state of the app."""
         if self.error is not None:
             return "failed"
-        if len(self._finished) == len(self._statuses):
+        if self._tasks.all_ended:
             return "finished"
         if self._drain:
             return "draining"
-        return "running" if len(self._under_way) == len(self._statuses) else "starting"
+        return "running" if self._tasks.all_under_way else "starting"
 
     @property
     def assignments(self) -> tuple[tuple[TaskName, ...], ...]:
@@ -349,23 +337,19 @@ class Ledger:
 
     def status(self, now_ms: float) -> messages.AppStatus:
         """Return the status of everything."""
-        statuses = {task: self._shown(task) for task in self._statuses}
+        statuses = list(self._tasks.statuses.values())
         absent = {t for c in self._containers if c.state != "running" for t in c.tasks}
         containers = [self._container_status(number, now_ms) for number in range(len(self._containers))]
-        rates = {task: 0.0 if task in absent else rate.per_second for task, rate in self._rates.items()}
         return messages.AppStatus(
             app=self.app,
             state=self.state,
             drained=self._drain,
             started_at=self._started_at,
             guarantee=self._guarantee,
-            stages=[
-                stage_status(name, [(statuses[task], rates[task]) for task in tasks])
-                for name, tasks in self._stages.items()
-            ],
-            tasks=list(statuses.values()),
+            stages=self._tasks.stage_statuses(absent),
+            tasks=statuses,
             containers=containers,
-            held_up=held_up(statuses.values(), containers),
+            held_up=held_up(statuses, containers),
             error=self.error,
         )
 
@@ -420,7 +404,7 @@ class Ledger:
         return [own[name] for name in names]
 
     def _left(self, container: _Container) -> tuple[TaskName, ...]:
-        return () if self._over else tuple(task for task in container.tasks if task not in self._finished)
+        return () if self._over else self._tasks.left(container.tasks)
 
     def _seat(self, container: _Container) -> Seat:
         return Seat(self._left(container), dict(container.grants), container.superseded, container.pause_ms)
@@ -468,17 +452,6 @@ class Ledger:
         if container.state == "lost":  # it was slow, and has not been replaced
             container.state = "running"
             self._note("info", "the container sends heartbeats again", container)
-
-    def _take_in(self, task: TaskName, status: messages.TaskStatus, sent_ms: float) -> None:
-        self._statuses[task] = status
-        self._rates[task].add(sent_ms, status.rows_in)
-        if status.state in _UNDER_WAY:
-            self._under_way.add(task)
-
-    def _shown(self, task: TaskName) -> messages.TaskStatus:
-        status = self._statuses[task]
-        # A heartbeat that is older than the message that the task has ended may arrive after it.
-        return msgspec.structs.replace(status, state="finished") if task in self._finished else status
 
     def _container_status(self, number: int, now_ms: float) -> messages.ContainerStatus:
         container = self._containers[number]

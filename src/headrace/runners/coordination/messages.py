@@ -158,7 +158,7 @@ def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
 
 
 class CutStatus(Nested, frozen=True, kw_only=True):
-    """What has become of a cut in a task: see module ``cuts``."""
+    """What has happened to a cut in a task: see module ``cuts``."""
 
     id: str
     state: Literal["waiting", "kept", "missed"]

@@ -74,7 +74,7 @@ class Coordinator:
         """``tables`` lists the tables that can be queried; ``last_words`` finds what a dead incarnation left behind.
 
         ``startpoints`` are those of the app; without them there are none to apply. ``silence`` is that of an app that
-        repeats in silence what it did before a savepoint was restored.
+        silently repeats what it did before a savepoint was restored.
         """
         reachable = advertised_host or host
         if _is_wildcard(reachable):
@@ -240,7 +240,7 @@ class Coordinator:
             return self._ledger.failed(message, now_ms)
 
     def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut of all tasks, or none any more; return what has become of the present one."""
+        """Order a cut of all tasks, or none any more; return what has happened to the present one."""
         with self._noticing():
             return self._ledger.cut(message, self._clock.now_ms())
 

@@ -1,4 +1,4 @@
-"""When an app that repeats in silence speaks again.
+"""When an app that repeats silently writes again.
 
 Restored with ``--outputs silent``, an app reads its inputs up to where it had come before, and writes nothing. All its
 tasks pause there. Once all of that is committed in every task, nothing is on its way between tasks. Then it is noted

@@ -33,7 +33,7 @@ from headrace.savepoints.founding import Restored, foundings, version_of
 from headrace.savepoints.founding_file import DONORS, new_founding_folder, read_foundings, write_foundings
 from headrace.savepoints.manifest import Manifest
 from headrace.savepoints.renaming import for_app, new_streams, renamed
-from headrace.savepoints.rescaling import rescaled
+from headrace.savepoints.rescaling import rescaled, with_tasks_of
 from headrace.systems.registry import SystemSpec
 
 _log = logger(__name__)
@@ -170,6 +170,7 @@ class _Restore:
         self._check()
         own = self.manifest.app == restoring.app
         inventory = self.manifest.inventory if own else for_app(restoring.app, self.manifest.inventory)
+        inventory = with_tasks_of(inventory, self._before)
         ended = [task for task, record in self._kept.items() if record.ended]
         new = rescaled(restoring.app, inventory, restoring.partitions, ended) if restoring.partitions else inventory
         self._dealt = {name: r for name, r in new.stages.items() if r.active != inventory.stages[name].active}

@@ -50,7 +50,7 @@ class CutLink(Protocol):
     """A deployment of the app: its coordinator, or a client of it."""
 
     def cut(self, message: CutOrder) -> CutReport:
-        """Order a cut, or ask what has become of it."""
+        """Order a cut, or ask what has happened to it."""
         ...
 
 
@@ -154,7 +154,7 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
 
 
 def _cut(taking: Taking, cut: Cut) -> dict[str, CutState]:
-    """Have all running tasks keep their state; return what has become of it in each. A last cut stays ordered."""
+    """Have all running tasks keep their state; return what has happened to it in each. A last cut stays ordered."""
     done = False
     try:
         states = _wait(taking, cut, [link.cut(CutOrder(cut=cut)) for link in taking.links])

@@ -53,7 +53,7 @@ class Keeper:
 
     @property
     def state(self) -> tuple[str, CutState] | None:
-        """The id of the cut, and what has become of it; None without one."""
+        """The id of the cut, and what has happened to it; None without one."""
         if self._cut is None:
             return None
         if self._machine.cut_missed:

@@ -20,7 +20,7 @@ Resolve = Callable[[Order, SSP], Offset]
 """Finds the offset that a startpoint means; raises a ``HeadraceError`` if there is none."""
 
 Report = Callable[[Sequence[Outcome]], None]
-"""Tells the coordinator what has become of orders, and waits until it has taken note of it."""
+"""Tells the coordinator what has happened to orders, and waits until it has taken note of it."""
 
 _log = logger(__name__)
 
@@ -37,7 +37,8 @@ class Startpoints:
         """Return where the orders say to read, and report it. ``ended`` are inputs in which nothing more is expected.
 
         Raises ``DeploymentError`` for the first order that can't be applied, after it has reported why. Nothing is
-        applied then, and the order stays: the app can't go on before somebody changes or deletes it.
+        applied then, and the order stays: the app can't go on before somebody changes or deletes it. Trouble that
+        passes, such as a system that doesn't answer, says nothing about an order: it is raised as it is.
         """
         found: dict[SSP, Offset] = {}
         outcomes: list[Outcome] = []
@@ -49,8 +50,10 @@ class Startpoints:
                         f"{ssp} has ended, and what follows from its end is in the app's state and its results",
                         hint="restore a savepoint from before the end, or read the input in an app of another name",
                     )
-                offset = order.offset if order.offset is not None else self._resolve(order, ssp)
+                offset = self._resolve(order, ssp)
             except HeadraceError as error:
+                if error.retry:
+                    raise
                 failed = Outcome(order=order, state="failed", generation=generation, reason=error.message)
                 self._report([failed])
                 raise self._unusable(order, error) from error
@@ -88,10 +91,16 @@ class Startpoints:
 
 
 def by_system(scope: TaskScope, connections: Connections) -> Resolve:
-    """Ask the input's system, or the user's own function, where a startpoint is."""
+    """Ask the input's system, or the user's own function, where a startpoint is.
+
+    One that was applied before means the same offset again, which may have been trimmed since.
+    """
 
     def resolve(order: Order, ssp: SSP) -> Offset:
         admin = connections.admin(scope.specs[ssp].system)
+        if order.offset is not None:
+            admin.check_offset(ssp, order.offset)
+            return order.offset
         return where(order.startpoint, ssp, admin, scope.settings.startpoints)
 
     return resolve

@@ -296,7 +296,7 @@ class TaskHost:
 
     @property
     def cut_state(self) -> tuple[str, CutState] | None:
-        """The id of the cut that was ordered, and what has become of it; None without one."""
+        """The id of the cut that was ordered, and what has happened to it; None without one."""
         return self._keeper.state
 
     def restart_beyond(self, generation: int) -> None:

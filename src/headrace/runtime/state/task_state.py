@@ -29,13 +29,15 @@ from headrace.core.recent_warnings import RecentWarnings
 from headrace.runtime.naming import StateFolders
 from headrace.runtime.state.disk import Disk
 from headrace.stores.base import StateStore
-from headrace.stores.database import Database, KeySpace, PartOfBatch
+from headrace.stores.database import Batch, Database, KeySpace, PartOfBatch
 from headrace.stores.pinned import Pin
 from headrace.stores.state_folder import FolderLock
 
 SNAPSHOT_AFTER_BYTES = 64 << 20
 SNAPSHOTS_KEPT = 2
 _PERSIST_AFTER_BYTES = 32 << 20
+_BEYOND = b"\xff" * 8
+"""A key beyond all others: those of stores begin with their names."""
 
 _log = logger(__name__)
 
@@ -89,6 +91,7 @@ class TaskState:
         self._stores: Mapping[str, StateStore] = {}
         self._held: list[Change] = []
         self._applied_bytes = 0
+        self._adopted_bytes = 0
         self._since_snapshot = 0
         self._borrowed: Path | None = None
         self._restored: Snapshot | None = None
@@ -110,6 +113,8 @@ class TaskState:
             self._disk.discard_drafts(self._folders.snapshots)
         local = self._read_local()
         if local is None:
+            if next(self._database.range(b"", _BEYOND), None) is not None:
+                self._throw_away()  # a start that took over from a savepoint has died
             local = self._from_snapshot()
         if local is not None:
             # A life that ends early must not put the next snapshot off forever. Where offsets count records instead
@@ -225,11 +230,15 @@ class TaskState:
         """Write what is committed into the local database, with the commit that it corresponds to."""
         if self._database is None:
             return
-        batch = self._database.batch()
-        for id_, store in self._stores.items():
-            store.persist(PartOfBatch(batch, id_))
+        batch = self._persisted(self._database)
         batch.put(LOCAL_KEY, local.encode())
         self._database.write(batch)
+
+    def _persisted(self, database: Database) -> Batch:
+        batch = database.batch()
+        for id_, store in self._stores.items():
+            store.persist(PartOfBatch(batch, id_))
+        return batch
 
     def snapshot_if_due(self, local: LocalCheckpoint) -> Offset | None:
         """Take a snapshot when the changelog has grown enough; returns where the changelog may then be trimmed to."""
@@ -267,9 +276,17 @@ class TaskState:
             database.close()
 
     def adopt(self, change: Change) -> None:
-        """Apply a change of what is taken over. The caller has it in the changelog before the commit."""
+        """Apply a change of what is taken over. The caller has it in the changelog before the commit.
+
+        What doesn't fit in memory goes to the database before that commit. A start that finds it there without a commit
+        throws it away.
+        """
         self._stores[change.store].apply(bytes(change.change))
         self._since_snapshot += len(change.change)
+        self._adopted_bytes += len(change.change)
+        if self._adopted_bytes > _PERSIST_AFTER_BYTES and self._database is not None:
+            self._adopted_bytes = 0
+            self._database.write(self._persisted(self._database))
 
     # -- a changelog being read
 

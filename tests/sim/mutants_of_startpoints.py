@@ -1,0 +1,242 @@
+"""Mistakes with startpoints: when one counts, what is kept of it, who may say so, what a fan-out does to others."""
+
+from __future__ import annotations
+
+import msgspec
+from mutant_kit import host, mutant, no, node, nothing, yes
+
+from headrace.checkpoint.protocol import STEPS, Phase, Step
+from headrace.checkpoint.task_orders import TaskOrders
+from headrace.core.errors import UnavailableError
+from headrace.metadata.startpoints import StartpointBook, StartpointKey, _ordered
+from headrace.metadata.store import Delete
+from headrace.runners.coordination import fan_out
+from headrace.runners.coordination.ledger import Ledger
+from headrace.runners.coordination.startpoint_desk import StartpointDesk
+from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.host.startpoints import Startpoints
+from headrace.runtime.host.task_host import TaskHost
+from simulator.run import Parts
+from simulator.shapes import MOVED
+
+SHAPES = tuple(MOVED)
+
+
+def orders(**attributes) -> Parts:
+    return node(orders_class=type("MutantOrders", (TaskOrders,), attributes))
+
+
+# -- when one counts, and what a commit says of it ---------------------------------------------------------
+
+mutant("covered and applied", "a startpoint is applied again after a commit covers it", orders(_covers=no), *SHAPES)
+mutant(
+    "the record forgets",
+    "a commit record doesn't say which startpoint was applied",
+    orders(stamp=lambda self, sources: tuple(sources)),
+    *SHAPES,
+)
+
+
+class ForTheTask(TaskOrders):
+    """The id of the last startpoint is kept once for a task."""
+
+    def stamp(self, sources):
+        last = next(reversed(self._applied.values()), None)
+        return tuple(msgspec.structs.replace(entry, startpoint=last) if last else entry for entry in sources)
+
+
+mutant("an id for the task", "the id is kept per task, not per partition", node(orders_class=ForTheTask), *SHAPES)
+
+
+class ForOneCommit(TaskOrders):
+    """Only the commits of the generation that has applied it name a startpoint."""
+
+    def adopt(self, record):
+        super().adopt(record)
+        named = {(order.stream, order.partition): order.startpoint.id for order in self.due}
+        self._applied = named
+
+
+mutant(
+    "an id for a generation", "the next generation's commits don't name it", node(orders_class=ForOneCommit), *SHAPES
+)
+
+
+class ReleasesEarly(TaskHost):
+    def _resume(self, record, intermediate, orders):
+        super()._resume(record, intermediate, orders)
+        if orders:
+            self._startpoints.release(orders, self.generation, self.machine.version)
+
+
+mutant("released early", "a startpoint is released before a commit counts", Parts(host=ReleasesEarly), *SHAPES)
+
+UNRELEASED = tuple(
+    Step(s.phase, s.instruction, tuple(then for then in s.then if then[0] != "covered"), s.effect)
+    if s.phase is Phase.REPORTING
+    else s
+    for s in STEPS
+)
+mutant("never released", "nobody is told that a commit covers a startpoint", node(steps=UNRELEASED), *SHAPES)
+
+# -- where is read ------------------------------------------------------------------------------------------
+
+mutant(
+    "producers are remembered",
+    "what was committed of a partition's producers is kept when it is moved",
+    Parts(),
+    *SHAPES,
+    patches=((Attempt, "move", nothing),),
+)
+
+APPLIED = Startpoints.applied
+
+
+def resolved_again(self, orders, generation, ended):
+    return APPLIED(self, [msgspec.structs.replace(order, offset=None) for order in orders], generation, ended)
+
+
+mutant(
+    "resolved again",
+    "a startpoint means something else after a rollback",
+    Parts(),
+    *SHAPES,
+    patches=((Startpoints, "applied", resolved_again),),
+)
+
+
+def unreported(self, orders, generation, ended):
+    report, self._report = self._report, lambda outcomes: None
+    try:
+        return APPLIED(self, orders, generation, ended)
+    finally:
+        self._report = report
+
+
+mutant(
+    "applied in silence",
+    "the coordinator isn't told what a startpoint meant",
+    Parts(),
+    *SHAPES,
+    patches=((Startpoints, "applied", unreported),),
+)
+
+
+class KeepsWhenMoved(TaskHost):
+    """A task that starts over because of startpoints doesn't drop what isn't committed."""
+
+    def restart_beyond(self, generation):
+        if self.generation <= generation and self._restart_at is None and not self._over:
+            super().restart_beyond(generation)
+            self.machine.abandon()
+
+    def _start_over(self):
+        if self._restart_at is None:
+            super()._start_over()
+
+
+mutant("moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES)
+mutant("no restart", "a task doesn't start over when it is told", host(restart_beyond=nothing), *SHAPES)
+
+# -- who may say so -----------------------------------------------------------------------------------------
+
+mutant(
+    "zombies report",
+    "a replaced incarnation says what has become of startpoints",
+    Parts(),
+    *SHAPES,
+    first_seed=60,
+    patches=((Ledger, "check_report", nothing),),
+)
+
+GRANT = StartpointDesk.grant
+
+
+def granted_once(self, tasks):
+    told = set() if self._service is None else {s.startpoint.id for s in self._service.book.states() if s.generation}
+    found = GRANT(self, tasks)
+    return {task: tuple(o for o in orders if o.startpoint.id not in told) for task, orders in found.items()}
+
+
+mutant(
+    "granted once",
+    "only the first generation after the fan-out is given a startpoint",
+    Parts(),
+    *SHAPES,
+    patches=((StartpointDesk, "grant", granted_once),),
+)
+
+NOTE = StartpointBook.note
+
+
+def note_whatever_is_there(self, task, outcome, now_ms):
+    """A release deletes what stands under the key by now."""
+    if outcome.state != "released":
+        return NOTE(self, task, outcome, now_ms)
+    name = _ordered(StartpointKey(outcome.order.stream, outcome.order.partition, task))
+    entry = self._store.get(self._namespace, name)
+    if entry is not None:
+        self._commit([Delete(name, entry.version)])
+    return None
+
+
+mutant(
+    "releases what is there",
+    "the release of one startpoint deletes the newer one",
+    Parts(),
+    *SHAPES,
+    patches=((StartpointBook, "note", note_whatever_is_there),),
+)
+
+# -- the fan-out --------------------------------------------------------------------------------------------
+
+mutant(
+    "a task's own is overwritten",
+    "a startpoint without a task takes the place of one that names the task",
+    Parts(),
+    *SHAPES,
+    patches=((fan_out._Orders, "yields", yes),),
+)
+
+GIVE = fan_out._Orders.give
+
+
+def give_the_first(self, task, point):
+    if StartpointKey(point.stream, point.partition, task) not in self.before:
+        GIVE(self, task, point)
+
+
+mutant(
+    "the older one stays",
+    "a fan-out drops what comes for a task that has something to apply",
+    Parts(),
+    *SHAPES,
+    patches=((fan_out._Orders, "give", give_the_first),),
+)
+
+FAN_OUT = StartpointBook.fan_out
+
+
+def fan_out_only(self, decide):
+    def keeping(present):
+        found = decide(present)
+        return type(found)(found.ordered, (), found.kept, found.done)
+
+    return FAN_OUT(self, keeping)
+
+
+mutant(
+    "fanned out again",
+    "what a fan-out has made orders of stays written",
+    Parts(),
+    *SHAPES,
+    patches=((StartpointBook, "fan_out", fan_out_only),),
+)
+
+mutant(
+    "silence is a refusal",
+    "a startpoint fails because the system of its input doesn't answer for a while",
+    Parts(),
+    *SHAPES,
+    patches=((UnavailableError, "retry", False),),
+)
