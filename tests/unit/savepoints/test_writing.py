@@ -12,6 +12,7 @@ import pytest
 from bank import ACCOUNTS, PAYMENTS, Bank, balances_of
 
 import headrace as hr
+from headrace.cli.main import main
 from headrace.core.errors import DeclarationError, PlanError, UsageError
 from headrace.metadata.opening import open_metadata
 from headrace.runners.savepoints import writing
@@ -50,6 +51,15 @@ def test_an_app_that_never_ran_begins_with_what_is_loaded(bank: Bank) -> None:
     bank.run_until({**LOADED, "a1": 100, "new": 5}, savepoint="then")
     assert bank.changes() == [("a1", 100, 1), ("new", 5, None)]
     assert hr.read_savepoint(bank.app, "then")["visits.seen"].height == 2
+
+
+def test_commands_know_that_it_was_written(bank: Bank, capsys: pytest.CaptureFixture[str]) -> None:
+    hr.write_savepoint(bank.app, "first", {"accounts": frame(LOADED)})
+    where = ["--home", str(bank.home)]
+    assert main(["savepoint", "show", "bank", "first", "--check", *where]) == 0
+    assert ", written 20" in capsys.readouterr().out
+    assert main(["savepoint", "restore", "bank", "first", "--quiet", *where]) == 0
+    assert capsys.readouterr().out == "bank begins timeline 2 with savepoint first\n"
 
 
 def test_rows_are_dealt_as_a_shuffle_would(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:

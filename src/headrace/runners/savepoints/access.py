@@ -69,7 +69,7 @@ def read_savepoint(app: Declarations, name: str) -> Savepoint:
     Examples
     --------
     >>> saved = hr.read_savepoint(app, "monday")
-    >>> saved["prices"].filter(pl.col("euros") > 100)
+    >>> dear = saved["prices"].filter(pl.col("euros") > 100)
     """
     from headrace.runners.savepoints.reading import read_state
 
