@@ -258,18 +258,22 @@ class _Restore:
         Otherwise a container that is cut off from the driver could go on, and write what the new timeline doesn't know.
         """
         asked, number = self._asked, self._timelines.current
-        tasks = [task for task in _tasks(self._before) if task in self._latest()]
         system = SystemSpec("log", "log", {"root": f"{asked.home}/streams"})
-        begun = last_commits(asked.home, asked.app, number, tasks)
-        generations = Generations(asked.metadata, asked.app).issue(sorted(begun))
         connections = Connections()
         try:
+            admin = connections.admin(system)
+            known = {stage: admin.describe(changelog_name(asked.app, stage, number)) for stage in self._before.stages}
+            counts = {stage: 0 if info is None else info.partitions for stage, info in known.items()}
+            tasks = [task for task in _tasks(self._before) if task.number < counts[task.stage]]
+            begun = last_commits(asked.home, asked.app, number, tasks)
+            generations = Generations(asked.metadata, asked.app).issue(sorted(tasks))
             for task, generation in generations.items():
                 producer = self._before.stages[task.stage].producers[task.number]
                 ssp = SSP(StreamId("log", changelog_name(asked.app, task.stage, number)), task.number)
                 changelog = ChangelogPartition(ssp, system, connections)
                 record = AbortRecord(generation=generation, writer=f"restore-{self._timelines.next}")
-                header = Header(Kind.ABORT, producer, generation, begun[task].record.version, 1)
+                version = begun[task].record.version if task in begun else -1
+                header = Header(Kind.ABORT, producer, generation, version, 1)
                 changelog.append(header, encode_record(record))
                 changelog.flush()
                 changelog.close()
