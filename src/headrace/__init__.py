@@ -12,7 +12,7 @@ from headrace.api.handles import Output, Table
 from headrace.api.stream import Stream
 from headrace.api.windows import hopping, session, tumbling
 from headrace.app import App
-from headrace.runners.savepoints.access import Savepoint, read_savepoint
+from headrace.runners.savepoints.access import Savepoint, read_savepoint, write_savepoint
 from headrace.serdes.schema import Schema
 
 __version__ = "0.1.0"
@@ -41,6 +41,7 @@ __all__ = [
     "triggers",
     "tumbling",
     "windows",
+    "write_savepoint",
 ]
 
 TYPE_CHECKING = False  # type checkers take it for true, and go on to report names that don't exist

@@ -101,6 +101,24 @@ def test_examples_of_startpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not report, "".join(report)
 
 
+def test_examples_of_savepoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prices = {"article": pl.String, "euros": pl.Float64}
+    hr.streams.create_stream("changes", 1, prices)
+    app = hr.App("shop")
+    app.input("changes", prices).send_to(app.table("prices", key="article"))
+    hr.write_savepoint(app, "monday", {"prices": pl.DataFrame({"article": ["lamp", "desk"], "euros": [200.0, -9.0]})})
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    found = [test for public in (hr.read_savepoint, hr.write_savepoint) for test in finder.find(public)]
+    assert [test.name for test in found if test.examples] == ["read_savepoint", "write_savepoint"]
+    report: list[str] = []
+    for example in found:
+        example.globs = given() | {"app": app}
+        doctest.DocTestRunner().run(example, out=report.append)
+    assert not report, "".join(report)
+    assert hr.read_savepoint(app, "repaired")["prices"].rows() == [("lamp", 200.0)]
+
+
 def are_committed() -> bool:
     try:
         return hr.tables.open_table("shop", "prices").scan().height == 2

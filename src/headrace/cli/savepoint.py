@@ -107,7 +107,7 @@ def show(
         ]
         print_json(_facts(name, manifest) | {"folder": str(folder), "tasks": tasks})
         return
-    print_line(f"savepoint {name} of {manifest.app}, {_contents(manifest)}, taken {_time(manifest.created_ms)}")
+    print_line(f"savepoint {name} of {manifest.app}, {_contents(manifest)}, {_origin(manifest)}")
     rows = []
     for copy in manifest.tasks:
         where = ", ".join(f"{s.stream}[{s.partition}] at {s.offset}" for s in commits[copy.task].sources)
@@ -321,6 +321,10 @@ def _contents(manifest: Manifest) -> str:
     return f"version {manifest.version}, {counted(len(manifest.tasks), 'task')}, {format_bytes(manifest.size)}"
 
 
+def _origin(manifest: Manifest) -> str:
+    return f"{'written' if manifest.written else 'taken'} {_time(manifest.created_ms)}"
+
+
 def _time(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
@@ -367,7 +371,8 @@ def _outlook_facts(outlook: Outlook) -> dict[str, Any]:
 
 def _print_outlook(app: str, name: str, outlook: Outlook, *, dry_run: bool) -> None:
     would = "would begin" if dry_run else "begins"
-    print_line(f"{app} {would} timeline {outlook.timeline.number} where savepoint {name} was taken")
+    where = f"with savepoint {name}" if outlook.manifest.written else f"where savepoint {name} was taken"
+    print_line(f"{app} {would} timeline {outlook.timeline.number} {where}")
     rows = [
         (f"{one.stream}[{one.partition}]", _offset(one.before), _offset(one.to), str(one.task))
         for one in outlook.rewinds

@@ -111,20 +111,10 @@ class Deployment:
         heritage = Heritage(self.inventory, consent)
         if consent not in self._facts:
             graph = heritage.adopt(self._declared)
-            self._facts[consent] = graph, self._known(graph, gather_facts(graph))
+            self._facts[consent] = graph, _known(graph, gather_facts(graph), self.inventory)
         graph, facts = self._facts[consent]
         planned = plan(graph, facts, containers, heritage)
         return Planned(planned, compare(inventory_of(planned), heritage, stages))
-
-    def _known(self, graph: Graph, facts: Mapping[str, StreamInfo | None]) -> dict[str, StreamInfo | None]:
-        """The facts; and the partition counts of a new timeline's streams, which exist only once it has run."""
-        counts = {part.kept_as: part.fixed.get("partitions", "") for _, part in self.inventory.parts()}
-        known = dict(facts)
-        for id_, spec in graph.streams.items():
-            count = counts.get(spec.stream.name, "")
-            if spec.role is Role.INTERMEDIATE and known[id_] is None and count.isdecimal():
-                known[id_] = StreamInfo(spec.stream.name, int(count))
-        return known
 
     def record(self, planned: Planned, stages: Sequence[str] = ()) -> None:
         """Record the version that is about to run. Raises ``UnavailableError`` if another start was quicker.
@@ -167,6 +157,25 @@ class Deployment:
         known = self._entries.get(GONE)
         note = Put(GONE, encode_gone(gone), known.version if known else None)
         return [note, *(Delete(name, self._entries[name].version) for name in sorted(over))]
+
+
+def planned_against(graph: Graph, inventory: Inventory) -> Planned:
+    """The plan of an app for what an inventory lists, which may be that of a savepoint, and its changes."""
+    heritage = Heritage(inventory)
+    adopted = heritage.adopt(graph)
+    planned = plan(adopted, _known(adopted, gather_facts(adopted), inventory), 1, heritage)
+    return Planned(planned, compare(inventory_of(planned), heritage))
+
+
+def _known(graph: Graph, facts: Mapping[str, StreamInfo | None], inventory: Inventory) -> dict[str, StreamInfo | None]:
+    """The facts; and the partition counts of a new timeline's streams, which exist only once it has run."""
+    counts = {part.kept_as: part.fixed.get("partitions", "") for _, part in inventory.parts()}
+    known = dict(facts)
+    for id_, spec in graph.streams.items():
+        count = counts.get(spec.stream.name, "")
+        if spec.role is Role.INTERMEDIATE and known[id_] is None and count.isdecimal():
+            known[id_] = StreamInfo(spec.stream.name, int(count))
+    return known
 
 
 def check_not_ended(planned: Planned, metadata: MetadataStore, against: str = "") -> None:

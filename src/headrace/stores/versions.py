@@ -224,6 +224,10 @@ class VersionedTable(Versions):
         ended = np.flatnonzero(same_key & ~replaced)
         self._add_history(both[order[ended]].select(names), since[ended + 1])
 
+    def put_timeless(self, rows: pl.DataFrame) -> None:
+        """Set rows that count as having always existed: a version with a time comes after them."""
+        self._newest.put_rows(rows.with_columns(pl.lit(None, dtype).alias(n) for n, dtype in VERSION_COLUMNS.items()))
+
     def _put_newest(self, rows: pl.DataFrame) -> None:
         if not rows.height:
             return

@@ -1,1 +1,1 @@
-"""Taking savepoints of running apps, restoring them, and reading what they hold."""
+"""Taking savepoints of running apps, restoring them, reading what they hold, and writing them from rows."""

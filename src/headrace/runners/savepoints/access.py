@@ -12,6 +12,7 @@ from headrace.core.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.api.app import Declarations
+    from headrace.serdes.given_rows import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,47 @@ def read_savepoint(app: Declarations, name: str) -> Savepoint:
     Examples
     --------
     >>> saved = hr.read_savepoint(app, "monday")
-    >>> saved["prices"].filter(pl.col("euros") > 100)
+    >>> dear = saved["prices"].filter(pl.col("euros") > 100)
     """
     from headrace.runners.savepoints.reading import read_state
 
     manifest, tables = read_state(app, name)
     return Savepoint(manifest.app, name, manifest.version, tables)
+
+
+def write_savepoint(app: Declarations, name: str, tables: Mapping[str, Rows], *, base: str | None = None) -> None:
+    """Write a savepoint of tables that are given as DataFrames. Restore it with ``headrace savepoint restore``.
+
+    Without ``base`` it is a first load: all other state is empty, and each input begins where it is declared to. With
+    ``base`` it is a repair: the named tables are replaced, and all else is kept, positions too.
+
+    Parameters
+    ----------
+    app
+        The app. It is planned as at a start, so its inputs must exist. It may run meanwhile.
+    name
+        The name of the new savepoint.
+    tables
+        The rows by the id of the table, with its columns: a DataFrame of Polars, pandas, Spark or Arrow, dicts, or
+        instances of a dataclass. Of rows with the same key the last one counts. A table with ``versions`` keeps them as
+        rows that have always existed; a time to live begins now.
+    base
+        The name of another savepoint of the app, which isn't changed.
+
+    Raises
+    ------
+    UsageError
+        For a table that the app doesn't have or that can't be written, for rows that don't fit it, and if there is a
+        savepoint of this name already.
+    PlanError
+        If the app as it is now doesn't fit what it has kept, or what ``base`` holds.
+
+    Examples
+    --------
+    >>> prices = hr.read_savepoint(app, "monday")["prices"]
+    >>> right = prices.filter(pl.col("euros") > 0)
+    >>> hr.write_savepoint(app, "repaired", {"prices": right}, base="monday")
+    """
+    from headrace.runners.savepoints.writing import write_state
+
+    write_state(app, name, tables, base)

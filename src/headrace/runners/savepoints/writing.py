@@ -1,0 +1,270 @@
+"""Write a savepoint from rows: the first load of tables, or the repair of some in a copy of another savepoint.
+
+The app is planned as at a start, so each row goes to the task that would keep it. The stores are those of the app, so
+what restores a savepoint that was taken restores this one, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import polars as pl
+
+from headrace.api.app import Declarations
+from headrace.api.specs import Graph, TableSpec
+from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, KeptCommit
+from headrace.checkpoint.record import LOCAL_KEY, CommitRecord, LocalCheckpoint
+from headrace.core.errors import DataError, UsageError
+from headrace.core.ids import TaskName
+from headrace.metadata.opening import existing_metadata
+from headrace.plan.heritage import NO_CONSENT
+from headrace.plan.inventory import Inventory, inventory_of
+from headrace.plan.model import Plan, StagePlan, TaskPlan
+from headrace.plan.shares import Dealing
+from headrace.runners.planning import Deployment, Planned, planned_against
+from headrace.runners.savepoints.stores_of import attempt_at_rest
+from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
+from headrace.runtime.naming import task_folder
+from headrace.runtime.state.disk import Disk
+from headrace.runtime.tables.task_tables import LocalTable
+from headrace.savepoints.folder import Shelf, copies, copy_tree, verify, write_manifest
+from headrace.savepoints.manifest import Manifest
+from headrace.serdes.given_rows import Rows, given_rows
+from headrace.stores.base import StateStore
+from headrace.stores.database import Database, KeySpace, PartOfBatch
+from headrace.stores.share import Share
+from headrace.stores.versions import VersionedTable
+
+ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Base:
+    """The savepoint that keeps what isn't replaced."""
+
+    folder: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Writing:
+    """What is written: the rows of each table, for an app with this plan and inventory."""
+
+    plan: Plan
+    inventory: Inventory
+    rows: Mapping[str, pl.DataFrame]
+    version: int
+    base: _Base | None
+
+    @property
+    def tasks(self) -> Iterator[tuple[StagePlan, TaskPlan]]:
+        return ((stage, task) for stage in self.plan.stages for task in stage.tasks)
+
+
+def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: str | None) -> Manifest:
+    """Write a savepoint that holds these tables and otherwise what ``base`` holds; without one, nothing."""
+    graph = app.graph()
+    shelf = Shelf(Path(graph.settings.home), graph.app)
+    shelf.check_free(name)
+    _check_settings(graph)
+    with shelf.locked():
+        kept = None if base is None else _Base(folder=shelf.path(base), manifest=shelf.manifest(base))
+        planned, before, timeline = _planned(graph, kept)
+        planned.changes.check()
+        writing = _Writing(
+            plan=planned.plan,
+            inventory=inventory_of(planned.plan).after(before),
+            rows=_checked(planned.plan.graph, tables),
+            version=time.time_ns() // 1_000_000 if kept is None else kept.manifest.version,
+            base=kept,
+        )
+        if kept is not None:
+            verify(kept.folder, kept.manifest)
+        with shelf.draft(name) as draft:
+            for stage, task in writing.tasks:
+                _write_task(writing, stage, task, draft / task_folder(task.name))
+            manifest = Manifest(
+                app=graph.app,
+                name=name,
+                version=writing.version,
+                created_ms=time.time_ns() // 1_000_000,
+                timeline=timeline,
+                written=True,
+                stages=tuple(writing.inventory.stages[stage] for stage in sorted(writing.inventory.stages)),
+                gone=tuple(sorted(writing.inventory.gone)),
+                tasks=copies(draft, [task.name for _, task in writing.tasks]),
+            )
+            write_manifest(draft, manifest)
+    return manifest
+
+
+def _planned(graph: Graph, base: _Base | None) -> tuple[Planned, Inventory, int]:
+    """The plan; what was there before it; the timeline that this is about."""
+    if base is not None:
+        return planned_against(graph, base.manifest.inventory), base.manifest.inventory, base.manifest.timeline
+    with existing_metadata(Path(graph.settings.home), graph.settings.metadata) as metadata:
+        deployment = Deployment(graph, metadata, NO_CONSENT)
+        return deployment.planned(), deployment.inventory, deployment.timeline
+
+
+# -- what is refused ----------------------------------------------------------------------------------------
+
+
+def _check_settings(graph: Graph) -> None:
+    if graph.settings.guarantee != "exactly_once":
+        raise UsageError(
+            f"app {graph.app!r} has guarantee={graph.settings.guarantee!r}, and savepoints need 'exactly_once'",
+            hint="declare the app with guarantee='exactly_once'",
+        )
+    if graph.settings.grouping != "partition":
+        raise UsageError(
+            f"app {graph.app!r} has a task for each container (grouping='container'), so nobody knows yet which task "
+            "keeps a row",
+            hint="declare the app with grouping='partition'",
+        )
+
+
+def _checked(graph: Graph, tables: Mapping[str, Rows]) -> dict[str, pl.DataFrame]:
+    """The rows with exactly the columns of their tables."""
+    if not isinstance(tables, Mapping) or not tables:
+        raise UsageError(
+            f"tables={tables!r:.80} names no table to write", hint='give rows by table: tables={"accounts": df}'
+        )
+    return {id_: _rows(_table(graph, id_), rows) for id_, rows in tables.items()}
+
+
+def _table(graph: Graph, id_: str) -> TableSpec:
+    table = graph.tables.get(id_)
+    if table is None:
+        known = sorted(name for name, spec in graph.tables.items() if spec.remote is None and not spec.side_inputs)
+        what = "state of a step, which can't be written" if id_ in graph.nodes else "no table of the app"
+        raise UsageError(
+            f"{id_!r} is {what}", hint=f"it has {', '.join(known)}" if known else "declare it with app.table"
+        )
+    if table.remote is not None:
+        raise UsageError(
+            f"table {id_!r} ({table.location}) is remote: a savepoint doesn't hold its rows",
+            hint="write them to the system that stores it",
+        )
+    if table.side_inputs:
+        sides = " and ".join(map(repr, table.side_inputs))
+        raise UsageError(
+            f"table {id_!r} ({table.location}) is a copy of side input {sides}, which decides what it holds",
+            hint="write the rows to that stream",
+        )
+    return table
+
+
+def _rows(table: TableSpec, given: Rows) -> pl.DataFrame:
+    if table.schema is None:
+        raise UsageError(
+            f"the columns of table {table.id!r} ({table.location}) aren't known", hint="give the table a schema="
+        )
+    try:
+        rows, misfit = table.schema.conform(given_rows(given, table.schema, f"table {table.id!r}"))
+        if misfit is not None:
+            raise misfit.error()
+    except DataError as error:
+        where = "" if table.id in error.message else f"the rows for table {table.id!r}: "
+        raise UsageError(f"{where}{error.message}", hint="give rows with the columns of the table") from error
+    for name in table.key:
+        if missing := rows.get_column(name).null_count():
+            raise UsageError(
+                f"the rows for table {table.id!r} have no key in {missing} of {rows.height}: {name!r} is null",
+                hint=f"leave them out: .filter(pl.col({name!r}).is_not_null())",
+            )
+    return rows
+
+
+# -- what is written ----------------------------------------------------------------------------------------
+
+
+def _write_task(writing: _Writing, stage: StagePlan, task: TaskPlan, folder: Path) -> None:
+    """Write the folder of a task. One that the base doesn't have begins as it would without a savepoint."""
+    base = writing.base
+    kept = base is not None and any(copy.name == task.name for copy in base.manifest.tasks)
+    if base is not None and kept:
+        copy_tree(base.folder / task_folder(task.name), folder)
+    else:
+        folder.mkdir()
+    tables = [id_ for id_ in stage.tables if id_ in writing.rows]
+    if kept and not tables:
+        return
+    with closing(Disk().open(folder / DATABASE_FOLDER)) as database:
+        if not kept:
+            _begin(task.name, writing.version, database, folder / COMMIT_FILE)
+        if tables:
+            with attempt_at_rest(writing.plan, stage, task) as attempt:
+                names = {store.id: name for name, store in attempt.stores().items()}
+                for id_ in tables:
+                    share = _share(writing, stage, task.name, id_)
+                    _replace(attempt.task.chain.tables[id_], names, database, share)
+
+
+def _begin(task: TaskName, version: int, database: Database, about: Path) -> None:
+    """Write the commit of a task that has read nothing: its inputs begin where they are declared to."""
+    times = TimesCheckpoint(watermark=Progress().watermark, partitions=[])
+    record = CommitRecord(
+        generation=0,
+        version=version,
+        next_version=version + 1,
+        parents_version=version,
+        bookkeeping=msgspec.Raw(msgspec.json.encode(times)),
+    )
+    batch = database.batch()
+    batch.put(LOCAL_KEY, LocalCheckpoint(0, record.generation, record.version).encode())
+    database.write(batch)
+    about.write_bytes(KeptCommit(task=str(task), offset=0, record=record).encode())
+
+
+def _share(writing: _Writing, stage: StagePlan, task: TaskName, id_: str) -> pl.DataFrame:
+    """The rows of a table that a task keeps: those that a shuffle would send to it."""
+    record, rows = writing.inventory.stages[stage.name], writing.rows[id_]
+    dealing: Dealing = record.parts[id_].dealing
+    if task.number >= record.active:
+        return rows.clear()
+    if dealing.copied or record.active == 1:
+        return rows
+    if dealing.why_not:
+        raise UsageError(
+            f"table {id_!r} can't be written, because nobody knows which of its {record.active} tasks keeps a row: "
+            f"{dealing.why_not}",
+            hint="fill it from a partition_by on columns of its key",
+        )
+    return Share(task.number, record.active, dealing.by).of(id_, rows)
+
+
+def _replace(table: LocalTable, names: Mapping[str, str], database: Database, rows: pl.DataFrame) -> None:
+    """Give a table these rows instead of those that it has in the database. ``names`` are the names of stores."""
+    stores = _stores(table)
+    batch = database.batch()
+    for store in stores:
+        PartOfBatch(batch, names[store.id]).delete_all()
+    database.write(batch)
+    for store in stores:
+        store.attach(KeySpace(database, names[store.id]))
+    if not isinstance(table, VersionedTable):
+        table.advance(time.time_ns() // 1_000_000)  # rows with a time to live begin it now
+    put = table.put_timeless if isinstance(table, VersionedTable) else table.put_rows
+    database.begin_rebuilding()
+    for part in rows.iter_slices(ROWS_AT_ONCE):
+        put(part)
+        _persist(stores, names, database)
+    database.end_rebuilding()
+
+
+def _persist(stores: list[StateStore], names: Mapping[str, str], database: Database) -> None:
+    batch = database.batch()
+    for store in stores:
+        store.take_changes(0)
+        store.persist(PartOfBatch(batch, names[store.id]))
+    database.write(batch)
+
+
+def _stores(table: LocalTable) -> list[StateStore]:
+    return list(table.stores()) if isinstance(table, VersionedTable) else [table.store]
