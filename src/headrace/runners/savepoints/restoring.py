@@ -281,7 +281,7 @@ class _Restore:
     def check_silence(self) -> None:
         """Refuse silence if a stage hasn't processed all that the stages before it have committed.
 
-        It would be repeated in silence, because the inputs had been read so far, although its results were never
+        It would be repeated silently, because the inputs had been read so far, although its results were never
         written.
         """
         asked, number = self._asked, self._timelines.current
