@@ -11,7 +11,7 @@ It prints::
     restore page-views monday: 2 timelines
     undo page-views: 1 timelines
     restore --partitions: {'before': 2, 'after': 3} tasks
-    repeated in silence, and a new view: 11 are seen
+    repeated silently, and a new view: 11 are seen
     read_savepoint: ['/help', '/pay', '/']
     export, import, list: [('debug', 'monday'), ('page-views', 'monday'), ('page-views', 'tuesday')]
 """
@@ -82,7 +82,7 @@ if __name__ == "__main__":
             print(f"{verb}: {len(headrace(home, 'savepoint timelines page-views --json'))} timelines")
         print(f"restore --partitions: {headrace(home, restore)['tasks']['by-member']} tasks")
         with running(home, "--savepoint", "tuesday"):
-            print("repeated in silence, and a new view:", seen(home, 11, ("cem", "/")))
+            print("repeated silently, and a new view:", seen(home, 11, ("cem", "/")))
         pages = hr.read_savepoint(declare(home), "tuesday")["last-page"].sort("member")["page"]
         print("read_savepoint:", pages.to_list())
         headrace(home, f"savepoint export page-views monday {home}/monday.tar --quiet")

@@ -26,7 +26,7 @@ def shop(home: Path) -> Iterator[Shop]:
     shop.close()
 
 
-def test_results_that_a_stage_has_still_to_write_are_not_lost_in_silence(
+def test_results_that_a_stage_has_still_to_write_are_not_lost_silently(
     shop: Shop, home: Path, cli: Callable[..., Any]
 ) -> None:
     def order(*orders: int) -> None:
