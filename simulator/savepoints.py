@@ -15,6 +15,7 @@ from typing import NamedTuple
 from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, Cut, KeptCommit
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
+from headrace.core.frame import END_VERSION
 from headrace.core.ids import TaskName
 from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runtime.host.savepoints import folder_of
@@ -112,9 +113,9 @@ class Taker:
         return _Order(cut, coordinator.term, self.world.now + patience, calm)
 
     def _labels(self) -> list[int]:
-        """What tasks have announced: some clocks are ahead."""
+        """What tasks have announced: some clocks are ahead. One that has committed its end announces nothing else."""
         hosts = (host for container in self.cluster.current.values() for host in container.hosts)
-        return [host.machine.label for host in hosts if host.machine.phase is not Phase.OVER]
+        return [host.machine.label for host in hosts if host.machine.label != END_VERSION]
 
     def _asked(self, order: _Order) -> CutReport | None:
         """What has come of the cut; None if that can't be known any more."""
