@@ -115,11 +115,12 @@ def _verify_existing(graph: Graph, facts: Facts, counts: Mapping[str, int]) -> N
     for id_, existing in sorted(_existing_intermediate_counts(graph, facts).items()):
         spec = graph.streams[id_]
         if counts[id_] != existing:
-            keep = "keep the count" if spec.partitions is None else f"write partitions={existing}"
+            # The app as a whole may set another count, or a restored savepoint may have changed this one.
             raise PlanError(
                 f"stream {str(spec.stream)!r} exists with {existing} partitions, "
                 f"and this app needs {counts[id_]} ({spec.location}: {spec.location.text})",
-                hint=f"{keep}, or accept that what is in the stream is lost: --drop-state {id_}",
+                hint=f"write partitions={existing} at the step, or accept that what is in the stream is lost: "
+                f"--drop-state {id_}",
             )
 
 
