@@ -11,8 +11,8 @@ time through ``Clock``, generations through a function. The simulator runs this 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import assert_never
 
 import msgspec
@@ -20,7 +20,7 @@ import msgspec
 from headrace.checkpoint import instructions as do
 from headrace.checkpoint.founding import Cut
 from headrace.checkpoint.protocol import Phase
-from headrace.checkpoint.record import CommitRecord, encode_record
+from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, encode_record
 from headrace.core.errors import FencedError, ProtocolError, TrimmedOffsetError
 from headrace.core.frame import encode_control
 from headrace.core.ids import SSP, Offset, TaskName
@@ -346,12 +346,11 @@ class TaskHost:
                 self.machine.performed(self._changelog.flush())
                 return
             case do.AppendCommit():
-                times = msgspec.json.encode(self.attempt.save())
-                yield from self._commits.append_record(self.attempt.source_entries(), times)
+                yield from self._append_commit()
                 return
             case do.ReadChangelog(start=start, end=end):
                 if self.machine.phase is not Phase.REPLAYING:
-                    yield from self._commits.check(start, end)
+                    yield from self._check_changelog(start, end)
                 elif not (yield from self.replay.steps(self.machine, start, end)):
                     self._rebase()
                     return
@@ -392,11 +391,9 @@ class TaskHost:
                 yield Pause.ACKNOWLEDGED
                 self._connections.flush_records()
             case do.AppendChanges(version=version):
-                self._commits.append_changes(version)
+                self._append_changes(version)
             case do.WriteLocal(local=local):
-                self.state.persist(local)
-                self.publishing.committed()
-                yield from self._commits.snapshot_if_due(local)
+                yield from self._write_local(local)
             case do.Report(inputs=needed):
                 self._committed(dict(needed))
             case do.ReleaseOrders(orders=orders):
@@ -407,6 +404,21 @@ class TaskHost:
                 self._keeper.keep()
             case _:
                 assert_never(instruction)
+
+    def _check_changelog(self, start: Offset | None, end: Offset) -> Steps[None]:
+        yield from self._commits.check(start, end)
+
+    def _append_changes(self, version: int) -> None:
+        self._commits.append_changes(version)
+
+    def _append_commit(self) -> Steps[None]:
+        times = msgspec.json.encode(self.attempt.save())
+        yield from self._commits.append_record(self.attempt.source_entries(), times)
+
+    def _write_local(self, local: LocalCheckpoint) -> Steps[None]:
+        self.state.persist(local)
+        self.publishing.committed()
+        yield from self._commits.snapshot_if_due(local)
 
     def _found(self) -> Steps[None]:
         """Take over the state that a savepoint holds for this task; the machine commits it."""
@@ -431,8 +443,11 @@ class TaskHost:
         for ssp, offset in self._startpoints.applied(orders, self.generation, self.task.ended_inputs).items():
             positions[ssp] = offset
             self.attempt.move(ssp)
-        with self._named():
+        try:
             begun = self.inputs.begin(positions)
+        except (FencedError, TrimmedOffsetError) as error:
+            error.message = f"task {self.name}: {error.message}"
+            raise
         ends = self.inputs.ends(self.task.side_inputs)
         limits = self.catching_up.limits(begun)
         self.attempt.outlet.silent = self.catching_up.silent
@@ -448,15 +463,6 @@ class TaskHost:
             generation=self.generation,
             version=None if record is None else self.machine.version,
         )
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Errors name the task."""
-        try:
-            yield
-        except (FencedError, TrimmedOffsetError) as error:
-            error.message = f"task {self.name}: {error.message}"
-            raise
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
         now = self._clock.monotonic_ms()
