@@ -51,7 +51,7 @@ app = typer.Typer(
 checkpoints = typer.Typer(no_args_is_help=True, help="Look at what tasks have committed.")
 startpoints = typer.Typer(no_args_is_help=True, help="Move where an app reads its inputs from.")
 tables = typer.Typer(no_args_is_help=True, help="Read the tables of a running app.")
-savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move savepoints: state and positions of an app.")
+savepoints = typer.Typer(no_args_is_help=True, help="Take, restore and move copies of an app and its state.")
 streams = typer.Typer(no_args_is_help=True, help="Create, write, read and seal streams of the embedded log.")
 
 

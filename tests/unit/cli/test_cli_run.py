@@ -55,10 +55,10 @@ def numbers(cli: Cli, tmp_path: Path) -> None:
 def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     nothing = {"master": None, "containers": None, "stages": None, "local": False, "conf": None, "progress": True}
-    assert cli("run", "recorder.py").json() == {**nothing, "drop_state": [], "rename": {}}
+    assert cli("run", "recorder.py").json() == {**nothing, "drop_state": [], "rename": {}, "savepoint": ""}
     words = ("--master", "local[2]", "--containers", 2, "--stage", "a", "--stage", "b", "--conf", "x.y=1=2", "--quiet")
     accepted = ("--drop-state", "w", "--drop-state", "v", "--rename", "old=new")
-    assert cli("run", "recorder.py", *words, *accepted).json() == {
+    assert cli("run", "recorder.py", *words, *accepted, "--savepoint", "monday").json() == {
         "master": "local[2]",
         "containers": 2,
         "stages": ["a", "b"],
@@ -67,6 +67,7 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
         "progress": False,
         "drop_state": ["w", "v"],
         "rename": {"new": "old"},
+        "savepoint": "monday",
     }
     assert cli("run", "recorder.py", "--local", "--json").out.endswith('{\n  "app": "recorded",\n  "ended": true\n}\n')
 
