@@ -1,4 +1,4 @@
-"""A short run of moves by commands on real Spark, with kills. ``python -m chaos --moves`` is longer."""
+"""A few moves by commands on real Spark, with kills. ``python -m chaos --moves`` makes all of them, and more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from chaos.moves import MovesPlan, run
 
 
 @pytest.mark.slow
-def test_an_app_is_rewound_upgraded_restored_and_rescaled_while_its_containers_are_killed() -> None:
+def test_an_app_is_rewound_and_upgraded_while_its_containers_are_killed() -> None:
     lines: list[str] = []
-    assert run(MovesPlan(seed=3), lines.append), "\n".join(lines)
+    assert run(MovesPlan(seed=3, turn=("rewind", "upgrade")), lines.append), "\n".join(lines)
