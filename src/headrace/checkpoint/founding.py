@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from headrace.checkpoint.record import CommitRecord
-from headrace.core.errors import DataError
 from headrace.core.ids import Offset
+from headrace.core.records import decode_record
 
 COMMIT_FILE = "commit.json"
 DATABASE_FOLDER = "db"
@@ -48,17 +48,13 @@ class KeptCommit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @classmethod
     def decode(cls, data: bytes) -> KeptCommit:
         """Read what ``encode`` wrote. Raises ``DataError``."""
-        try:
-            kept = _DECODER.decode(data)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"the commit in a savepoint is unreadable: {error}: {data[:200]!r}") from error
-        if kept.format != FORMAT:
-            raise DataError(
-                f"the commit of task {kept.task} in a savepoint is of format {kept.format}; this version of Headrace "
-                f"reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
-            )
-        return kept
+        return decode_record(
+            _DECODER,
+            data,
+            "the commit in a savepoint",
+            FORMAT,
+            lambda kept: f"the commit of task {kept.task} in a savepoint",
+        )
 
 
 _DECODER = msgspec.json.Decoder(KeptCommit)

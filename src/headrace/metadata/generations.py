@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import msgspec
 
 from headrace.core.errors import (
-    DataError,
     IndeterminateWriteError,
     ProtocolError,
     StorageError,
@@ -20,6 +19,7 @@ from headrace.core.errors import (
 )
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
+from headrace.core.records import decode_record
 from headrace.metadata.store import Entry, MetadataStore, Put
 
 HIGHEST = 2**31 - 1
@@ -32,7 +32,7 @@ _log = logger(__name__)
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    version: int = FORMAT
+    format: int = msgspec.field(default=FORMAT, name="version")
     generation: int
 
 
@@ -95,13 +95,4 @@ class Generations:
 
     def _read(self, task: str, entry: Entry) -> int:
         where = f"the generation of task {task} of app {self._app!r} in the metadata store"
-        try:
-            record = _DECODER.decode(entry.value)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
-        if record.version != FORMAT:
-            raise DataError(
-                f"{where} is of format {record.version}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
-            )
-        return record.generation
+        return decode_record(_DECODER, entry.value, where, FORMAT).generation

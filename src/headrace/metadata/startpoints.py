@@ -15,9 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.core.errors import DataError, FencedError, UnavailableError, UsageError
+from headrace.core.errors import FencedError, UnavailableError, UsageError
 from headrace.core.ids import Offset
 from headrace.core.log import logger
+from headrace.core.records import decode_record
 from headrace.metadata.store import Change, Delete, Entry, MetadataStore, Put
 from headrace.systems.startpoint import Order, Outcome, Startpoint
 
@@ -211,7 +212,7 @@ class StartpointBook:
         raise self._overtaken("fanned out")
 
     def grant(self, tasks: Mapping[str, int]) -> dict[str, tuple[Order, ...]]:
-        """Return the orders of tasks, which these generations are told to apply from now on."""
+        """Grant tasks their orders: from now on it is up to these generations to apply them. Return the orders."""
         for _ in range(_MOST_ATTEMPTS):
             entries = self._store.scan(self._namespace, _ORDERED)
             mine = {name: state for name, state in self._states(entries).items() if state.task in tasks}
@@ -288,16 +289,7 @@ class StartpointBook:
 
     def _read(self, name: str, entry: Entry) -> StartpointState:
         where = f"the startpoint {name!r} of app {self._app!r} in the metadata store"
-        try:
-            record = _DECODER.decode(entry.value)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
-        if record.format != FORMAT:
-            raise DataError(
-                f"{where} is of format {record.format}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
-            )
-        return record.startpoint
+        return decode_record(_DECODER, entry.value, where, FORMAT).startpoint
 
     def _under_way(self, state: StartpointState) -> UsageError:
         done = (

@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from headrace.core.errors import DataError, UnavailableError, UsageError
+from headrace.core.errors import UnavailableError, UsageError
+from headrace.core.records import decode_record
 from headrace.metadata.store import Entry, MetadataStore
 
 FORMAT = 1
@@ -156,16 +157,7 @@ class Timelines:
 
     def _read(self, entry: Entry) -> _Record:
         where = f"the record of the timelines of app {self._app!r} in the metadata store"
-        try:
-            record = _DECODER.decode(entry.value)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"{where} is unreadable: {error}: {entry.value[:100]!r}") from error
-        if record.format != FORMAT:
-            raise DataError(
-                f"{where} is of format {record.format}; this version of Headrace reads {FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
-            )
-        return record
+        return decode_record(_DECODER, entry.value, where, FORMAT)
 
 
 def current_timeline(store: MetadataStore | None, app: str) -> int:

@@ -17,7 +17,7 @@ from headrace.api.operators.spec import StateMeaning, expiry
 from headrace.api.operators.streams import Broadcast, PartitionBy
 from headrace.api.operators.window import Window
 from headrace.api.specs import Graph, Role, StreamSpec, TableSpec
-from headrace.core.errors import DataError
+from headrace.core.records import decode_record
 from headrace.plan.keys import partitionings
 from headrace.plan.model import Plan, StagePlan
 from headrace.plan.shares import Dealing, Partitionings, step_dealing, table_dealing
@@ -96,17 +96,9 @@ class StageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @classmethod
     def decode(cls, data: bytes) -> StageRecord:
         """Read what ``encode`` wrote. Raises ``DataError``."""
-        try:
-            record = _DECODER.decode(data)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"the record of a stage is unreadable: {error}: {data[:200]!r}") from error
-        if record.format != FORMAT:
-            raise DataError(
-                f"the record of stage {record.stage!r} is of format {record.format}; this version of Headrace reads "
-                f"{FORMAT}",
-                hint="use the Headrace that wrote it, or a newer one",
-            )
-        return record
+        return decode_record(
+            _DECODER, data, "the record of a stage", FORMAT, lambda record: f"the record of stage {record.stage!r}"
+        )
 
 
 _DECODER = msgspec.json.Decoder(StageRecord)
