@@ -18,7 +18,7 @@ from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
 from headrace.core.frame import END_VERSION
 from headrace.core.ids import TaskName
 from headrace.runners.coordination.cuts import CutOrder, CutReport
-from headrace.runtime.host.savepoints import folder_of
+from headrace.runtime.naming import task_folder
 from simulator.cluster import Cluster
 from simulator.oracle import Mark, Oracle
 from simulator.storage import Folder
@@ -42,7 +42,7 @@ class Savepoint:
     @property
     def tasks(self) -> Mapping[TaskName, Path]:
         """Where each task has its state."""
-        return {task: self.folder / folder_of(task) for task in self.kept}
+        return {task: self.folder / task_folder(task) for task in self.kept}
 
 
 class _Order(NamedTuple):
@@ -163,7 +163,7 @@ class Taker:
         self.satisfied = self.satisfied or order.calm
 
     def _kept(self, folder: Path, task: TaskName) -> KeptCommit:
-        data = self.cluster.files.get(folder / folder_of(task) / COMMIT_FILE)
+        data = self.cluster.files.get(folder / task_folder(task) / COMMIT_FILE)
         if data is None:
             self.cluster.oracle.fail(task, f"says that it has kept its state in {folder}, and has not")
         return KeptCommit.decode(data)
@@ -177,7 +177,7 @@ class Taker:
         for disk in self.cluster.disks:
             found = disk.get(scope.folders.local)
             if found is not None and found.local == wanted:
-                here = folder / folder_of(task)
+                here = folder / task_folder(task)
                 self.cluster.shared[here / DATABASE_FOLDER] = Folder(dict(found.state), found.local)
                 kept = KeptCommit(task=str(task), offset=offset, record=record)
                 self.cluster.files[here / COMMIT_FILE] = kept.encode()

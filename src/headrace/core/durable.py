@@ -1,4 +1,4 @@
-"""Small files that are complete and durable, or not there: neither a reader nor a crash finds half of one."""
+"""Making files durable. Small ones are complete or not there: neither a reader nor a crash finds half of one."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def create_file(path: Path, data: bytes) -> bool:
         except FileExistsError:
             return False
     return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.core.errors import DataError, StorageError, UsageError
-from headrace.savepoints.folder import Progress, Shelf, copy_tree, read_manifest, sync_tree, verify
+from headrace.savepoints.folder import Progress, Shelf, copy_tree, read_manifest, sync_tree, verify, write_manifest
 from headrace.savepoints.manifest import FILE, Manifest
 
 ARCHIVE = ".tar"
@@ -67,7 +67,7 @@ def import_(
             )
         verify(draft, manifest, progress)
         renamed = msgspec.structs.replace(manifest, name=name)
-        (draft / FILE).write_bytes(renamed.encode())
+        write_manifest(draft, renamed)
     return renamed
 
 

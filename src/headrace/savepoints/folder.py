@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from headrace.checkpoint.founding import COMMIT_FILE, KeptCommit
+from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, InfrastructureError, StorageError, UnavailableError, UsageError
 from headrace.core.ids import TaskName, check_id
 from headrace.core.log import logger
@@ -241,15 +242,6 @@ def sync_tree(folder: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unwritable(path: Path, error: Exception) -> StorageError:

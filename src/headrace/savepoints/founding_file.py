@@ -15,10 +15,11 @@ import msgspec
 
 from headrace.checkpoint.founding import Donor, Founding
 from headrace.checkpoint.record import CommitRecord
+from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, StorageError
 from headrace.core.ids import Offset, TaskName
 from headrace.runtime.naming import founding_folder, task_folder
-from headrace.savepoints.folder import sync_folder, sync_tree
+from headrace.savepoints.folder import sync_tree
 
 FORMAT = 1
 DONORS = "donors"

@@ -49,7 +49,7 @@ _ABOUT_DECODER = msgspec.json.Decoder(_About)
 
 
 class Contents(Protocol):
-    """What the entries of a store mean. It is told by whoever encodes them: a table, timers."""
+    """What the entries of a store mean. Whoever encodes them provides it: a table, timers."""
 
     def dealt(self, share: Share, keys: Sequence[bytes], values: Sequence[bytes]) -> Dealt:
         """Say which entries belong to a share."""

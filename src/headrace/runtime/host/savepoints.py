@@ -18,6 +18,7 @@ from headrace.core.errors import ProtocolError
 from headrace.core.ids import TaskName
 from headrace.core.log import logger
 from headrace.runtime.host.attempt import Attempt
+from headrace.runtime.naming import task_folder
 from headrace.runtime.state.task_state import TaskState
 from headrace.stores.database import KeySpace
 from headrace.stores.share import Share
@@ -70,16 +71,11 @@ class Keeper:
         cut, local, record = self._cut, self._machine.local, self._machine.record
         if cut is None or local is None or record is None:
             raise ProtocolError(f"task {self._task}: there is no commit to keep")
-        folder = Path(cut.folder) / folder_of(self._task)
+        folder = Path(cut.folder) / task_folder(self._task)
         kept = KeptCommit(task=str(self._task), offset=local.offset, record=record)
         self._state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
         self._machine.kept()
         _log.info("kept the state for a savepoint", task=str(self._task), version=record.version, folder=str(folder))
-
-
-def folder_of(task: TaskName) -> str:
-    """The name of a task's folder in a savepoint."""
-    return f"{task.stage}-{task.number}"
 
 
 def columns_for(store: str, shares: Mapping[str, Sequence[str]]) -> Sequence[str]:

@@ -26,6 +26,7 @@ from urllib.parse import quote
 import polars as pl
 from typing_extensions import override
 
+from headrace.core.durable import sync_folder
 from headrace.core.errors import DataError, DeclarationError, StorageError
 from headrace.core.log import logger
 from headrace.serdes.ipc import concat_rows
@@ -71,10 +72,10 @@ class FilesTarget(Target):
             with making.open("wb") as file:
                 self._encode(concat_rows(list(rows)), file)
                 os.fsync(file.fileno())
-            _sync_folder(self._folder)  # the draft named next must not be missing for any other reason
+            sync_folder(self._folder)  # the draft named next must not be missing for any other reason
             self._put(self._begun_file(name), f"{version} {making.name}")
             making.rename(done)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
             if self._noted(name) < version:  # even here a stale copy of the writer may be late
                 self._note(name, version)
         except OSError as error:
@@ -180,11 +181,3 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         return  # the folder can't be reached; the error under way says so
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
