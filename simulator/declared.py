@@ -8,6 +8,7 @@ from the messages alone, whatever order they arrive in.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import polars as pl
 from typing_extensions import override
@@ -22,16 +23,16 @@ from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
-from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped, moved
+from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped
 from simulator.calls import answer, write
-from simulator.case import COLUMNS, AppCase, read, ticks
+from simulator.case import COLUMNS, DISORDER, AppCase, read, ticks
 from simulator.expected import TICK_MS
 
 
-def _declare_counts(app: App) -> None:
+def _declare_counts(app: App, lateness: int = DISORDER) -> None:
     """Windows over windows: two shuffles, both of partial results."""
     per_key = (
-        read(app, "views")
+        read(app, "views", lateness)
         .partition_by("k", id="by-k", partitions=2)
         .window(tumbling(ticks(20)), key="k", id="per-key")
         .agg(n=count(), ids=sum("id"))
@@ -99,9 +100,9 @@ def _declare_versions(app: App) -> None:
     looking.join(rates, how="left", id="as-of").select("id", "rate").send_to(app.output("rated", partitions=1))
 
 
-def _declare_join(app: App, how: JoinHow) -> None:
-    left = read(app, "views").partition_by("k", id="left", partitions=2)
-    right = read(app, "orders").partition_by("k", id="right", partitions=2)
+def _declare_join(app: App, how: JoinHow, lateness: int = DISORDER) -> None:
+    left = read(app, "views", lateness).partition_by("k", id="left", partitions=2)
+    right = read(app, "orders", lateness).partition_by("k", id="right", partitions=2)
     joined = left.join(right, on="k", how=how, within=(ticks(-15), ticks(25)), id="paired")
     joined.send_to(app.output("pairs", partitions=2))
 
@@ -163,9 +164,9 @@ def _declare_distinct(app: App) -> None:
     )
 
 
-def _declare_outbox(app: App) -> None:
+def _declare_outbox(app: App, lateness: int = DISORDER) -> None:
     """Results go into a foreign system, from a windowed stage and from one without other state."""
-    views = read(app, "views").partition_by("k", id="by-k", partitions=2)
+    views = read(app, "views", lateness).partition_by("k", id="by-k", partitions=2)
     views.select("id", "k").send_to(app.output("seen", system=files("seen", format="parquet")))
     views.window(tumbling(ticks(20)), key="k", id="per-key").agg(n=count(), ids=sum("id")).send_to(
         app.output("report", system=files("report", format="parquet"))
@@ -321,6 +322,37 @@ def _declare_task(app: App) -> None:
     )
 
 
+_NEVER_LATE = 100_000
+"""The lateness, in ticks, of inputs in which users move positions: event time closes nothing before the end."""
+
+
+_MOVED = (
+    AppCase(
+        "app-moved-counts", {"views": 2}, lambda app: _declare_counts(app, _NEVER_LATE), expected.counts, moved=True
+    ),
+    AppCase(
+        "app-moved-inner",
+        {"views": 2, "orders": 1},
+        lambda app: _declare_join(app, "inner", _NEVER_LATE),
+        expected.pairs("inner"),
+        moved=True,
+    ),
+    AppCase(
+        "app-moved-table",
+        {"views": 1, "changes": 2},
+        _declare_table,
+        expected.found,
+        expected.profiles,
+        "profile",
+        moved=True,
+    ),
+    AppCase(
+        "app-moved-outbox", {"views": 2}, lambda app: _declare_outbox(app, _NEVER_LATE), expected.reported, moved=True
+    ),
+    *(replace(case, name=case.name.replace("app-", "app-moved-"), moved=True) for case in counted.CASES),
+)
+"""Users move positions in their sources. Results follow from what the commits say was read, as often as it was."""
+
 CASES: Mapping[str, AppCase] = {
     case.name: case
     for case in (
@@ -358,6 +390,6 @@ CASES: Mapping[str, AppCase] = {
         *caching.CASES,
         *apart.CASES,
         *changed.CASES,
-        *moved.CASES,
+        *_MOVED,
     )
 }
