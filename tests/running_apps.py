@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from headrace.metadata.opening import existing_metadata
 from headrace.runners.coordination import runs
@@ -19,3 +22,15 @@ def find(home: Path, app: str) -> Address:
     """Return the running deployment of the app."""
     with existing_metadata(home) as metadata:
         return runs.find(metadata, app)
+
+
+def wait_until(condition: Callable[[], Any], errors: Sequence[BaseException], looks: int) -> None:
+    """Wait for something that happens in a thread without an event for others; ``errors`` are those of the app."""
+    never = threading.Event()
+    for _ in range(looks):
+        if condition():
+            return
+        if errors:
+            raise AssertionError("the app has failed") from errors[0]
+        never.wait(0.02)
+    raise AssertionError("it didn't come to that")

@@ -77,7 +77,7 @@ UNRELEASED = tuple(
     else s
     for s in STEPS
 )
-mutant("never released", "nobody is told that a commit covers a startpoint", node(steps=UNRELEASED), *SHAPES)
+mutant("never released", "no commit that covers a startpoint is reported", node(steps=UNRELEASED), *SHAPES)
 
 # -- where is read ------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class KeepsWhenMoved(TaskHost):
 
 
 mutant("moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES)
-mutant("no restart", "a task doesn't start over when it is told", host(restart_beyond=nothing), *SHAPES)
+mutant("no restart", "a task ignores the order to start over", host(restart_beyond=nothing), *SHAPES)
 
 # -- who may say so -----------------------------------------------------------------------------------------
 

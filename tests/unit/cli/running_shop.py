@@ -15,7 +15,7 @@ import polars as pl
 import headrace as hr
 from headrace.core.errors import HeadraceError
 from headrace.runners.coordination.messages import AppStatus
-from running_apps import find_all
+from running_apps import find_all, wait_until
 
 PRICES = {"article": pl.String, "euros": pl.Decimal(10, 2), "since": pl.Datetime("us", "UTC"), "picture": pl.Binary}
 STOCK = {"place": pl.String, "shelf": pl.Int64, "pieces": pl.Int64}
@@ -101,14 +101,7 @@ class Shop:
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Wait for something that happens in a thread without an event for others."""
-        never = threading.Event()
-        for _ in range(6000):
-            if condition():
-                return
-            if self.errors:
-                raise AssertionError("the app has failed") from self.errors[0]
-            never.wait(0.02)
-        raise AssertionError("it didn't come to that")
+        wait_until(condition, self.errors, 6000)
 
     def until_committed(self, table: str, rows: int) -> None:
         """Wait until this many rows of a table can be read."""

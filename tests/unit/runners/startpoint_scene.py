@@ -13,7 +13,7 @@ import polars as pl
 import headrace as hr
 from headrace.core.clock import WallClock
 from headrace.runners.coordination.messages import AppStatus
-from running_apps import find_all
+from running_apps import find_all, wait_until
 
 VIEWS = {"member": pl.String, "n": pl.Int64}
 RATES = {"currency": pl.String, "rate": pl.Float64}
@@ -73,14 +73,7 @@ class Scene:
 
     def until(self, condition: Callable[[], Any]) -> None:
         """Wait for something that happens in another thread."""
-        never = threading.Event()
-        for _ in range(3000):
-            if condition():
-                return
-            if self.errors:
-                raise AssertionError("the app has failed") from self.errors[0]
-            never.wait(0.02)
-        raise AssertionError("it didn't come to that")
+        wait_until(condition, self.errors, 3000)
 
     def caught_up(self) -> bool:
         """The app runs and has committed everything, and no startpoint is left to apply."""

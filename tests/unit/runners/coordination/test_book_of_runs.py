@@ -286,7 +286,7 @@ def test_a_running_driver_renews_its_address(store, coordinator, monkeypatch):
 
 
 class Failing(MemoryMetadata):
-    """A store that fails when it is told to, before or after it has written."""
+    """A store that fails on demand, before or after it has written."""
 
     fails = ""
 
