@@ -34,6 +34,8 @@ from headrace.systems.log.segment import TIME_ENTRY_SIZE, TimeEntry, decode_time
 STRIDE = 1 << 20
 BEHIND_MAX = 16 * STRIDE
 """How far the last entry may be back: a writer looks at no more than this, and a look-up catches up first."""
+_RECENT = 8
+"""Of so many entries the one that is furthest on counts as the last: more writers are rarely held up at once."""
 WALK_MAX = 4 * BEHIND_MAX
 """After walking past so many bytes, a look-up replaces the index: its times were of records that were trimmed."""
 
@@ -52,9 +54,13 @@ class TimeIndex:
         self._file = file
 
     def last(self) -> TimeEntry | None:
-        """Return the last entry; None if there is none. Raises ``_Damaged``."""
+        """Return the entry that is furthest on, of the last ones; None if there is none. Raises ``_Damaged``.
+
+        A writer that was held up adds an entry behind those of others.
+        """
         with closing(_Entries(self.path, self._file.seed)) as entries:
-            return entries[entries.count - 1] if entries.count else None
+            recent = range(max(0, entries.count - _RECENT), entries.count)
+            return max((entries[number] for number in recent), key=lambda entry: entry.offset, default=None)
 
     def start(self, time_ms: int, oldest: Offset) -> Offset:
         """Return an offset below which no record was appended at ``time_ms`` or later. Raises ``_Damaged``."""

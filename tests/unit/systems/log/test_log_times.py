@@ -307,6 +307,19 @@ def test_an_empty_partition_has_no_times(tmp_path: Path) -> None:
     assert system.admin().time_of(ssp(), 32) is None
 
 
+def test_a_writer_that_was_held_up_does_not_stop_the_index(tmp_path: Path) -> None:
+    system = new_log(tmp_path)
+    with small_strides():
+        write_at(tmp_path, range(60))
+        path = index_file(tmp_path)
+        entries = path.read_bytes()
+        path.write_bytes(entries + entries[:TIME_ENTRY_SIZE])  # it was worked out long before it was added
+        write_at(tmp_path, range(60, 120))
+        added = len(path.read_bytes()) - len(entries) - TIME_ENTRY_SIZE
+        assert added > len(entries) // 2
+        require_truth(system)
+
+
 WRITER = """
 import sys
 from headrace.systems.log import LogSystem, time_index
