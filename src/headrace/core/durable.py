@@ -29,7 +29,12 @@ def create_file(path: Path, data: bytes) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    sync_file(folder)
+
+
+def sync_file(file: Path) -> None:
+    """Make the contents of a file that others have written durable."""
+    descriptor = os.open(file, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -132,10 +132,18 @@ class IndeterminateWriteError(InfrastructureError):
     """A write may or may not have happened. (After a ``StorageError`` it has not.)"""
 
 
+class LeaseHeldError(InfrastructureError):
+    """Another application that is alive holds leases of the lease table that the app is to use."""
+
+
 class UnavailableError(InfrastructureError):
     """A server or process doesn't answer now. The same call may succeed later."""
 
     retry = True
+
+
+class ThrottledError(UnavailableError):
+    """A service refuses a call because there were too many: the same call may succeed a little later."""
 
 
 # -- the protocol --------------------------------------------------------------------------------------

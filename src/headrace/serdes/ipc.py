@@ -22,6 +22,7 @@ from headrace.core.frame import Bytes
 _LAYOUT = pl.CompatLevel.newest()
 _END_OF_IPC = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _UNREADABLE = (pl.Int128, pl.UInt128, pl.Object)
+_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError)
 _WRITER_HINT = "another program wrote to the stream, or its bytes are damaged; check what writes to it"
 
 
@@ -54,22 +55,30 @@ def decode_rows(data: Bytes, *, checked: bool = False) -> pl.DataFrame:
 
     Raises ``FrameError`` when the bytes are not exactly one complete stream.
     """
-    source = pa.BufferReader(data)
-    try:
-        table = pa.ipc.open_stream(source).read_all()
-        table.validate(full=not checked)
-    except (pa.ArrowException, OSError, ValueError, IndexError, KeyError, MemoryError) as error:
-        raise FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=_WRITER_HINT) from error
-    end = source.tell()
-    if end != len(data):
-        raise FrameError(
-            f"an Arrow batch of {end} bytes is followed by {len(data) - end} more: {_start(data, end)}",
-            hint=_WRITER_HINT,
-        )
-    # A stream cut off after a batch parses as a shorter one; only the missing end marker gives it away.
-    if bytes(data[-len(_END_OF_IPC) :]) != _END_OF_IPC:
-        raise FrameError(f"{_describe(data)} is an Arrow batch without its end marker", hint=_WRITER_HINT)
+    table = _read(data)
+    _validate([table], data, full=not checked)
     return _as_frame(table, data)
+
+
+def decode_runs(bodies: Sequence[Bytes]) -> list[tuple[pl.DataFrame, list[int]]]:
+    """Decode many streams at once: consecutive ones with the same columns become one table, with the height of each.
+
+    With few rows in each this takes a fraction of the time of ``decode_rows``. Raises ``FrameError`` as that does, but
+    without saying which one it is.
+    """
+    runs: list[list[pa.Table]] = []
+    for body in bodies:
+        table = _read(body)
+        if runs and table.schema.equals(runs[-1][0].schema, check_metadata=True):
+            runs[-1].append(table)
+        else:
+            runs.append([table])
+    found = []
+    for tables in runs:
+        _validate(tables, bodies[0], full=True)
+        frame = _as_frame(pa.concat_tables(tables), bodies[0])
+        found.append((frame.rechunk(), [table.num_rows for table in tables]))
+    return found
 
 
 def concat_rows(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -82,6 +91,37 @@ def concat_rows(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     if not filled:
         return frames[0] if frames else pl.DataFrame()
     return filled[0] if len(filled) == 1 else pl.concat(filled, rechunk=True)
+
+
+def _read(data: Bytes) -> pa.Table:
+    """Return the table of one complete stream, not validated yet."""
+    source = pa.BufferReader(data)
+    try:
+        table = pa.ipc.open_stream(source).read_all()
+    except _ARROW_ERRORS as error:
+        raise _unreadable(data, error) from error
+    end = source.tell()
+    if end != len(data):
+        raise FrameError(
+            f"an Arrow batch of {end} bytes is followed by {len(data) - end} more: {_start(data, end)}",
+            hint=_WRITER_HINT,
+        )
+    # A stream cut off after a batch parses as a shorter one; only the missing end marker gives it away.
+    if bytes(data[-len(_END_OF_IPC) :]) != _END_OF_IPC:
+        raise FrameError(f"{_describe(data)} is an Arrow batch without its end marker", hint=_WRITER_HINT)
+    return table
+
+
+def _validate(tables: Sequence[pa.Table], data: Bytes, *, full: bool) -> None:
+    try:
+        for table in tables:
+            table.validate(full=full)
+    except _ARROW_ERRORS as error:
+        raise _unreadable(data, error) from error
+
+
+def _unreadable(data: Bytes, error: Exception) -> FrameError:
+    return FrameError(f"{_describe(data)} is not an Arrow batch: {error}", hint=_WRITER_HINT)
 
 
 def _as_frame(table: pa.Table, data: Bytes) -> pl.DataFrame:

@@ -4,8 +4,8 @@ A line is one object whose fields are columns. A missing field is null. A field 
 since it may be a typo. Types that JSON lacks are text: binary is base64, times are ISO 8601, decimals are their digits.
 Types are strict: 1.5 is no integer, "1" is no number.
 
-The files system reads JSON lines with Polars instead (``systems.files.jsonlines``), which takes what other programs
-write: numbers where text is wanted, fields that no column has, durations as integers.
+Inputs of JSON, in files or brokers, are read with Polars instead (``serdes.formats.json``), which takes what other
+programs write: numbers where text is wanted, fields that no column has, durations as integers.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Pure; nothing here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,17 +94,31 @@ def parse_rows(data: bytes, ends: npt.NDArray[np.int64], parse: Parse) -> list[P
     return pieces
 
 
-def _parse_run(rows: list[bytes], skipped: int, parse: Parse) -> Piece:
+def readable_rows(
+    rows: Sequence[bytes], parse: Callable[[Sequence[bytes]], pl.DataFrame]
+) -> tuple[list[pl.DataFrame], list[BadRow]]:
+    """The frames of the rows that can be parsed, in order, and the rows that can't."""
     frames: list[pl.DataFrame] = []
     bad: list[BadRow] = []
     _halve(rows, 0, parse, frames, bad)
+    return frames, bad
+
+
+def _parse_run(rows: list[bytes], skipped: int, parse: Parse) -> Piece:
+    frames, bad = readable_rows(rows, lambda part: parse(b"".join(part)))
     frame = pl.concat(frames) if frames else parse(b"")
     return Piece(frame, len(rows), skipped, tuple(bad))
 
 
-def _halve(rows: list[bytes], first: int, parse: Parse, frames: list[pl.DataFrame], bad: list[BadRow]) -> None:
+def _halve(
+    rows: Sequence[bytes],
+    first: int,
+    parse: Callable[[Sequence[bytes]], pl.DataFrame],
+    frames: list[pl.DataFrame],
+    bad: list[BadRow],
+) -> None:
     try:
-        frame = parse(b"".join(rows))
+        frame = parse(rows)
         if frame.height != len(rows):
             raise RowsUnreadable(f"{frame.height} rows instead of {len(rows)}")
     except RowsUnreadable as error:

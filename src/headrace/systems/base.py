@@ -3,8 +3,8 @@
 ``headrace.testing.check_system`` checks that an implementation keeps what the docstrings here promise. The memory
 system is the reference. Nothing in these contracts names a vendor's type.
 
-There are two kinds of system. A *record* system (log, memory, kafka) stores opaque bytes: frames. A *row* system
-(files, sql) stores tables: it returns rows, and takes the rows of whole versions through a *target*.
+There are two kinds of system. A *record* system (log, memory) stores opaque bytes: frames. A *row* system (files, sql,
+kinesis) has foreign data: it returns rows, and takes the rows of whole versions through a *target*.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import builtins
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import polars as pl
 
@@ -75,6 +75,13 @@ def check_within(ssp: SSP, offset: Offset, extent: Extent) -> None:
         )
 
 
+Shards = Mapping[str, str]
+"""The shards that a slot has, and how far each has come, as a text of the system's own. Part of each commit."""
+
+SlotOrders = Mapping[str, str]
+"""What a slot is to do with which shard, as texts of the system's own. It goes on with shards that aren't named."""
+
+
 # -- what a consumer hands out ---------------------------------------------------------------------
 
 
@@ -107,6 +114,9 @@ class Rows:
 
     If ``bad`` isn't empty, its records have offsets of this range, and the rows have the others, in order. ``place``
     says in errors where the rows are from. Without rows, only the position moves to ``next``.
+
+    A slot's rows are all from ``shard``, and ``shards`` says how far each shard of the slot has come after them.
+    ``holding`` are those of which nothing comes before others have done something: their event time is waited for.
     """
 
     ssp: SSP
@@ -115,6 +125,9 @@ class Rows:
     next: Offset
     bad: Sequence[BadRecord] = field(default=())
     place: str = ""
+    shard: str = ""
+    shards: Shards | None = None
+    holding: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +188,70 @@ class Consumer(Protocol):
         ...
 
 
+@runtime_checkable
+class SlotConsumer(Consumer, Protocol):
+    """Reads a stream whose partitions are slots: each reads any number of shards, which come and go.
+
+    An offset of a slot counts its rows. How far it has come is said by its ``Shards``: each ``Rows`` has them as they
+    are after it, and whatever changes in them comes as ``Rows``, with rows or without, in its place among the others.
+    """
+
+    def take(self, ssp: SSP, shards: Shards) -> Rows:
+        """Go on with these shards: those of the last commit. Called after ``register``, before the first poll.
+
+        If ``register`` was given a moment to read from (see ``Admin.offset_at``), all of them are read from there.
+        Return, as ``Rows`` without rows, what a commit would say if it came before the first poll.
+        """
+        ...
+
+    def direct(self, ssp: SSP, orders: SlotOrders) -> None:
+        """Follow the dealer's orders. They are repeated until they are followed, so each may be known already.
+
+        They come in the order in which they were given, or not at all. A commit has the effects of all before it.
+        A slot that has no shards after its first orders hands out ``Rows`` that say so: until then it is waited for.
+        """
+        ...
+
+    def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
+        """Return how far behind the newest record each shard is read, as far as it is known."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SlotReport:
+    """What the present generation of a task says of one of its slots.
+
+    ``shards`` are those of its last commit that counts, and ``version`` is that commit's; -1 before there is one.
+    ``watermark`` is the slot's; None before there is one. The reports of a generation come in the order of its commits,
+    or not at all.
+    """
+
+    generation: int
+    shards: Shards
+    watermark: int | None = None
+    behind_ms: Mapping[str, int] = field(default_factory=dict)
+    version: int = -1
+
+
+class Dealer(Protocol):
+    """Deals the shards of a stream to the slots of one stage. In the driver; it may block; one thread uses it.
+
+    It relies on nothing but the commits of tasks: another dealer goes on from the same reports. Only one deals.
+    """
+
+    def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:
+        """Return the orders for each slot. A report is None if nobody has said anything about the slot yet.
+
+        None in place of orders: the slot may still get shards, so nothing is sent to it. Empty orders say that it has
+        all the shards that there are for it now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release everything. Called once."""
+        ...
+
+
 class Producer(Protocol):
     """Appends records. One thread uses it. Order within a partition is the order of ``send``."""
 
@@ -202,18 +279,31 @@ class Target(Protocol):
     A writer is named by ids joined with ``/``; its versions rise. A version is published again whenever it isn't known
     whether it arrived, possibly by a zombie long after. The stored position decides whether it counts, not the caller.
     ``headrace.testing.contracts.check_target`` checks implementations. One thread uses a target.
+
+    A system without transactions can be a target, too. It keeps no positions, so that rows may arrive again after a
+    failure, and the ``SystemSpec`` says so: ``may_repeat``.
     """
 
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a version as ``publish`` will get them. It isn't committed yet.
+
+        Raises ``DataError`` for what can't be published: once it is committed, no other version of the app can help.
+        """
+        return rows
+
     def position(self, writer: str) -> int:
-        """Return the highest version that ``writer`` has published; -1 if there is none."""
+        """Return the highest version that ``writer`` has published; -1 if there is none, or if none is kept."""
         ...
 
-    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
         """Add the rows and set the writer's position to ``version``, both or neither, durably, before returning.
 
         Does nothing if the position is already ``version`` or higher; the transaction itself checks this. ``rows`` are
         pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
         even then the call may have succeeded. Must not block for more than seconds.
+
+        Without transactions a target may take a version in parts: it returns after how many milliseconds to make the
+        same call again, and None when it has everything.
         """
         ...
 
@@ -372,6 +462,15 @@ class RowSystem(Protocol):
 
     def target(self, stream: str) -> Target:
         """Return a new target for one thread. It connects when it is first used."""
+        ...
+
+
+@runtime_checkable
+class SlottedSystem(RowSystem, Protocol):
+    """A row system whose partitions are slots. Its consumers are ``SlotConsumer``."""
+
+    def dealer(self, stream: str, reader: str) -> Dealer:
+        """Return a new dealer for the stage of that name, ``app/stage``."""
         ...
 
 

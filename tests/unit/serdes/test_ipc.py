@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.core.errors import DataError, FrameError
-from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows, encode_rows_into
+from headrace.serdes.ipc import concat_rows, decode_rows, decode_runs, encode_rows, encode_rows_into
 
 EVERYTHING = pl.DataFrame(
     {
@@ -142,3 +142,50 @@ def test_concat_keeps_order_and_skips_empty_frames() -> None:
     assert concat_rows([a.clear(), a]) is a
     assert concat_rows([a.clear()]).schema == a.schema
     assert concat_rows([]).shape == (0, 0)
+
+
+def test_consecutive_streams_with_the_same_columns_are_one_table() -> None:
+    small = pl.DataFrame({"a": [1], "b": ["x"]})
+    tables = [
+        small,
+        small.clear(),
+        pl.DataFrame({"a": [2, 3], "b": [None, "long " * 20]}),
+        pl.DataFrame({"a": ["t"]}),
+        small,
+    ]
+    runs = decode_runs([encode_rows(table) for table in tables])
+    assert [heights for _, heights in runs] == [[1, 0, 2], [1], [1]]
+    assert [rows.rows() for rows, _ in runs] == [pl.concat(tables[:3]).rows(), [("t",)], [(1, "x")]]
+    assert decode_runs([]) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(pl.Enum(["x", "y"]), pl.Enum(["y", "x"])), (pl.Categorical(), pl.Categorical())]
+)
+def test_streams_with_other_categories_keep_theirs(first: pl.DataType, second: pl.DataType) -> None:
+    tables = [
+        pl.DataFrame({"a": ["x", "y"]}, schema={"a": first}),
+        pl.DataFrame({"a": ["y", "x"]}, schema={"a": second}),
+    ]
+    runs = decode_runs([encode_rows(table) for table in tables])
+    assert [value for rows, _ in runs for value in rows["a"]] == ["x", "y", "y", "x"]
+    assert runs[-1][0].schema["a"] == second
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_damaged_stream_among_others_is_an_error(place: int) -> None:
+    bodies = [encode_rows(pl.DataFrame({"a": [n, n]})) for n in range(3)]
+    for broken in (
+        bodies[place][:-3],
+        bodies[place] + b"\0",
+        b"hello",
+        bodies[place].replace(b"\xff\xff\xff\xff", b"\0"),
+    ):
+        with pytest.raises(FrameError):
+            decode_runs([*bodies[:place], broken, *bodies[place + 1 :]])
+
+
+def test_text_that_is_no_utf8_is_found_among_others() -> None:
+    good = encode_rows(pl.DataFrame({"a": ["text"]}))
+    with pytest.raises(FrameError, match="UTF8"):
+        decode_runs([good, good.replace(b"text", b"te\xff\xfe")])

@@ -33,6 +33,8 @@ class FilesAdmin(Admin):
         stock: Stock,
         columns: Callable[[FileList], Columns | None],
         beginnings: Beginnings,
+        *,
+        awaited: bool = False,
     ) -> None:
         self._path = path
         self._format = format
@@ -40,6 +42,7 @@ class FilesAdmin(Admin):
         self._stock = stock
         self._columns = columns
         self._beginnings = beginnings
+        self._awaited = awaited
         self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
 
     @override
@@ -49,10 +52,10 @@ class FilesAdmin(Admin):
 
     @override
     def describe(self, stream: str) -> StreamInfo | None:
-        """Raises ``StreamNotFoundError`` if there are no files and none may come later."""
+        """Raises ``StreamNotFoundError`` if there are no files, none is awaited, and none may come later."""
         bounded = self._new_files == "refuse"
         listed = self._stock.present()
-        if bounded and listed.nothing:
+        if bounded and listed.nothing and not self._awaited:
             raise nothing_found(self._path)
         columns = self._columns(listed)
         return StreamInfo(

@@ -16,8 +16,8 @@ from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.row_pieces import Parse, RowsUnreadable
+from headrace.serdes.wire import from_wire, why_unreadable, wire_columns, without_null_types
 from headrace.systems.files.text import COUNT_BYTES, TextFile
-from headrace.systems.files.wire import from_wire, why_unreadable, wire_columns, without_null_types
 
 _HEADER_BYTES = 4 << 10
 _HELD = (pl.Int64, pl.UInt64, pl.Float64, pl.Boolean, pl.String, pl.Date, pl.Datetime)

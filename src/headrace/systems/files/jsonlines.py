@@ -1,4 +1,4 @@
-"""JSON lines: one object per line."""
+"""The columns of JSON lines. ``serdes.formats.json`` reads their rows."""
 
 from __future__ import annotations
 
@@ -7,25 +7,8 @@ import polars as pl
 
 from headrace.core.errors import DataError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.row_pieces import Parse, RowsUnreadable
+from headrace.serdes.wire import without_null_types
 from headrace.systems.files.text import COUNT_BYTES, TextFile
-from headrace.systems.files.wire import from_wire, why_unreadable, wire_columns, without_null_types
-
-
-def jsonlines_parser(columns: Columns) -> Parse:
-    """A parser of objects that have these columns. Missing fields are null; other fields are ignored."""
-    wire = wire_columns(columns)
-    empty = pl.DataFrame(schema=columns)
-
-    def parse(data: bytes) -> pl.DataFrame:
-        if not data.strip():
-            return empty
-        try:
-            return from_wire(pl.read_ndjson(data, schema=wire), columns)
-        except pl.exceptions.PolarsError as error:
-            raise RowsUnreadable(why_unreadable(error)) from error
-
-    return parse
 
 
 def infer_jsonlines(file: TextFile) -> Columns:

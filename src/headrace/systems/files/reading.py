@@ -13,10 +13,11 @@ from typing_extensions import override
 from headrace.core.errors import DataError
 from headrace.serdes.csv_format import CsvFormat
 from headrace.serdes.dtypes import Columns
+from headrace.serdes.formats.json import json_parser
 from headrace.serdes.row_pieces import ROW_BYTES_MAX, row_ends
 from headrace.systems.files.csvfile import csv_parser, infer_csv, read_header
 from headrace.systems.files.file_list import Entry
-from headrace.systems.files.jsonlines import infer_jsonlines, jsonlines_parser
+from headrace.systems.files.jsonlines import infer_jsonlines
 from headrace.systems.files.parquet import ParquetFile, StoredParquetFile, parquet_columns
 from headrace.systems.files.place import SUFFIXES, compression_of, suffix_of
 from headrace.systems.files.rowfile import RowFile
@@ -62,7 +63,7 @@ class Reader:
         file = self._text(entry)
         try:
             if format == "jsonl":
-                return file.parse_with(jsonlines_parser(columns))
+                return file.parse_with(json_parser(columns))
             header = self._header(entry, file, columns)
             return file.parse_with(csv_parser(entry.path, header, columns, self.form))
         except BaseException:

@@ -32,7 +32,7 @@ from headrace.systems.files.target import FilesTarget
 LOOK_MS = 1000
 _OPTIONS = (
     "path", "format", "partitions", "columns", "csv", "new_files", "changed_files", "look_ms", "list_file",
-    "event_time",
+    "event_time", "awaited",
 )  # fmt: skip
 _log = logger(__name__)
 
@@ -45,7 +45,8 @@ class FilesSystem(RowSystem):
     (Parquet for an output). ``columns`` default to those of the first file. The files are dealt to ``partitions`` in
     the order of their names. In ``list_file`` an app remembers which files there are; ``new_files`` and
     ``changed_files`` say what happens to others. A followed folder is looked at every ``look_ms``. With ``event_time``,
-    the column with the time of a row and its type, a position may be a time.
+    the column with the time of a row and its type, a position may be a time. ``awaited``: the files are written when an
+    app starts, so it can be planned without them.
     """
 
     path: str
@@ -58,6 +59,7 @@ class FilesSystem(RowSystem):
     look_ms: int = LOOK_MS
     list_file: str | None = None
     event_time: Columns | None = None
+    awaited: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", str(self.path))
@@ -80,7 +82,9 @@ class FilesSystem(RowSystem):
     @override
     def admin(self) -> FilesAdmin:
         beginnings = Beginnings(self.path, self.event_time, lambda columns: self._consumer(columns, follow=False))
-        return FilesAdmin(self.path, self.format, self.new_files, self._stock(), self._columns, beginnings)
+        return FilesAdmin(
+            self.path, self.format, self.new_files, self._stock(), self._columns, beginnings, awaited=self.awaited
+        )
 
     @override
     def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> FilesConsumer:

@@ -1,0 +1,184 @@
+"""An Avro schema as columns, and written out so that Polars can read datums with it. Pure.
+
+Polars knows no references to named types, so each is replaced by what it refers to. It can't read maps, unions of
+several types, and types that contain themselves; and what has no bytes (null, a record without fields) would let a
+short payload be a list of any length. All these are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from headrace.core.errors import DeclarationError
+from headrace.serdes.dtypes import Columns
+
+_PRIMITIVES: Mapping[str, pl.DataType] = {
+    "boolean": pl.Boolean(),
+    "int": pl.Int32(),
+    "long": pl.Int64(),
+    "float": pl.Float32(),
+    "double": pl.Float64(),
+    "bytes": pl.Binary(),
+    "string": pl.String(),
+}
+
+_LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
+    ("int", "date"): pl.Date(),
+    ("int", "time-millis"): pl.Time(),
+    ("long", "time-micros"): pl.Time(),
+    ("long", "timestamp-millis"): pl.Datetime("ms", "UTC"),
+    ("long", "timestamp-micros"): pl.Datetime("us", "UTC"),
+    ("long", "local-timestamp-millis"): pl.Datetime("ms"),
+    ("long", "local-timestamp-micros"): pl.Datetime("us"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSchema:
+    """A record: ``record`` without references, and its columns."""
+
+    record: dict[str, Any]
+    columns: Columns
+
+
+def read_schema(given: object) -> ReadSchema:
+    """Read a schema of a record, as JSON types or their text. Raises ``DeclarationError`` for what can't be read."""
+    schema = given
+    if isinstance(given, str):
+        try:
+            schema = json.loads(given)
+        except ValueError as error:
+            raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint="give a file's contents") from error
+    if not isinstance(schema, Mapping) or schema.get("type") != "record":
+        raise DeclarationError(
+            f"the Avro schema isn't one of a record: {schema!s:.80}",
+            hint='write {"type": "record", "name": "Order", "fields": [...]}',
+        )
+    written, dtype = _Reading().type_of(schema, "")
+    assert isinstance(dtype, pl.Struct)
+    return ReadSchema(written, {one.name: one.dtype for one in dtype.fields})  # type: ignore[misc]
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Reads one schema. ``named`` are the types that were defined so far, ``open`` those that are being defined."""
+
+    named: dict[str, Any] = field(default_factory=dict)
+    open: set[str] = field(default_factory=set)
+    count: int = 0
+
+    def type_of(self, schema: Any, where: str, space: str = "") -> tuple[Any, pl.DataType]:
+        """The schema without references, and its type. ``where`` is the field, ``space`` the namespace around it."""
+        if isinstance(schema, list):
+            return self._union(schema, where, space)
+        if isinstance(schema, str):
+            if schema in _PRIMITIVES:
+                return schema, _PRIMITIVES[schema]
+            return self._reference(schema, where, space)
+        kind = schema.get("type") if isinstance(schema, Mapping) else None
+        if isinstance(kind, list | Mapping):
+            return self.type_of(kind, where, space)
+        match kind:
+            case "record":
+                return self._record(schema, where, space)
+            case "enum":
+                name = self._define(schema, where, space)
+                plain = {"type": "enum", "name": name, "symbols": schema.get("symbols", [])}
+                return plain, pl.String()
+            case "fixed":
+                return self._fixed(schema, where, space)
+            case "array":
+                items, inner = self.type_of(schema.get("items"), where, space)
+                return {"type": "array", "items": items}, pl.List(inner)
+            case str() if kind in _PRIMITIVES:
+                return self._logical(schema, kind, where)
+            case str() if kind not in ("map", "null"):
+                return self._reference(kind, where, space)
+        raise _refused(where, schema)
+
+    def _union(self, schema: list[Any], where: str, space: str) -> tuple[Any, pl.DataType]:
+        others = [one for one in schema if one != "null"]
+        if len(others) != 1 or len(schema) > 2:
+            raise _refused(where, schema)
+        plain, dtype = self.type_of(others[0], where, space)
+        return [one if one == "null" else plain for one in schema], dtype
+
+    def _reference(self, name: str, where: str, space: str) -> tuple[Any, pl.DataType]:
+        full = name if "." in name or not space else f"{space}.{name}"
+        found = full if full in self.named else name
+        if found not in self.named:
+            raise DeclarationError(
+                f"the Avro schema{where}: unknown type {name!r}", hint="define it where it is first used"
+            )
+        if found in self.open:
+            raise DeclarationError(
+                f"the Avro schema{where}: {name!r} contains itself, and a column can't", hint='read format="bytes"'
+            )
+        definition, around = self.named[found]
+        return self.type_of(definition, where, around)
+
+    def _define(self, schema: Mapping[str, Any], where: str, space: str) -> str:
+        """Note a named type; return a name that no other one has, as what it refers to may be written several times."""
+        name = schema.get("name")
+        if not isinstance(name, str) or not name:
+            raise DeclarationError(f"the Avro schema{where}: a {schema['type']} has no name", hint='add "name"')
+        self.named.setdefault(_full(schema, space), (schema, space))
+        self.count += 1
+        return f"T{self.count}"
+
+    def _record(self, schema: Mapping[str, Any], where: str, space: str) -> tuple[Any, pl.DataType]:
+        name, full = self._define(schema, where, space), _full(schema, space)
+        fields = schema.get("fields")
+        if not isinstance(fields, list) or not fields:
+            raise DeclarationError(f"the Avro schema{where}: record {full!r} has no fields", hint='add "fields"')
+        self.open.add(full)
+        plain, types = [], {}
+        for one in fields:
+            if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or "type" not in one:
+                raise DeclarationError(
+                    f"the Avro schema{where}: {one!s:.80} is no field", hint='it has "name" and "type"'
+                )
+            column = one["name"]
+            inside = f"{where}.{column}" if where else f", field {column}"
+            written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
+            plain.append({"name": column, "type": written})
+        self.open.discard(full)
+        return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
+
+    def _fixed(self, schema: Mapping[str, Any], where: str, space: str) -> tuple[Any, pl.DataType]:
+        size = schema.get("size")
+        name = self._define(schema, where, space)
+        if not isinstance(size, int) or size < 1 or schema.get("logicalType") in ("decimal", "duration"):
+            raise _refused(where, schema)
+        return {"type": "fixed", "name": name, "size": size}, pl.Binary()
+
+    def _logical(self, schema: Mapping[str, Any], kind: str, where: str) -> tuple[Any, pl.DataType]:
+        logical = schema.get("logicalType")
+        if kind == "bytes" and logical == "decimal":
+            precision, scale = schema.get("precision"), schema.get("scale", 0)
+            if not isinstance(precision, int) or not isinstance(scale, int) or not 0 < precision <= 38:
+                raise _refused(where, schema)
+            return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}, pl.Decimal(
+                precision, scale
+            )
+        if (kind, str(logical)) in _LOGICAL:
+            return {"type": kind, "logicalType": logical}, _LOGICAL[kind, str(logical)]
+        return kind, _PRIMITIVES[kind]
+
+
+def _full(schema: Mapping[str, Any], space: str) -> str:
+    name, own = str(schema["name"]), schema.get("namespace", space)
+    return name if "." in name or not own else f"{own}.{name}"
+
+
+def _refused(where: str, schema: object) -> DeclarationError:
+    return DeclarationError(
+        f"the Avro schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
+        hint="maps, unions of several types and null alone have no columns; read such records as "
+        'format="bytes", and take them apart in a function of yours',
+    )
