@@ -3,7 +3,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
+SERVERS := .venv/servers/.set-up
 ENTRY := $(BIN)/python -m
+
+# Where it is set, each of the hundreds of processes that tests start would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check unit spark sim chaos bench clean
@@ -21,11 +25,17 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 	$(ENTRY) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
+# Servers that tests start in place of Kinesis. Tests that need one are skipped, and say so, where it can't be installed.
+$(SERVERS): requirements/servers/package.json requirements/servers/package-lock.json | $(STAMP)
+	@mkdir -p $(@D) && cp $^ $(@D)
+	@if npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error; then touch $@; \
+	  else echo "The servers that stand in for Kinesis are not installed (npm has failed): tests on them will be skipped" >&2; fi
+
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py
 
 # Spark tests share one session: tests/conftest.py deals them all to one of the two processes.
-test: check  ## check, then run all tests
+test: check $(SERVERS)  ## check, then run all tests
 	$(ENTRY) pytest -n 2 --dist loadgroup
 
 check: $(STAMP)  ## lint, format, types, import directions
@@ -34,7 +44,7 @@ check: $(STAMP)  ## lint, format, types, import directions
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(STAMP)  ## the tests that need no Spark, on two processes
+unit: $(STAMP) $(SERVERS)  ## the tests that need no Spark, on two processes
 	$(ENTRY) pytest -n 2 -m "not spark"
 
 spark: $(STAMP)  ## the tests on real Spark

@@ -6,7 +6,7 @@ import argparse
 import random
 import sys
 
-from chaos import moves
+from chaos import kinesis, moves
 from chaos.faults import KINDS
 from chaos.run import ChaosPlan, run
 
@@ -36,10 +36,17 @@ def main() -> int:
     parser.add_argument(
         "--move", action="append", choices=moves.KINDS, default=[], help="make only these moves, in this sequence"
     )
+    parser.add_argument(
+        "--kinesis",
+        action="store_true",
+        help="read and write streams of a server that stands in for Kinesis, while shards split and merge",
+    )
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     if options.moves or options.move:
         return _moves(options, seed)
+    if options.kinesis:
+        return _kinesis(options, seed)
     plan = ChaosPlan(
         seed=seed,
         seconds=60.0 if options.seconds is None else options.seconds,
@@ -51,6 +58,21 @@ def main() -> int:
     say(f"chaos on {plan.master} for {plan.seconds:g} s, seed {seed}")
     passed = run(plan, say)
     say(f"{'nothing lost, nothing doubled' if passed else 'FAILED'}, seed {seed}")
+    return 0 if passed else 1
+
+
+def _kinesis(options: argparse.Namespace, seed: int) -> int:
+    plan = kinesis.KinesisPlan(
+        seed=seed,
+        seconds=60.0 if options.seconds is None else options.seconds,
+        master=options.master or kinesis.KinesisPlan.master,
+        rate=options.rate or kinesis.KinesisPlan.rate,
+        kinds=tuple(options.fault),
+        keep=options.keep,
+    )
+    say(f"Kinesis on {plan.master} for {plan.seconds:g} s, seed {seed}")
+    passed = kinesis.run(plan, say)
+    say(f"{'nothing lost, nothing doubled, nothing out of order' if passed else 'FAILED'}, seed {seed}")
     return 0 if passed else 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -9,14 +10,18 @@ import polars as pl
 from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.errors import StreamNotFoundError
 from headrace.core.frame import Kind, body_of, decode_control, decode_header
-from headrace.core.ids import SSP, StreamId
+from headrace.core.ids import SSP, Offset, StreamId
 from headrace.serdes.ipc import concat_rows, decode_rows
 from headrace.systems.base import Edge, Records
 from headrace.systems.log.system import LogSystem
 
 
-def committed_rows(home: Path, stream: str) -> tuple[pl.DataFrame, int]:
-    """Return all committed rows of a stream of the embedded log, and the number of its uncommitted frames."""
+def committed_rows(home: Path, stream: str, before: Sequence[Offset] | None = None) -> tuple[pl.DataFrame, int]:
+    """Return all committed rows of a stream of the embedded log, and the number of its uncommitted frames.
+
+    ``before``: only the rows that were written before these offsets of the partitions, whenever it became known that
+    they are committed.
+    """
     system = LogSystem(home / "streams")
     info = system.admin().describe(stream)
     if info is None:
@@ -25,7 +30,8 @@ def committed_rows(home: Path, stream: str) -> tuple[pl.DataFrame, int]:
     held = 0
     for partition, extent in enumerate(system.admin().extents(stream)):
         ssp = SSP(StreamId("log", stream), partition)
-        frames, waiting = _committed_frames(system, ssp, extent.upcoming)
+        until = extent.upcoming if before is None else before[partition]
+        frames, waiting = _committed_frames(system, ssp, extent.upcoming, until)
         bodies += frames
         held += waiting
     if not bodies:
@@ -33,7 +39,7 @@ def committed_rows(home: Path, stream: str) -> tuple[pl.DataFrame, int]:
     return concat_rows(bodies), held
 
 
-def _committed_frames(system: LogSystem, ssp: SSP, end: int) -> tuple[list[pl.DataFrame], int]:
+def _committed_frames(system: LogSystem, ssp: SSP, end: Offset, before: Offset) -> tuple[list[pl.DataFrame], int]:
     reader: ReadCommitted[bytes] = ReadCommitted(whole=True)
     frames: list[pl.DataFrame] = []
     consumer = system.consumer()
@@ -45,19 +51,19 @@ def _committed_frames(system: LogSystem, ssp: SSP, end: int) -> tuple[list[pl.Da
                 break  # only an incomplete append is left
             for records in found:
                 if isinstance(records, Records):
-                    frames += _released(reader, records)
+                    frames += _released(reader, records, before)
     finally:
         consumer.close()
     return frames, reader.held
 
 
-def _released(reader: ReadCommitted[bytes], records: Records) -> list[pl.DataFrame]:
+def _released(reader: ReadCommitted[bytes], records: Records, before: Offset) -> list[pl.DataFrame]:
     rows: list[pl.DataFrame] = []
     following = [*records.offsets[1:], records.next]
     for offset, after, payload in zip(records.offsets, following, records.payloads, strict=True):
         header = decode_header(payload)
         control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
         for released in reader.receive(offset, after, header, control, payload):
-            if released.header.kind is Kind.USER:
+            if released.header.kind is Kind.USER and released.offset < before:
                 rows.append(decode_rows(body_of(released.frame)))
     return rows

@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from typing_extensions import override
 
+from chaos.steady_load import SteadyLoad
 from headrace.api.aggregates import count
 from headrace.api.aggregates import sum as total
 from headrace.api.windows import tumbling
@@ -73,33 +74,24 @@ def build(home: str, version: int) -> App:
     return app
 
 
-class PhasedLoad(threading.Thread):
+class PhasedLoad(SteadyLoad):
     """Writes orders at a steady rate until ``finish``, one batch to each partition in turn."""
 
     def __init__(self, home: Path, seed: int, rate: int) -> None:
         """Write ``rate`` orders a second."""
-        super().__init__(name="chaos-moved-load", daemon=True)
+        super().__init__("chaos-moved-load", BATCH / rate)
         self._writer = StreamWriter("orders", home=home)
         self._random = np.random.default_rng(seed)
-        self._pause_s = BATCH / rate
-        self._over = threading.Event()
         self._lock = threading.Lock()
         self._written: list[pl.DataFrame] = []
         self._next = 0
         self._phase_rows = 0
         self.phase = 0
-        self.error: BaseException | None = None
 
     @override
-    def run(self) -> None:
-        due = time.monotonic()
-        try:
-            while not self._over.wait(max(0.0, due - time.monotonic())):
-                with self._lock:
-                    self._write()
-                due = max(due + self._pause_s, time.monotonic() - 1)
-        except BaseException as error:  # noqa: BLE001 - ``finish`` raises it again
-            self.error = error
+    def write_batch(self) -> None:
+        with self._lock:
+            self._write()
 
     def next_phase(self) -> int:
         """Begin another phase, and return the time from which on messages are of it."""
@@ -115,10 +107,7 @@ class PhasedLoad(threading.Thread):
 
     def finish(self) -> pl.DataFrame:
         """Stop writing, seal the stream, and return everything that was written."""
-        self._over.set()
-        self.join()
-        if self.error is not None:
-            raise self.error
+        self.stop()
         self._writer.seal()
         self._writer.close()
         return pl.concat(self._written)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import polars as pl
 from chaos.committed import committed_rows
 from chaos.moved_app import LARGE, PHASE_MS, START_MS
 from chaos.verdict import Comparison, compare
-from headrace.core.errors import StreamNotFoundError
 from headrace.core.frame import Kind, body_of, decode_header
 from headrace.core.ids import SSP, StreamId
 from headrace.serdes.ipc import decode_rows
@@ -19,7 +18,11 @@ from headrace.systems.base import Edge, Records
 from headrace.systems.log.system import LogSystem
 
 PER_ORDER = ("taken", "named", "once", "large")
+OUTPUTS = (*PER_ORDER, "totals")
 Offsets = Mapping[int, int]
+Ends = Mapping[str, Sequence[int]]
+"""Where the partitions of each output end; an output may have none yet."""
+Outputs = Mapping[str, pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,13 @@ class Restored:
     """A savepoint that was restored with ``--outputs again``.
 
     ``to`` and ``before`` are the positions in the savepoint and when the app had stopped, ``phase`` is the first one
-    whose windows were open in the savepoint, and ``outputs`` are what was committed when the app had stopped.
+    whose windows were open in the savepoint, and ``ends`` are where the outputs ended when the app had stopped.
     """
 
     phase: int
     to: Offsets
     before: Offsets
-    outputs: Mapping[str, pl.DataFrame]
+    ends: Ends
 
 
 @dataclass(slots=True)
@@ -53,15 +56,18 @@ class Story:
     upgraded: int = 0
 
 
-def outputs_now(home: Path) -> dict[str, pl.DataFrame]:
-    """Return what the app has committed to each output."""
-    found = {}
-    for stream in (*PER_ORDER, "totals"):
-        try:
-            found[stream] = committed_rows(home, stream)[0]
-        except StreamNotFoundError:
-            found[stream] = pl.DataFrame()  # it comes with the second version
-    return found
+def output_ends(home: Path) -> Ends:
+    """Return where the outputs end now. What is before that and committed may still have to be announced as such."""
+    admin = LogSystem(home / "streams").admin()
+    there = {stream for stream in OUTPUTS if admin.describe(stream) is not None}  # one comes with the second version
+    return {stream: [extent.upcoming for extent in admin.extents(stream)] for stream in there}
+
+
+def _outputs(home: Path, ends: Ends | None = None) -> dict[str, pl.DataFrame]:
+    """What the app has committed to each output, before these ends."""
+    there = output_ends(home) if ends is None else ends
+    nothing = dict.fromkeys(OUTPUTS, pl.DataFrame())
+    return nothing | {name: committed_rows(home, name, before)[0] for name, before in there.items()}
 
 
 def places(home: Path) -> pl.DataFrame:
@@ -87,31 +93,32 @@ def places(home: Path) -> pl.DataFrame:
 def judge(home: Path, written: pl.DataFrame, story: Story) -> list[str | Comparison]:
     """Compare all outputs with what they must contain. A line of text is something that is wrong by itself."""
     orders = written.join(places(home), on="order").sort("order")
-    found = outputs_now(home)
+    found = _outputs(home)
+    before = [_outputs(home, one.ends) for one in story.restored]
     problems: list[str | Comparison] = []
     if orders.height != written.height:
         problems.append(f"{written.height} orders were written, and {orders.height} are in the input")
     counts = found["taken"].group_by("order").agg(taken=pl.len().cast(pl.Int64), new=(pl.col("version") > 1).sum())
     orders = orders.join(counts, on="order", how="left").with_columns(pl.col("taken", "new").fill_null(0))
-    orders = orders.with_columns(**{f"again {name}": _again(orders, name, story) for name in PER_ORDER})
+    orders = orders.with_columns(**{f"again {name}": _again(orders, name, story, before) for name in PER_ORDER})
     orders = orders.with_columns(
         rewound=pl.col("taken") - 1 - pl.col("again taken"),
         left=(pl.col("new") == 0) & _in(found["large"]),
     )
     problems += _check_rewinds(orders, story)
     problems += _check_versions(orders, story)
-    for name, due in _due(orders, story).items():
+    for name, due in _due(orders, story, before).items():
         held = committed_rows(home, name)[1]
         problems.append(compare(name, found[name], due, held))
     return problems
 
 
-def _again(orders: pl.DataFrame, name: str, story: Story) -> pl.Series:
+def _again(orders: pl.DataFrame, name: str, story: Story, before: Sequence[Outputs]) -> pl.Series:
     """How often each order is written again because a savepoint was restored: if its result was there already."""
     again = pl.Series(name, [0], pl.Int64).new_from_index(0, orders.height)
-    for one in story.restored:
+    for one, outputs in zip(story.restored, before, strict=True):
         # The order may be there twice because of an earlier move, but only once of this timeline.
-        again += orders.select(_since(one.to) & _in(one.outputs[name])).to_series().cast(pl.Int64)
+        again += orders.select(_since(one.to) & _in(outputs[name])).to_series().cast(pl.Int64)
     return again
 
 
@@ -171,20 +178,20 @@ def _check_versions(orders: pl.DataFrame, story: Story) -> list[str]:
     return problems
 
 
-def _due(orders: pl.DataFrame, story: Story) -> dict[str, pl.DataFrame]:
+def _due(orders: pl.DataFrame, story: Story, before: Sequence[Outputs]) -> dict[str, pl.DataFrame]:
     once = orders.with_columns(name=pl.format("member {}", "member"), rewound=pl.col("rewound").clip(0))
     new = once.filter(((pl.col("new") > 0) | pl.col("left")) & (pl.col("amount") > LARGE))
     due = {
         "named": _times(once, 1 + pl.col("again named") + pl.col("rewound")).select("order", "name"),
         "once": _times(once, 1 + pl.col("again once")).select("order"),
-        "totals": _totals(once, story),
+        "totals": _totals(once, story, before),
     }
     if story.upgraded:
         due["large"] = _times(new, 1 + pl.col("again large") + pl.col("rewound")).select("order")
     return due
 
 
-def _totals(orders: pl.DataFrame, story: Story) -> pl.DataFrame:
+def _totals(orders: pl.DataFrame, story: Story, before: Sequence[Outputs]) -> pl.DataFrame:
     """Windows count what was rewound. One that was open in a savepoint is closed again after its restore."""
     times = 1 + pl.col("rewound")
     due = (
@@ -193,8 +200,8 @@ def _totals(orders: pl.DataFrame, story: Story) -> pl.DataFrame:
         .with_columns(window_start=START_MS + pl.col("phase") * PHASE_MS)
     )
     again = pl.lit(0, pl.Int64)
-    for one in story.restored:
-        there = one.outputs["totals"].select("member", "window_start").with_columns(there=True).unique()
+    for one, outputs in zip(story.restored, before, strict=True):
+        there = outputs["totals"].select("member", "window_start").with_columns(there=True).unique()
         due = due.join(there.rename({"there": f"there {one.phase}"}), on=["member", "window_start"], how="left")
         again += (pl.col(f"there {one.phase}").fill_null(value=False) & (pl.col("phase") >= one.phase)).cast(pl.Int64)
     return _times(due, 1 + again).select("member", "window_start", "orders", "amount")

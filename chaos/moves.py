@@ -27,7 +27,7 @@ from chaos import moved_app
 from chaos.committed import committed_rows
 from chaos.deployment import Deployment, is_running, until
 from chaos.moved_app import APP, DEALT, PHASE_MS, START_MS, PhasedLoad
-from chaos.moved_oracle import Restored, Rewound, Story, judge, outputs_now
+from chaos.moved_oracle import Restored, Rewound, Story, judge, output_ends
 from chaos.processes import send
 from headrace.core.errors import HeadraceError, UnavailableError
 from headrace.core.ids import SSP, StreamId
@@ -250,7 +250,7 @@ class Moves:
         self._next_phase()
         time.sleep(LIVE_S)
         how = self._stop(drain=outputs == "silent")
-        before = outputs_now(self.home)
+        ends = output_ends(self.home)
         arguments = ["--outputs", outputs]
         if partitions != self.partitions:
             arguments += [argument for stream in DEALT for argument in ("--partitions", f"{stream}={partitions}")]
@@ -259,7 +259,7 @@ class Moves:
         rewinds = [one for one in answer["rewinds"] if one["stream"] == "log.orders"]
         if outputs == "again":
             to, was = ({one["partition"]: one[key] for one in rewinds} for key in ("to", "before"))
-            self.story.restored.append(Restored(phase, to, was, before))
+            self.story.restored.append(Restored(phase, to, was, ends))
         self._start()
         self._all_partitions_move()
         return f"{outputs}, {partitions} partitions, savepoint at attempt {tries}, stopped by {how}"

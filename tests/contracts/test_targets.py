@@ -8,12 +8,15 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from headrace.core.secret_options import SecretOptions
 from headrace.core.url import SecretUrl
+from headrace.systems.delta import DeltaSystem
 from headrace.systems.files import FilesSystem
 from headrace.systems.files.place import find_files
 from headrace.systems.sql import SqlSystem
 from headrace.testing.contracts import ContractError, check_target, target_checks
 from postgres_server import PostgresServer
+from servers.moto import ENVIRONMENT, MotoServer
 
 READERS = {"parquet": pl.read_parquet, "jsonl": pl.read_ndjson, "csv": pl.read_csv}
 EMPTY = pl.DataFrame(schema={"writer": pl.String, "version": pl.Int64, "n": pl.Int64})
@@ -60,6 +63,39 @@ def test_postgres_keeps_the_contract(check: str, key: tuple[str, ...], postgres:
         with psycopg.connect(postgres.url) as connection:
             rows = connection.execute(f"SELECT writer, version, n FROM {system.table}").fetchall()
         return pl.DataFrame(rows, schema=EMPTY.schema, orient="row")
+
+    check_target(lambda: system.target("out"), read, only=check)
+
+
+@pytest.mark.parametrize("partition_by", [(), ("version",)], ids=["plain", "partitioned"])
+@pytest.mark.parametrize("check", target_checks())
+def test_delta_keeps_the_contract(check: str, partition_by: tuple[str, ...], tmp_path: Path) -> None:
+    system = DeltaSystem(str(tmp_path / "results"), partition_by)
+    system.admin().create("out", 1, COLUMNS)
+
+    def read() -> pl.DataFrame:
+        return pl.read_delta(system.path)
+
+    check_target(lambda: system.target("out"), read, only=check)
+
+
+@pytest.mark.parametrize("check", target_checks())
+def test_delta_in_an_object_store_keeps_the_contract(check: str, moto: MotoServer) -> None:
+    boto3 = pytest.importorskip("boto3")
+    client = boto3.client("s3", region_name=moto.region, endpoint_url=moto.endpoint)
+    client.create_bucket(Bucket="bucket")
+    options = {
+        "aws_endpoint": moto.endpoint,
+        "aws_allow_http": "true",
+        "aws_region": moto.region,
+        "aws_access_key_id": ENVIRONMENT["AWS_ACCESS_KEY_ID"],
+        "aws_secret_access_key": ENVIRONMENT["AWS_SECRET_ACCESS_KEY"],
+    }
+    system = DeltaSystem(f"s3://bucket/{check}", storage=SecretOptions.of(options))
+    system.admin().create("out", 1, COLUMNS)
+
+    def read() -> pl.DataFrame:
+        return pl.read_delta(system.path, storage_options=options)
 
     check_target(lambda: system.target("out"), read, only=check)
 

@@ -46,7 +46,9 @@ are read again are new messages.
 Cuts. A cut is a version that all tasks commit exactly, where they otherwise may pass over versions (``Cadence``). At
 a cut, nothing that a task has processed is missing in the commit of another, and nothing is on its way between them.
 So the states that hosts keep at a cut (``Keep``) are a consistent copy of the whole app: a *savepoint*. A task that is
-given a cut too late misses it, and then the cut is given up.
+given a cut too late misses it, and then the cut is given up. So it is if a task has started twice around it, the second
+time below a label that it had announced the first time: then its readers may have kept their states without what it
+sent by the cut. The commit records that were kept show that (``savepoints.fitting``).
 
 Founding. Restoring a savepoint begins a new *timeline*: changelogs and intermediate streams under new names. A task
 whose changelog is empty, and which is to be founded, first commits what it takes over (``Found``), and then resumes
@@ -92,8 +94,8 @@ The host (a container's run loop, or the simulator) owns I/O, buffers, state and
     ``ReleaseOrders`` waits until the coordinator knows;
 12. may call ``abandon`` after an external failure (a full disk, or a commit that may or may not have been written):
     the task rolls back, and the changelog says what was committed;
-13. reads intermediate inputs only from the offsets that the instructions give. Only a task that was replaced long
-    ago meets a trimmed offset: it stops.
+13. reads intermediate inputs only from the offsets that the instructions give; None is the beginning of the stream.
+    Only a task that was replaced long ago meets a trimmed offset, or a beginning that was trimmed: it stops.
 
 A crash between any two instructions is safe. So is a replacement that starts at any time, even while the old
 incarnation lives. Two incarnations must never get the same generation. If that happens, the writers in the abort

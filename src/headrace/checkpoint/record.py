@@ -43,7 +43,7 @@ from headrace.core.errors import FrameError
 from headrace.core.frame import END_VERSION, Bytes
 from headrace.core.ids import Offset
 
-COMMIT_FORMAT = 2
+COMMIT_FORMAT = 3
 ABORT_FORMAT = 1
 CHANGE_FORMAT = 1
 LOCAL_FORMAT = 1
@@ -129,7 +129,8 @@ class ReaderPosition(_Body, frozen=True, kw_only=True):
 class SourceEntry(_Body, frozen=True, kw_only=True):
     """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
 
-    ``startpoint`` is the id of the startpoint that was applied to it last.
+    ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the partition is a slot, and
+    this is how far each of its shards has come.
     """
 
     stream: str
@@ -139,6 +140,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     covered: tuple[Covered, ...] = ()
     plain_before: Offset | UnsetType = UNSET
     startpoint: str | UnsetType = UNSET
+    shards: dict[str, str] | UnsetType = UNSET
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):

@@ -159,5 +159,7 @@ def _print_one(one: TaskCheckpoint, running: Running) -> None:
         where = "its oldest frame" if position.offset is None else f"offset {position.offset:,}"
         behind = "" if position.lag is None else f", {format_bytes(position.lag)} behind the end"
         print_line(f"  reads        {position.stream}[{position.partition}] from {where}{behind}")
+        for shard, state in position.shards.items():
+            print_line(f"               {shard}: {state}")
     for output in one.outputs:
         print_line(f"  has written  {counted(output.seq, 'frame')} to {output.stream}[{output.partition}]")

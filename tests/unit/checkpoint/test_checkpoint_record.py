@@ -39,7 +39,7 @@ RECORD = CommitRecord(
     bookkeeping=msgspec.Raw(b'{"watermark":3}'),
 )
 GOLDEN = (
-    b'{"format":2,"generation":2,"version":7,"nextVersion":8,"outputs":[{"stream":"log.b","partition":0,"seq":5,'
+    b'{"format":3,"generation":2,"version":7,"nextVersion":8,"outputs":[{"stream":"log.b","partition":0,"seq":5,'
     b'"generation":2}],'
     b'"inputs":[{"stream":"log.a","partition":1,"offset":12,"parents":[{"producer":3,"generation":1,"version":7,'
     b'"seq":9,"resumeOffset":12}]}],"sources":[{"stream":"log.s","partition":0,"offset":4,"whole":false,"covered":[{"producer":0,'
@@ -51,6 +51,16 @@ GOLDEN = (
 def test_a_commit_record_has_these_bytes():
     assert encode_record(RECORD) == GOLDEN
     assert decode_commit(memoryview(GOLDEN)) == RECORD
+
+
+def test_a_commit_record_has_the_shards_of_a_slot():
+    (source,) = RECORD.sources
+    shards = {"shardId-000000000000": "SHARD_END", "shardId-000000000002": "TRIM_HORIZON"}
+    record = msgspec.structs.replace(RECORD, sources=(msgspec.structs.replace(source, shards=shards),))
+    states = b'"shards":{"shardId-000000000000":"SHARD_END","shardId-000000000002":"TRIM_HORIZON"}'
+    data = GOLDEN.replace(b'"seq":2}]}]', b'"seq":2}],' + states + b"}]")
+    assert encode_record(record) == data
+    assert decode_commit(data) == record
 
 
 def test_a_commit_record_has_the_position_of_plain_frames():

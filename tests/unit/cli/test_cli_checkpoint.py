@@ -105,7 +105,9 @@ def test_the_list_says_what_the_tasks_have_committed(cli: Cli, home: Path, runni
         assert one["stateBytes"] > 0
     views = found[2]
     (extent,) = LogSystem(home / "streams").admin().extents("views")
-    assert views["inputs"] == [{"stream": "log.views", "partition": 0, "offset": extent.upcoming, "lag": 0}]
+    assert views["inputs"] == [
+        {"stream": "log.views", "partition": 0, "offset": extent.upcoming, "lag": 0, "shards": {}}
+    ]
     counts = found[0]
     assert len(counts["snapshots"]) == 2
     assert {output["stream"] for output in counts["outputs"]} == {"log.page-views-counts"}

@@ -24,8 +24,10 @@ from headrace.runners.coordination.caught_up import watch
 from headrace.runners.coordination.cuts import CutBook, CutOrder, CutReport
 from headrace.runners.coordination.lives import LastWords, call_of, death, pause_ms
 from headrace.runners.coordination.restarts import Restarts
+from headrace.runners.coordination.slot_book import SlotBook, SlottedInput
 from headrace.runners.coordination.task_book import TaskBook
 from headrace.runners.coordination.versions import held_up
+from headrace.systems.base import SlotReport
 
 STEADY_MS = 60_000
 """After a life of this length, the failures that a container reports are counted from 1 again."""
@@ -104,6 +106,7 @@ class Ledger:
         interval_ms: int = INTERVAL_MS,
         saves: bool = False,
         chance: Callable[[], float] = lambda: 1.0,
+        slots: SlotBook | None = None,
     ) -> None:
         """``chance`` returns random numbers from [0, 1), which spread restarts. ``saves``: drain after a savepoint."""
         if not any(stages.values()):
@@ -125,6 +128,7 @@ class Ledger:
         self.saving = saves
         self.watching = watch(list(stages.values()), guarantee) if until_caught_up else None
         self._restarts = Restarts()
+        self.slots = slots or SlotBook()
         self._notes: deque[Note] = deque(maxlen=_NOTES_MAX)
 
     # -- messages of containers --------------------------------------------------------------------
@@ -300,6 +304,10 @@ class Ledger:
 
     # -- queries -----------------------------------------------------------------------------------
 
+    def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
+        """What tasks say now about the slots of an input."""
+        return self.slots.reports(of, self._tasks.reports)
+
     @property
     def orders(self) -> messages.Orders:
         """The orders for every container."""
@@ -307,8 +315,10 @@ class Ledger:
 
     def orders_for(self, container: int) -> messages.Orders:
         """The orders for one container."""
-        restart = self._restarts.of(self._container(container).tasks)
-        return msgspec.structs.replace(self.orders, restart=restart)
+        tasks = self._container(container).tasks
+        return msgspec.structs.replace(
+            self.orders, restart=self._restarts.of(tasks), slots=self.slots.directions(tasks)
+        )
 
     @property
     def state(self) -> messages.AppState:

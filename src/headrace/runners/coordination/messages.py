@@ -157,6 +157,27 @@ def warning_statuses(warnings: RecentWarnings) -> list[WarningStatus]:
     return [WarningStatus(message=one.message, at_ms=one.at_ms, times=one.times) for one in warnings.latest()]
 
 
+class SlotStatus(Nested, frozen=True, kw_only=True):
+    """A slot: the shards of the task's last commit, and how far behind the newest record (ms) each is read."""
+
+    generation: int
+    version: int = -1
+    shards: dict[str, str]
+    watermark: int | None = None
+    behind_ms: dict[str, int] = {}
+
+
+class SlotDirections(Nested, frozen=True, kw_only=True):
+    """What the slots of one generation of a task are to do with which shards, by SSP as text.
+
+    ``number`` rises with later orders: a task that has seen later ones ignores these.
+    """
+
+    generation: int
+    number: int
+    slots: dict[str, dict[str, str]]
+
+
 class CutStatus(Nested, frozen=True, kw_only=True):
     """What has happened to a cut in a task: see module ``cuts``."""
 
@@ -172,8 +193,8 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     ``early_disk_bytes`` of them on disk. ``side_inputs_percent`` is set while the task reads its side inputs, before
     anything else. ``idle``: no input has sent anything for its idle timeout, so the task's watermark holds no
     other task back. ``holdups``: what the task waits for. ``caught_up`` is the version of a commit at which the task
-    had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``warnings``
-    are the latest ones.
+    had read what was there when it started: see module ``caught_up``. ``cut`` is set while one is ordered. ``slots``
+    are its inputs that are slots, once it has resumed. ``warnings`` are the latest ones.
     """
 
     name: str
@@ -199,6 +220,7 @@ class TaskStatus(Nested, frozen=True, kw_only=True):
     side_inputs_percent: int | None = None
     caught_up: int | None = None
     cut: CutStatus | None = None
+    slots: dict[str, SlotStatus] = {}
     warnings: list[WarningStatus] = []
 
 
@@ -259,7 +281,7 @@ class Orders(Message, frozen=True, kw_only=True):
 
     ``pause_ms`` is how long a container waits before it starts its tasks, or, if it has failed, before it ends.
     ``restart``: these tasks start over in place after their next commit, unless their generation is a later one.
-    ``cut`` is the one to take part in: see module ``cuts``.
+    ``cut`` is the one to take part in: see module ``cuts``. ``slots`` are the dealers' orders, by task.
     """
 
     drain: bool = False
@@ -267,6 +289,7 @@ class Orders(Message, frozen=True, kw_only=True):
     pause_ms: int = 0
     restart: dict[str, int] = {}
     cut: Cut | None = None
+    slots: dict[str, SlotDirections] = {}
 
 
 class Assignment(Message, frozen=True, kw_only=True):

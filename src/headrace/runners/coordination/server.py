@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
@@ -31,6 +31,7 @@ from headrace.runners.coordination.openapi import openapi
 from headrace.runners.coordination.query_broker import QueryBroker
 from headrace.runners.coordination.query_messages import Ask, Listening, Questions, TableList
 from headrace.runners.coordination.silence import Silence
+from headrace.runners.coordination.slot_book import SlottedInput
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
 from headrace.runners.coordination.startpoint_messages import (
     Applied,
@@ -42,6 +43,7 @@ from headrace.runners.coordination.startpoint_messages import (
     StartpointTarget,
 )
 from headrace.runners.startpoints import StartpointService
+from headrace.systems.base import SlotOrders, SlotReport
 
 LOOPBACK = "127.0.0.1"
 
@@ -88,6 +90,7 @@ class Coordinator:
         self._clock = clock or WallClock()
         self._changed = threading.Condition()
         self._granting = threading.Lock()
+        self._slot_news = threading.Event()
         self._last_words = last_words
         self._tables = tables or TableList(app=ledger.app)
         self._startpoints = StartpointDesk(startpoints, self._clock)
@@ -227,6 +230,8 @@ class Coordinator:
         with self._noticing() as now_ms:
             orders = self._ledger.heartbeat(message, now_ms)
             self._ledger.tick(now_ms)
+            if any(task.slots for task in message.tasks):
+                self._slot_news.set()
             return orders if orders.stop else self._ledger.orders_for(message.container)
 
     def finished(self, message: messages.Finished) -> messages.Orders:
@@ -243,6 +248,27 @@ class Coordinator:
         """Order a cut of all tasks, or none any more; return what has happened to the present one."""
         with self._noticing():
             return self._ledger.cut(message, self._clock.now_ms())
+
+    # -- slots -------------------------------------------------------------------------------------
+
+    def slot_reports(self, of: SlottedInput) -> list[SlotReport | None]:
+        """Return what tasks say about the slots of an input."""
+        with self._changed:
+            return self._ledger.slot_reports(of)
+
+    def order_slots(
+        self, of: SlottedInput, reports: list[SlotReport | None], orders: Iterable[SlotOrders | None]
+    ) -> None:
+        """Have tasks told the orders that follow from these reports, with the next answers to their heartbeats."""
+        with self._changed:
+            self._ledger.slots.order(of, reports, list(orders))
+
+    def wait_for_slots(self, timeout_s: float) -> None:
+        """Wait for another report about slots, or for the timeout."""
+        self._slot_news.wait(timeout_s)
+        self._slot_news.clear()
+
+    # -- questions ---------------------------------------------------------------------------------
 
     def listen(self, message: Listening) -> Questions:
         """Take a container's answer; block until there is a question for it, or for some seconds."""

@@ -12,7 +12,7 @@ no message older than W will arrive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -26,7 +26,7 @@ NEVER = -(2**63)
 FOREVER = 2**63 - 1
 """Later than any event time."""
 
-TIMES_FORMAT = 2
+TIMES_FORMAT = 3
 
 
 class Progress(NamedTuple):
@@ -71,6 +71,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     """The durable form of one partition's bookkeeping.
 
     ``total_tasks`` and ``tasks`` are of the stages that write it: how many tasks each has, and what each task has said.
+    ``shards`` are those of a slot.
     """
 
     stream_id: str
@@ -78,6 +79,7 @@ class PartitionCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="cam
     progress: Progress
     total_tasks: dict[str, int]
     tasks: dict[str, Progress]
+    shards: dict[str, Progress] = {}
 
 
 class TimesCheckpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -118,11 +120,12 @@ _DECODER = msgspec.json.Decoder(TimesCheckpoint)
 class PartitionTime:
     """Event time and end of one input partition. ``writers``: the stages that write it, each with its number of tasks.
 
-    A source has no writers. A stage may get more tasks while its readers run: the number that its messages state counts
-    if it is higher than the known one. Messages from before that state the lower one.
+    A source has no writers. If it is a slot, its time is that of its shards. A stage may get more tasks while its
+    readers run: the number that its messages state counts if it is higher than the known one. Messages from before that
+    state the lower one.
     """
 
-    __slots__ = ("_counts", "_tasks", "progress", "ssp")
+    __slots__ = ("_counts", "_holding", "_saved_shards", "_shards", "_tasks", "progress", "ssp")
 
     def __init__(self, ssp: SSP, writers: Mapping[str, int] | None = None) -> None:
         self.ssp = ssp
@@ -130,23 +133,63 @@ class PartitionTime:
         self._counts = dict(writers or {})
         self._tasks: dict[str, dict[str, Progress]] = {stage: {} for stage in self._counts}
         """What each task has said, by stage."""
+        self._shards: dict[str, Progress] | None = None
+        self._saved_shards: Mapping[str, Progress] = {}
+        """Those of the last commit, until it is known again which shards there are."""
+        self._holding: frozenset[str] = frozenset()
 
     # -- a source sets it directly
 
-    def advance(self, timestamp: int) -> None:
+    def advance(self, timestamp: int, shard: str = "") -> None:
         """Everything older than ``timestamp`` has arrived; a lower value than before changes nothing."""
-        watermark, idle, ended = self.progress
-        if not ended and (idle or timestamp > watermark):
-            self.progress = Progress(max(watermark, timestamp))
+        before = self.progress if self._shards is None else self._shards[shard]
+        if not before.ended and (before.idle or timestamp > before.watermark):
+            self._set(Progress(max(before.watermark, timestamp)), shard)
 
-    def wake(self) -> None:
+    def wake(self, shard: str = "") -> None:
         """Messages have arrived: it isn't idle."""
-        self.advance(NEVER)
+        self.advance(NEVER, shard)
 
-    def fall_idle(self) -> None:
+    def fall_idle(self, shard: str = "") -> None:
         """It sends nothing at present."""
-        if not self.progress.ended:
+        before = self.progress if self._shards is None else self._shards[shard]
+        if not before.ended:
+            self._set(before._replace(idle=True), shard)
+
+    def _set(self, progress: Progress, shard: str) -> None:
+        if self._shards is None:
+            self.progress = progress
+        else:
+            self._shards[shard] = progress
+            self.progress = combined(self._shards.values(), self.progress.watermark)
+
+    def has_shards(self, shards: Collection[str], holding: Collection[str] = ()) -> None:
+        """It is a slot, and has these shards now. A new one begins at the slot's watermark; without any it is idle.
+
+        Nothing comes of those that are ``holding`` before others have done something: they never fall idle.
+        """
+        known, new = self._shards or self._saved_shards, Progress(self.progress.watermark)
+        self._saved_shards = {}
+        self._holding = frozenset(holding)
+        self._shards = {shard: known.get(shard, new) for shard in shards}
+        for shard in self._holding & self._shards.keys():
+            self._shards[shard] = self._shards[shard]._replace(idle=False)
+        if self._shards:
+            self.progress = combined(self._shards.values(), self.progress.watermark)
+        else:
             self.progress = self.progress._replace(idle=True)
+
+    @property
+    def holds(self) -> bool:
+        """It has shards of which nothing comes before others have done something."""
+        return bool(self._holding)
+
+    @property
+    def sending(self) -> list[str]:
+        """What may fall idle: the shards of a slot that are being read; of other partitions, the whole of them."""
+        if self._shards is None:
+            return [] if self.progress.idle or self.progress.ended else [""]
+        return [shard for shard, time in self._shards.items() if not time.idle and shard not in self._holding]
 
     def end(self) -> None:
         """The partition has ended."""
@@ -223,6 +266,7 @@ class PartitionTime:
             progress=self.progress,
             total_tasks=dict(self._counts),
             tasks={task: progress for said in self._tasks.values() for task, progress in said.items()},
+            shards=dict(self._saved_shards if self._shards is None else self._shards),
         )
 
     def load(self, saved: PartitionCheckpoint) -> None:
@@ -232,6 +276,7 @@ class PartitionTime:
         Tasks that are new since then are waited for, and those that are gone are forgotten.
         """
         self.progress = saved.progress
+        self._saved_shards = saved.shards
         if not self._counts:
             return
         for task, progress in saved.tasks.items():

@@ -10,7 +10,7 @@ On the run-loop thread; nothing blocks.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import assert_never
@@ -29,7 +29,7 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import TimesCheckpoint
 from headrace.runtime.inputs.bootstrap import Bootstrap
 from headrace.runtime.inputs.chooser import Chooser
-from headrace.runtime.inputs.envelope import Envelope, Frames, PartitionEnd, RowBatch, SingleFrame
+from headrace.runtime.inputs.envelope import Envelope, Frames, PartitionEnd, RowBatch, SingleFrame, row_batch
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
 from headrace.runtime.inputs.idleness import Idleness
 from headrace.runtime.inputs.intake import DeadLetters
@@ -42,7 +42,7 @@ from headrace.runtime.outputs.publisher import Publisher
 from headrace.runtime.task import Task, TaskFactory
 from headrace.runtime.task_scope import TaskScope
 from headrace.stores.base import StateStore
-from headrace.systems.base import Edge, Position
+from headrace.systems.base import Edge, Position, Rows, Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,8 @@ class Attempt:
         self.used = False
         """Its stores have been handed out. An unused attempt is as good as a new one."""
         self._saved: dict[SSP, SourceEntry] = {}
+        self.shards: dict[SSP, Shards] = {}
+        """The shards of its slots, as the last commit says."""
 
     def stores(self) -> dict[str, StateStore]:
         """Everything that the changelog keeps."""
@@ -135,6 +137,7 @@ class Attempt:
             saved = {(entry.stream, entry.partition): entry for entry in record.sources}
             names = {ssp: (self._scope.position_name(ssp), ssp.partition) for ssp in task.specs}
             self._saved = {ssp: saved[name] for ssp, name in names.items() if name in saved}
+            self.shards = {ssp: entry.shards for ssp, entry in self._saved.items() if entry.shards}
             positions |= {ssp: entry.offset for ssp, entry in self._saved.items() if entry.offset is not None}
             if task.finished:
                 self._check_nothing_new()
@@ -155,9 +158,21 @@ class Attempt:
                 hint="go back to the version before until all stages have ended, or give the app another name",
             )
 
-    def begin(self, positions: dict[SSP, Offset], ends: Mapping[SSP, Offset], now_ms: int, monotonic_ms: float) -> None:
-        """Start processing at these positions; ``ends`` says where the side inputs end now."""
+    def begin(
+        self,
+        positions: dict[SSP, Offset],
+        slots: Iterable[Rows],
+        ends: Mapping[SSP, Offset],
+        now_ms: int,
+        monotonic_ms: float,
+    ) -> None:
+        """Start at these positions, and as these slots stand; ``ends`` says where the side inputs end now."""
         self.receiver.resume(positions, self._saved)
+        for slot in slots:
+            if slot.shards:
+                self.receiver.stands(row_batch(slot))
+            else:  # until the dealer has said that it has none, it may get some
+                self.task.times[slot.ssp].wake()
         self.idleness = self._make_idleness(self.task, monotonic_ms)
         if not self.task.finished:
             self.task.chain.tell_time(now_ms)

@@ -18,7 +18,6 @@ from typing import assert_never
 import msgspec
 
 from headrace.checkpoint import instructions as do
-from headrace.checkpoint.founding import Cut
 from headrace.checkpoint.protocol import Phase
 from headrace.checkpoint.record import CommitRecord, LocalCheckpoint, encode_record
 from headrace.core.errors import FencedError, ProtocolError, TrimmedOffsetError
@@ -30,9 +29,11 @@ from headrace.runtime.host.attempt import Attempt
 from headrace.runtime.host.catching_up import CatchingUp
 from headrace.runtime.host.commits import Commits
 from headrace.runtime.host.ports import Ports
-from headrace.runtime.host.savepoints import CutState, Keeper, taken_over
+from headrace.runtime.host.savepoints import Keeper, taken_over
+from headrace.runtime.host.slots import Slots
 from headrace.runtime.host.startpoints import Startpoints
 from headrace.runtime.inputs.consumers import InputConsumers
+from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.frame_receiver import FrameReceiver
 from headrace.runtime.outputs.backpressure import Backpressure
 from headrace.runtime.outputs.published_positions import PublishedPositions
@@ -78,10 +79,11 @@ class TaskHost:
         self._changelog = ChangelogPartition(*scope.changelog, connections)
         self._commits = Commits(scope.name, ports.machine, ports.state, self._changelog)
         self._startpoints = Startpoints(scope, ports.resolve, ports.report_outcomes)
-        self._keeper = Keeper(scope.name, ports.machine, ports.state)
+        self.keeper = Keeper(scope.name, ports.machine, ports.state)
         self._restart_at: float | None = None
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
         self.inputs = InputConsumers(scope.specs, connections)
+        self.slots = Slots(self.inputs)
         self._progress = PublishedPositions(scope.app, scope.specs, connections, now_ms, ports.trim_step)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._ticked = 0
@@ -164,7 +166,7 @@ class TaskHost:
 
     def poll(self) -> None:
         """Take what has arrived, unless enough waits already."""
-        if not self._over and not self._keeper.holds:
+        if not self._over and not self.keeper.holds:
             self.inputs.poll(self.attempt.chooser)
 
     @property
@@ -184,7 +186,7 @@ class TaskHost:
     @property
     def busy(self) -> bool:
         """There is work now, or the last poll found something: don't sleep."""
-        if self._over or self._keeper.holds or self.attempt.settling or self.blocked_by is not None:
+        if self._over or self.keeper.holds or self.attempt.settling or self.blocked_by is not None:
             return False
         return self.attempt.chooser.ready or self.inputs.hungry
 
@@ -208,7 +210,7 @@ class TaskHost:
         attempt = self.attempt
         if (
             self._over
-            or self._keeper.holds
+            or self.keeper.holds
             or attempt.settling
             or self.backpressure.check(now_ms)
             or self.blocked_by is not None
@@ -217,7 +219,7 @@ class TaskHost:
         envelope = attempt.chooser.choose()
         if envelope is None:
             return False
-        attempt.idleness.heard(envelope.ssp, now_ms)
+        attempt.idleness.heard(envelope.ssp, now_ms, envelope.shard if isinstance(envelope, RowBatch) else "")
         attempt.take(envelope, self._clock.now_ms())
         self._advance()
         return True
@@ -258,7 +260,7 @@ class TaskHost:
         self.finished = self._over and self.publishing.idle
 
     def _do_due(self, now_ms: float) -> None:
-        if self._keeper.holds:
+        if self.keeper.holds:
             return
         self.task.chain.collect()
         self.attempt.idleness.notice(self.attempt.chooser, now_ms)
@@ -289,15 +291,6 @@ class TaskHost:
     def has_committed(self, label: int) -> bool:
         """The version of this label is committed, and published."""
         return self.machine.version >= label and self.publishing.idle
-
-    def cut(self, cut: Cut | None) -> None:
-        """Take part in a cut: commit exactly its version, and keep the state. None: no cut is wanted any more."""
-        self._keeper.order(cut)
-
-    @property
-    def cut_state(self) -> tuple[str, CutState] | None:
-        """The id of the cut that was ordered, and what has happened to it; None without one."""
-        return self._keeper.state
 
     def restart_beyond(self, generation: int) -> None:
         """Start over with new orders, unless a newer generation than this has: after the next commit, or in a while."""
@@ -338,6 +331,7 @@ class TaskHost:
                 self._restart_at = None
                 grant = self._ports.next_generation()
                 self.catching_up.granted(silent=grant.silent)
+                self.slots.taken_over(grant.generation)
                 self.machine.start(grant.generation, self.state.begin(self.attempt.stores()), grant.orders)
                 return
             case do.AppendAbort(header=header, record=abort):
@@ -356,7 +350,7 @@ class TaskHost:
                     return
             case do.End():
                 self._over = True
-                self._keeper.ended()
+                self.keeper.ended()
                 _log.info("the task has ended", task=str(self.name), version=self.machine.version)
                 self.finished = self.publishing.idle
                 return
@@ -401,7 +395,7 @@ class TaskHost:
                 self._startpoints.release(orders, self.generation, self.machine.version)
             case do.Keep():
                 yield Pause.PROGRESS
-                self._keeper.keep()
+                self.keeper.keep()
             case _:
                 assert_never(instruction)
 
@@ -412,6 +406,7 @@ class TaskHost:
         self._commits.append_changes(version)
 
     def _append_commit(self) -> Steps[None]:
+        self.slots.sealed(self.receiver.shards)
         times = msgspec.json.encode(self.attempt.save())
         yield from self._commits.append_record(self.attempt.source_entries(), times)
 
@@ -455,7 +450,9 @@ class TaskHost:
         if not self.catching_up.begun:
             self.catching_up.begin(self.inputs.ends(self.catching_up.sources) | limits)
         self.catching_up.rolled_back()
-        self.attempt.begin(begun, ends, self._clock.now_ms(), self._clock.monotonic_ms())
+        slots = self.inputs.take(self.attempt.shards)
+        self.slots.resumed(self.attempt.shards, -1 if record is None else record.version)
+        self.attempt.begin(begun, slots, ends, self._clock.now_ms(), self._clock.monotonic_ms())
         self.state.begun()
         _log.info(
             "the task has its state and reads on",
@@ -468,6 +465,7 @@ class TaskHost:
         now = self._clock.monotonic_ms()
         self._progress.trim(needed)
         self.task.chain.committed()
+        self.slots.committed(self.machine.version)
         self.committed_ms = now
         self.catching_up.committed(self.machine.version, self.positions, self.lag)
         self.commit_took_ms = now - self._commit_began

@@ -14,7 +14,19 @@ from headrace.core.ids import SSP, Offset, StreamId
 from headrace.runtime.connections import Connections
 from headrace.runtime.inputs.chooser import Chooser
 from headrace.runtime.inputs.envelope import envelopes
-from headrace.systems.base import Consumer, Edge, Ended, Extent, Polled, Position, Records, Rows
+from headrace.systems.base import (
+    Consumer,
+    Edge,
+    Ended,
+    Extent,
+    Polled,
+    Position,
+    Records,
+    Rows,
+    Shards,
+    SlotConsumer,
+    SlotOrders,
+)
 
 WAITING_BYTES_MAX = 8 << 20
 POLL_BYTES_MAX = 4 << 20
@@ -44,7 +56,8 @@ class InputConsumers:
         """Read from these positions, at the start and after a rollback; return them as offsets.
 
         Raises ``FencedError`` where an intermediate stream was trimmed past its position: its only reader has read
-        further. Anybody may trim a source, read or not: that is a ``TrimmedOffsetError``.
+        further. A task that hasn't read it yet begins at its beginning, so then nothing may have been trimmed. Anybody
+        may trim a source, read or not: that is a ``TrimmedOffsetError``.
         """
         begun: dict[SSP, Offset] = {}
         for name, ssps in self._ssps.items():
@@ -52,6 +65,8 @@ class InputConsumers:
             for ssp in ssps:
                 try:
                     _register(consumer, ssp, positions[ssp])
+                    if positions[ssp] is Edge.OLDEST:
+                        self._check_whole(ssp)
                 except TrimmedOffsetError as error:
                     raise self._given_up(ssp, error) from error
                 begun[ssp] = consumer.position(ssp)
@@ -59,17 +74,54 @@ class InputConsumers:
         self._begun = True
         return begun
 
+    def _check_whole(self, ssp: SSP) -> None:
+        """An intermediate stream is read from its beginning: it has to be there."""
+        spec = self._specs[ssp]
+        if spec.role is not Role.INTERMEDIATE:
+            return
+        extent = self._connections.admin(spec.system).extents(ssp.stream.name)[ssp.partition]
+        if extent.trimmed:
+            raise TrimmedOffsetError(f"{ssp}: its beginning was trimmed; the oldest offset is {extent.oldest}")
+
     def _given_up(self, ssp: SSP, error: TrimmedOffsetError) -> HeadraceError:
         if self._specs[ssp].role is Role.INTERMEDIATE:
             return FencedError(
                 f"it would have to read what was given up: {error.message}",
-                hint="this is a stale copy of the task; its replacement has read further",
+                hint="this is a stale copy of the task; its replacement has read further. If there is none, the task's "
+                "changelog was lost",
             )
         return TrimmedOffsetError(
             f"its checkpoint continues in what was given up: {error.message}",
             hint="the input was trimmed, or its retention is shorter than the app was away: what lay in between is "
             "lost. Start the app under another name to read what is left",
         )
+
+    def take(self, shards: Mapping[SSP, Shards]) -> list[Rows]:
+        """Go on with these shards of slots; return how each slot stands, as rows without any."""
+        return [
+            consumer.take(ssp, shards.get(ssp, {}))
+            for name, consumer in self._consumers.items()
+            if isinstance(consumer, SlotConsumer)
+            for ssp in self._ssps[name]
+        ]
+
+    def slots(self) -> list[SSP]:
+        """The partitions that are slots."""
+        slotted = (name for name, consumer in self._consumers.items() if isinstance(consumer, SlotConsumer))
+        return [ssp for name in slotted for ssp in self._ssps[name]]
+
+    def direct(self, orders: Mapping[SSP, SlotOrders]) -> None:
+        """Pass the dealer's orders on."""
+        for ssp, order in orders.items():
+            consumer = self._consumers[self._specs[ssp].system.name]
+            if isinstance(consumer, SlotConsumer):
+                consumer.direct(ssp, order)
+                self._hungry[self._specs[ssp].system.name] = True
+
+    def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
+        """How far behind the newest record each shard of a slot is read."""
+        consumer = self._consumers.get(self._specs[ssp].system.name)
+        return consumer.behind_ms(ssp) if isinstance(consumer, SlotConsumer) else {}
 
     def stop_at(self, limits: Mapping[SSP, Offset]) -> None:
         """Hand nothing out from these offsets on, until another call sets other limits."""

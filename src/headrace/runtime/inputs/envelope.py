@@ -12,7 +12,7 @@ import polars as pl
 
 from headrace.core.frame import Kind
 from headrace.core.ids import SSP, Offset
-from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows
+from headrace.systems.base import BadRecord, Ended, Polled, Records, Rows, Shards
 
 _USER = int(Kind.USER)
 
@@ -41,7 +41,10 @@ class SingleFrame:
 
 @dataclass(slots=True)
 class RowBatch:
-    """Rows of a row system, and the records that could not be read. ``place`` says in errors where they are from."""
+    """Rows of a row system, and the records that could not be read. ``place`` says in errors where they are from.
+
+    The last three fields are those of ``Rows``.
+    """
 
     ssp: SSP
     rows: pl.DataFrame
@@ -50,6 +53,9 @@ class RowBatch:
     bad: tuple[BadRecord, ...]
     bytes: int
     place: str = ""
+    shard: str = ""
+    shards: Shards | None = None
+    holding: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -67,12 +73,29 @@ Envelope = Frames | SingleFrame | RowBatch | PartitionEnd
 def envelopes(polled: Polled) -> list[Envelope]:
     """Cut what was polled into envelopes, in order."""
     match polled:
-        case Rows(ssp=ssp, frame=rows, offset=offset, next=after, bad=bad, place=place):
-            return [RowBatch(ssp, rows, offset, after, tuple(bad), int(rows.estimated_size()), place)]
+        case Rows():
+            return [row_batch(polled)]
         case Ended(ssp=ssp, next=after):
             return [PartitionEnd(ssp, after)]
         case Records():
             return _cut(polled)
+
+
+def row_batch(rows: Rows) -> RowBatch:
+    """The envelope of rows."""
+    frame = rows.frame
+    return RowBatch(
+        rows.ssp,
+        frame,
+        rows.offset,
+        rows.next,
+        tuple(rows.bad),
+        int(frame.estimated_size()),
+        rows.place,
+        rows.shard,
+        rows.shards,
+        rows.holding,
+    )
 
 
 def _cut(records: Records) -> list[Envelope]:

@@ -34,7 +34,7 @@ from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.inputs.version_buffer import BufferedFrame, VersionBuffer
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.task import Task
-from headrace.systems.base import Records
+from headrace.systems.base import Records, Shards
 
 
 class FrameProtocol(Protocol):
@@ -57,13 +57,17 @@ class FrameProtocol(Protocol):
 
 
 class FrameReceiver:
-    """The receiving side of one task, for one attempt. ``positions``: how far each input has been processed."""
+    """The receiving side of one task, for one attempt. ``positions``: how far each input has been processed.
+
+    ``shards``: how far the shards of each slot have been processed.
+    """
 
     def __init__(
         self, machine: FrameProtocol, task: Task, intakes: Intakes, chooser: Chooser, metrics: TaskMetrics
     ) -> None:
         self.buffer = VersionBuffer()
         self.positions: dict[SSP, Offset] = {}
+        self.shards: dict[SSP, Shards] = {}
         self._machine = machine
         self._task = task
         self._intakes = intakes
@@ -146,8 +150,15 @@ class FrameReceiver:
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
+        self.stands(table)
         self._intakes.table(table)
         self.positions[table.ssp] = table.next
+
+    def stands(self, table: RowBatch) -> None:
+        """Note how far the shards of a slot have come."""
+        if table.shards is not None:
+            self._task.slot(table.ssp, table.shards.keys(), table.holding)
+            self.shards[table.ssp] = table.shards
 
     def feed(self, label: int) -> None:
         """Process the buffered frames of a label, neighbouring user frames of a partition together."""
@@ -191,6 +202,8 @@ class FrameReceiver:
         entry = source.entry()
         if source.held:
             return entry
+        if ssp in self.shards:
+            entry = msgspec.structs.replace(entry, shards=dict(self.shards[ssp]))
         return msgspec.structs.replace(entry, offset=self.positions[ssp])  # rows and ends move it too
 
     def _put_back(self, frames: Frames, start: int) -> None:

@@ -50,7 +50,7 @@ class Intakes:
             return  # only the position moves
         accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
         self._metrics.bytes_in += table.bytes
-        self._task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height), accepted)
+        self._task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height, shard=table.shard), accepted)
 
 
 def _alike(tables: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:

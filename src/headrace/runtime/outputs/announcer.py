@@ -28,8 +28,8 @@ class Announcer:
         self._outlet = outlet
         self._task = str(scope.name)
         self._task_count = scope.task_count
-        self._announced = {stream.spec.id: UNHEARD for stream in scope.downstream}
-        """What the streams that haven't ended have been told."""
+        self._announced: dict[str, Progress | None] = {stream.spec.id: UNHEARD for stream in scope.downstream}
+        """What the streams that haven't ended have been told; None: something that this generation doesn't know."""
         self._names = {stream.spec.id: str(stream.spec.stream) for stream in scope.downstream}
         self._ended: list[str] = []
         self._every = Every(WATERMARK_INTERVAL_MS, now_ms)
@@ -40,8 +40,12 @@ class Announcer:
         return sorted(self._names[stream] for stream in self._ended)
 
     def resume(self, ended: Iterable[str], progress: Mapping[str, Progress]) -> None:
-        """The last commit covers the ends of these streams."""
+        """The last commit covers the ends of these streams.
+
+        What others were told isn't known. A task that was idle then may wait for something now, without any row.
+        """
         known = set(ended)
+        self._announced = dict.fromkeys(self._announced)
         for stream in [id_ for id_, name in self._names.items() if name in known]:
             if not progress.get(stream, NOTHING).ended:
                 raise DeploymentError(

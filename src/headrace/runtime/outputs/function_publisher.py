@@ -31,6 +31,8 @@ _Way = Literal["write", "delete"]
 class FunctionPublisher:
     """One remote table that the task writes. On the run loop's thread."""
 
+    keeps_no_position = True
+
     def __init__(
         self, table: TableSpec, remote: Remote, spec: StreamSpec, writers: int, calls: Calls, on_written: Written
     ) -> None:

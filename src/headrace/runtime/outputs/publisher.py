@@ -2,7 +2,8 @@
 
 What a version wrote waits in an outbox until the version's commit counts; then it is published, version after
 version. A target keeps the task's position in the same transaction as the rows, so a version that was published
-already, by this incarnation or another one, is published again without effect.
+already, by this incarnation or another one, is published again without effect. A target that keeps no position gets
+it again: at least once.
 
 All on the run-loop thread. ``advance`` publishes one version for each output at most and then returns; it blocks
 while the target works, never while it is away: a failure is kept, shown, and tried again when its pause is over.
@@ -25,6 +26,7 @@ from headrace.runtime.outputs.function_publisher import FunctionPublisher, Writt
 from headrace.runtime.task_scope import TaskScope
 from headrace.serdes.ipc import concat_rows
 from headrace.stores.outbox import Outbox
+from headrace.systems.base import Target
 from headrace.systems.registry import keeps_rows
 
 FIRST_PAUSE_MS = 100.0
@@ -114,6 +116,11 @@ class Publisher:
         return not any(output.outbox.entries() for output in self._outputs.values())
 
     @property
+    def would_repeat(self) -> bool:
+        """A restart would write again what is written, unless a commit comes before it."""
+        return any(output.keeps_no_position and output.outbox.doubtful for output in self._outputs.values())
+
+    @property
     def calling(self) -> str | None:
         """The output whose functions are being called, and why they don't answer; None if there is none."""
         for id_, output in self._outputs.items():
@@ -153,7 +160,8 @@ class _Output:
         on_written: Written | None,
     ) -> None:
         self.spec = spec
-        self.outbox = Outbox(spec.id)
+        self.keeps_no_position = bool(spec.system.may_repeat)
+        self.outbox = Outbox(spec.id, self._accept)
         self.next_ms = float("-inf")
         self.failures = 0
         self.error: str | None = None
@@ -178,10 +186,10 @@ class _Output:
         if now_ms < self.next_ms or not self.outbox.entries():
             return
         try:
-            self._publish()
+            again_ms = self._publish()
         except HeadraceError as error:
             if not error.retry:
-                error.message = f"output {self.spec.id!r} of {self._writer}: {error.message}"
+                self._name(error)
                 raise
             self._failed(error, now_ms)
             pause = min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** min(self.failures - 1, 20))
@@ -193,6 +201,22 @@ class _Output:
                 _log.info("the target takes rows again", writer=self._writer, failures=self.failures, away_ms=away_ms)
             self.failures = 0
             self.error = None
+            if again_ms is not None:
+                self.next_ms = now_ms + again_ms
+
+    def _accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """What the target will get of the rows of a version."""
+        try:
+            return self._target().accept(rows)
+        except HeadraceError as error:
+            self._name(error)
+            raise
+
+    def _name(self, error: HeadraceError) -> None:
+        error.message = f"output {self.spec.id!r} of {self._writer}: {error.message}"
+
+    def _target(self) -> Target:
+        return self._connections.target(self.spec.system, self.spec.stream)
 
     def _failed(self, error: HeadraceError, now_ms: float) -> None:
         """Keep why it failed. One warning for as long as the target is away; the status counts the failures."""
@@ -206,19 +230,23 @@ class _Output:
         self.failures += 1
         self.error = error.message
 
-    def _publish(self) -> None:
-        target = self._connections.target(self.spec.system, self.spec.stream)
+    def _publish(self) -> float | None:
+        """Publish a version. If the target has taken a part of it: return when it wants to be called again."""
+        target = self._target()
         if self._position is None:
             self._position = self._known(target.position(self._writer))
             self.outbox.published(self._position)
         entry = self.outbox.oldest()
         if entry is not None:
             version, rows = entry
-            target.publish(self._writer, version, rows)
+            again_ms = target.publish(self._writer, version, rows)
+            if again_ms is not None:
+                return again_ms
             self._position = version
             self.outbox.published(version)
             if self._on_written is not None:
                 self._on_written(self.spec.id, concat_rows(rows), None)
+        return None
 
     def _known(self, position: int) -> int:
         """A position that this task can't have reached means that its own next versions would be ignored as old."""

@@ -18,7 +18,7 @@ from headrace.runners.coordination import messages as m
         (
             m.Assignment(tasks=[m.TaskGrant(name="a/0", generation=3)], heartbeat_ms=500),
             b'{"version":1,"tasks":[{"version":1,"name":"a/0","generation":3,"orders":[],"silent":false}],"heartbeatMs":500,'
-            b'"orders":{"version":1,"drain":false,"stop":false,"pauseMs":0,"restart":{},"cut":null},"superseded":null}',
+            b'"orders":{"version":1,"drain":false,"stop":false,"pauseMs":0,"restart":{},"cut":null,"slots":{}},"superseded":null}',
         ),
         (
             m.Heartbeat(
@@ -40,7 +40,7 @@ from headrace.runners.coordination import messages as m
             b'{"position":9,"lag":1,"watermark":null,"ended":false,"idle":false}},"outputs":{},"counters":{},'
             b'"checkpoint":{"version":2,"ageMs":3,"durationMs":0.5},"waitsFor":{},"overdueMs":0,"earlyBytes":0,'
             b'"earlyDiskBytes":0,"blockedBy":null,"holdups":[],"uptimeMs":0,"sideInputsPercent":null,'
-            b'"caughtUp":null,"cut":null,"warnings":[]}],'
+            b'"caughtUp":null,"cut":null,"slots":{},"warnings":[]}],'
             b'"cpuMs":0,"rssBytes":0,"wantsShutdown":false}',
         ),
         (

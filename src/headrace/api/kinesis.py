@@ -1,0 +1,314 @@
+"""The descriptor of a Kinesis stream: ``kinesis(...)``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+import polars as pl
+
+from headrace.api.descriptors import check_partitions
+from headrace.api.formats import FormatName, format_of
+from headrace.api.location import Declaring
+from headrace.api.rows import SchemaLike
+from headrace.api.system_descriptor import InputUse
+from headrace.core.errors import DeclarationError, UsageError
+from headrace.core.moment import moment_ms, parse_moment
+from headrace.core.url import check_no_credentials
+from headrace.serdes.casting import CastSafety, cast_safety
+from headrace.serdes.dtypes import written
+from headrace.serdes.formats import FormatSpec, open_format
+from headrace.serdes.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+RecordColumn = Literal["partition_key", "sequence_number", "arrival_time", "shard"]
+
+RECORD_COLUMNS: Mapping[str, pl.DataType] = {
+    "partition_key": pl.String(),
+    "sequence_number": pl.String(),
+    "arrival_time": pl.Datetime("ms"),
+    "shard": pl.String(),
+}
+"""What Kinesis says of a record, and its type."""
+
+_STREAM = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_TABLE = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+_ARN = re.compile(r"arn:aws[a-z-]*:kinesis:([a-z0-9-]+):\d{12}:stream/[a-zA-Z0-9_.-]{1,128}")
+_REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+_MEMORY = "memory://"
+_MAY_REPEAT = "Kinesis keeps no positions of writers"
+
+
+@dataclass(frozen=True, slots=True)
+class Kinesis:
+    """A Kinesis stream; see ``kinesis``. ``start`` may be milliseconds since the epoch."""
+
+    stream: str
+    region: str | None = None
+    format: FormatSpec = field(default_factory=FormatSpec)
+    start: str | int = "oldest"
+    slots: int | None = None
+    record_columns: Mapping[str, str] = field(default_factory=dict, hash=False)
+    key: str | None = None
+    lease_table: str | None = None
+    endpoint_url: str | None = None
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """A system of its own: what an app remembers of a stream belongs to one input."""
+        options: dict[str, Any] = {
+            "stream": self.stream,
+            "region": self.region,
+            "endpoint_url": self.endpoint_url,
+            "format": self.format.options(),
+        }
+        return self._spec(stream_id, options)
+
+    def input_schema(self, schema: SchemaLike | None) -> Schema:
+        """The columns of an input: those of the format, or else of ``schema``, and what Kinesis says of a record."""
+        extra = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
+        declared = self._schema(schema)
+        for name in extra.keys() & declared.columns.keys():
+            self._check_type(name, declared.columns[name])
+        contents = {name: dtype for name, dtype in declared.columns.items() if name not in extra}
+        if not contents:
+            raise DeclarationError(
+                f"the schema of {self.stream} has nothing of what is in a record, only what Kinesis says of it",
+                hint="add one column at least",
+            )
+        open_format(self.format).decoder(contents)
+        missing = {name: dtype for name, dtype in extra.items() if name not in declared.columns}
+        if missing and declared.record is not None:
+            names = ", ".join(missing)
+            raise DeclarationError(
+                f"record_columns: the dataclass {declared.record.__name__} has no field {names}",
+                hint="add it to the dataclass, or give the schema as a dict",
+            )
+        return Schema.of({**declared.columns, **missing}) if missing else declared
+
+    def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
+        """The system of an input, which remembers its slots in the app's home."""
+        if use.start != "oldest":
+            raise DeclarationError(
+                f"start={use.start!r}: where a Kinesis stream is read from is said where it is named",
+                hint=f'write system=hr.io.kinesis("{self.stream}", start="upcoming"); it may be a time, too',
+            )
+        if use.broadcast:
+            raise DeclarationError(
+                f"the Kinesis stream {self.stream} can't be read by every task: its shards are dealt to tasks",
+                hint="read it without broadcast=True, then .broadcast(id=...)",
+            )
+        if self.key is not None:
+            raise DeclarationError("key= is for an output: it says which shard a record goes to", hint="leave it out")
+        options = {
+            **self.system(stream_id).options,
+            "start": self.start,
+            "slots": self.slots,
+            "record_columns": dict(self.record_columns) or None,
+            "lease_table": self.lease_table,
+            "memo": f"{use.home}/kinesis/{use.app}/{stream_id}.json",
+        }
+        return self._spec(stream_id, options)
+
+    def output_system(self, stream_id: str) -> SystemSpec:
+        """The system of an output. Raises ``DeclarationError`` for what only inputs have."""
+        usual = Kinesis(self.stream)
+        wrong = [
+            name
+            for name in ("start", "slots", "record_columns", "lease_table")
+            if getattr(self, name) != getattr(usual, name)
+        ]
+        if wrong:
+            raise DeclarationError(f"{', '.join(wrong)} of Kinesis stream {self.stream}: only an input can have this")
+        return self._spec(stream_id, {**self.system(stream_id).options, "key": self.key}, _MAY_REPEAT)
+
+    def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
+        given = {name: value for name, value in options.items() if value is not None}
+        return SystemSpec(f"kinesis-{stream_id}".replace(".", "-"), "kinesis", given, may_repeat=may_repeat)
+
+    def _schema(self, schema: SchemaLike | None) -> Schema:
+        if schema is not None:
+            return Schema.of(schema)
+        own = open_format(self.format).columns()
+        if own is None:
+            raise DeclarationError(
+                f"an input of JSON from {self.stream} needs a schema",
+                hint='write app.input("orders", {"member": pl.String, "ts": pl.Datetime("ms")}, ...), or '
+                'format="text" for whole records',
+            )
+        extra = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
+        if both := sorted(extra.keys() & own.keys()):
+            raise DeclarationError(
+                f"record_columns: a record of {self.stream} has a column {both[0]!r} already",
+                hint="give it another name",
+            )
+        return Schema.of({**own, **extra})
+
+    def _check_type(self, name: str, declared: pl.DataType) -> None:
+        what = self.record_columns[name]
+        if cast_safety(RECORD_COLUMNS[what], declared) not in (CastSafety.SAME, CastSafety.LOSSLESS):
+            raise DeclarationError(
+                f"column {name!r} is the {what} of a record, which is of type {written(RECORD_COLUMNS[what])}, "
+                f"not {written(declared)}",
+                hint="declare it so, or leave it out of the schema",
+            )
+
+
+def kinesis(
+    stream: str,
+    *,
+    region: str | None = None,
+    format: FormatName | FormatSpec = "json",
+    start: str | datetime = "oldest",
+    slots: int | None = None,
+    record_columns: Mapping[str, RecordColumn] | None = None,
+    key: str | None = None,
+    lease_table: str | None = None,
+    endpoint_url: str | None = None,
+) -> Kinesis:
+    """A stream of Amazon Kinesis: an input, exactly once; or an output, at least once.
+
+    It needs ``pip install "headrace[kinesis]"``. Credentials come from where boto3 looks for them: the environment,
+    ``~/.aws``, or the role of the machine. Shards may split and merge while an app runs.
+
+    Parameters
+    ----------
+    stream
+        The stream's name, or its ARN.
+    region
+        Its region, such as ``"eu-west-1"``. By default that of the ARN, of the environment, or of ``~/.aws/config``.
+    format
+        What a record is: ``"json"`` (an object), ``"text"`` (a column of type ``pl.String``), ``"bytes"`` (a column of
+        type ``pl.Binary``), or ``hr.io.avro(...)``. Records that the Kinesis Producer Library has aggregated are
+        unpacked.
+    start
+        For inputs: where to begin the first time. ``"oldest"``, ``"upcoming"`` for what comes after the app has begun
+        to run, or a time: a ``datetime``, or text such as ``"2026-01-31T12:00:00Z"``. Without a zone it is in UTC.
+    slots
+        For inputs: how many partitions it has for the app, which share the stream's shards. By default as many as the
+        stream has open shards at the first run; then it stays.
+    record_columns
+        For inputs: columns for what Kinesis says of a record, by the name of the column: ``"partition_key"``,
+        ``"sequence_number"``, ``"arrival_time"`` and ``"shard"``. They are added to the schema unless it has them.
+    key
+        For outputs: the column with the partition key. Records with the same key stay in order. By default they are
+        spread over the shards, in no order. A ``"text"`` or ``"bytes"`` is one column; the key may be another one,
+        which isn't written.
+    lease_table
+        For inputs: a table in DynamoDB, in which the app shows its progress as applications of the Kinesis Client
+        Library do. If one that was stopped has left the table, the app goes on from where that one was.
+    endpoint_url
+        Another address than Amazon's, such as that of a server for tests. ``"memory://"`` is a stream in the memory of
+        this process, see ``headrace.testing.kinesis``.
+
+    Returns
+    -------
+    Kinesis
+        For ``system=``.
+
+    Examples
+    --------
+    >>> orders = hr.io.kinesis("orders", region="eu-west-1", record_columns={"arrived": "arrival_time"})
+    >>> app.input("orders", {"member": pl.String, "euros": pl.Float64}, system=orders, event_time="arrived").schema
+    Schema(member: String, euros: Float64, arrived: Datetime(time_unit='ms', time_zone=None))
+    >>> lines = hr.io.kinesis("log-lines", format="text", start="2026-01-31T12:00:00Z")
+    >>> app.input("lines", system=lines).schema
+    Schema(value: String)
+    >>> shipped = app.output("shipped", system=hr.io.kinesis("shipped", key="member"))
+    """
+    with Declaring("kinesis"):
+        return Kinesis(
+            name := _name(stream),
+            _region(region, name),
+            format_of(format),
+            _start(start),
+            check_partitions(slots, "slots"),
+            _record_columns(record_columns),
+            _key(key),
+            _matching("lease_table", lease_table, _TABLE, "use 3 to 255 letters, digits, '.', '_' or '-'"),
+            _endpoint(endpoint_url, lease_table),
+        )
+
+
+def _name(stream: object) -> str:
+    if isinstance(stream, str) and (_STREAM.fullmatch(stream) or _ARN.fullmatch(stream)):
+        return stream
+    raise DeclarationError(
+        f"{stream!r} is not the name of a Kinesis stream",
+        hint='write its name and region: hr.io.kinesis("orders", region="eu-west-1"), or its ARN',
+    )
+
+
+def _region(region: object, stream: str) -> str | None:
+    named = _matching("region", region, _REGION, 'write "eu-west-1"')
+    arn = _ARN.fullmatch(stream)
+    if arn and named not in (None, arn[1]):
+        raise DeclarationError(f"region={region!r} is not the region of {stream}", hint="leave region= out")
+    return arn[1] if arn else named
+
+
+def _matching(what: str, value: object, pattern: re.Pattern[str], hint: str) -> str | None:
+    if value is None or (isinstance(value, str) and pattern.fullmatch(value)):
+        return value
+    raise DeclarationError(f"{what}={value!r} is not the name of a {what.replace('_', ' ')}", hint=hint)
+
+
+def _start(start: object) -> str | int:
+    if start in ("oldest", "upcoming"):
+        return str(start)
+    if isinstance(start, datetime):
+        return moment_ms(start)
+    words = {"latest": "upcoming", "LATEST": "upcoming", "TRIM_HORIZON": "oldest", "earliest": "oldest"}
+    if isinstance(start, str) and start not in words:
+        try:
+            return parse_moment(start)[0]
+        except UsageError:
+            pass  # the error below says what else it may be
+    meant = words.get(start, "") if isinstance(start, str) else ""
+    raise DeclarationError(
+        f"start={start!r} is no place to begin",
+        hint=f'did you mean "{meant}"?' if meant else 'write "oldest", "upcoming", or a time: "2026-01-31T12:00:00Z"',
+    )
+
+
+def _record_columns(columns: object) -> dict[str, str]:
+    if columns is None:
+        return {}
+    example = 'write record_columns={"arrived": "arrival_time"}'
+    if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
+        raise DeclarationError(f"record_columns={columns!r} doesn't name columns", hint=example)
+    known = get_args(RecordColumn)
+    for name, what in columns.items():
+        if what not in known:
+            swapped = name in known
+            raise DeclarationError(
+                f"record_columns: {name!r} is to be {what!r}, which Kinesis doesn't say of a record",
+                hint=f"the column comes first: {example}" if swapped else f"it says {', '.join(known)}",
+            )
+    return dict(columns)
+
+
+def _key(key: object) -> str | None:
+    if key is None or (isinstance(key, str) and key):
+        return key
+    if isinstance(key, Sequence) and not isinstance(key, str):
+        raise DeclarationError(
+            "key= takes one column: a record of Kinesis has one partition key",
+            hint='put them together: with_columns(key=pl.concat_str("member", "country", separator="/"))',
+        )
+    raise DeclarationError(f"key={key!r} is not the name of a column", hint='write key="member"')
+
+
+def _endpoint(url: object, lease_table: str | None) -> str | None:
+    if url is None:
+        return None
+    if url == _MEMORY and lease_table is not None:
+        raise DeclarationError("lease_table= is for Amazon's streams, not for one in memory", hint="leave it out")
+    if not isinstance(url, str) or not (url.startswith(("http://", "https://")) or url == _MEMORY):
+        raise DeclarationError(
+            f"endpoint_url={url!r} is not a URL", hint=f'write "http://localhost:4567", or "{_MEMORY}"'
+        )
+    check_no_credentials(url)
+    return url

@@ -1,0 +1,70 @@
+"""What a task says of its slots, and the dealer's orders for them.
+
+On the run-loop thread; nothing blocks. A report is about what a commit says that counts, never about what was merely
+read: the dealer gives shards to others because of it. Orders count for the generation that they were given to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headrace.core.ids import SSP
+from headrace.runtime.event_time.watermark import FOREVER, NEVER
+from headrace.runtime.inputs.consumers import InputConsumers
+from headrace.runtime.task import Task
+from headrace.systems.base import Shards, SlotOrders, SlotReport
+
+
+class Slots:
+    """The slots of one task. A generation reports nothing before it has resumed."""
+
+    def __init__(self, inputs: InputConsumers) -> None:
+        self._inputs = inputs
+        self._names = inputs.slots()
+        self._generation = 0
+        self._committed: Mapping[SSP, Shards] | None = None
+        self._sealed: Mapping[SSP, Shards] = {}
+        self._version = -1
+        self._number = 0
+        """That of the last orders; 0: none have come yet."""
+
+    def taken_over(self, generation: int) -> None:
+        """Another generation begins."""
+        self._generation, self._committed, self._number = generation, None, 0
+
+    def resumed(self, shards: Mapping[SSP, Shards], version: int) -> None:
+        """The generation goes on from a commit with these shards; the version is -1 if there was none."""
+        self._version = version
+        self._committed = {ssp: shards.get(ssp, {}) for ssp in self._names}
+
+    def sealed(self, shards: Mapping[SSP, Shards]) -> None:
+        """A commit with these shards is being written."""
+        self._sealed = {ssp: shards.get(ssp, {}) for ssp in self._names}
+
+    def committed(self, version: int) -> None:
+        """It counts."""
+        self._committed, self._version = self._sealed, version
+
+    def unsettled(self, task: Task) -> bool:
+        """The task waits for the dealer's orders, or somebody may wait for what it reports."""
+        return bool(self._names) and (not self._number or any(task.times[ssp].holds for ssp in self._names))
+
+    def reports(self, task: Task) -> dict[SSP, SlotReport]:
+        """The present report about each slot; none before the generation has resumed."""
+        return {ssp: self._report(task, ssp, shards) for ssp, shards in (self._committed or {}).items()}
+
+    def _report(self, task: Task, ssp: SSP, shards: Shards) -> SlotReport:
+        # While the slot was idle, the task may have come further: for it, what is older is late.
+        watermark = max(task.times[ssp].progress.watermark, task.progress.watermark)
+        known = None if watermark in (NEVER, FOREVER) else watermark
+        return SlotReport(self._generation, shards, known, self._inputs.behind_ms(ssp), self._version)
+
+    def direct(self, generation: int, number: int, orders: Mapping[str, SlotOrders]) -> None:
+        """Follow the dealer's orders, by slot as text, if they are for this generation and the latest so far.
+
+        Several threads pass orders on, so an answer may come after a later one: it could have a shard read again that
+        was done and dropped since.
+        """
+        if generation == self._generation and number >= self._number and self._committed is not None:
+            self._number = number
+            self._inputs.direct({ssp: orders[str(ssp)] for ssp in self._names if str(ssp) in orders})

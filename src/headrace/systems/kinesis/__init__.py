@@ -1,0 +1,1 @@
+"""Kinesis as a system: a stream whose partitions are slots, which read shards as they come and go."""

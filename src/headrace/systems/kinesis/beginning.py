@@ -1,0 +1,79 @@
+"""Begins a run of an app that reads a stream: the first one decides what the app remembers from then on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import msgspec
+
+from headrace.core.errors import DeclarationError, StreamNotFoundError
+from headrace.core.moment import check_past, utc_text
+from headrace.systems.kinesis.api import KinesisApi, StreamSummary
+from headrace.systems.kinesis.leases.mirror import LeaseMirror
+from headrace.systems.kinesis.memo import Memo, read_memo, write_memo
+from headrace.systems.kinesis.options import Options
+from headrace.systems.kinesis.shard_position import DONE, OLDEST, Position, ShardState
+from headrace.systems.kinesis.shard_tree import ended_before
+
+
+def begin_run(
+    options: Options, api: KinesisApi, now_ms: int, open_leases: Callable[[], LeaseMirror] | None = None
+) -> Memo:
+    """Return the memo, which the first run writes. Raises if it is about another stream, or has other slots.
+
+    With a lease table the first run goes on from where an application of KCL has stopped. Then it waits until it is
+    certain that nobody uses the table any more.
+    """
+    path = options.memo_path()
+    memo, found = read_memo(path), api.describe()
+    if memo is None:
+        memo = write_memo(path, _first(options, api, found, now_ms, open_leases))
+    if memo.created_ms != found.created_ms:
+        raise StreamNotFoundError(
+            f"the Kinesis stream {options.stream!r} isn't the one that the app has read before: that one was created "
+            f"at {utc_text(memo.created_ms)}, and this one at {utc_text(found.created_ms)}",
+            hint="it has other records under the same names of shards. To read it from its start, give the input "
+            "another id, or run the app under another name",
+        )
+    if options.slots not in (None, memo.slots):
+        raise DeclarationError(
+            f"the Kinesis stream {options.stream!r} has had {memo.slots} slots since the first run of the app, and is "
+            f"declared with slots={options.slots} now",
+            hint="leave slots= out: slots share shards, however many there are. For more tasks give the input another "
+            "id (then it is read from its start)",
+        )
+    return memo
+
+
+def begins(options: Options, memo: Memo) -> Position:
+    """Where shards begin that nobody has read. What comes after the app first saw the stream is never missed."""
+    if options.start == "oldest":
+        return OLDEST
+    return Position(time_ms=options.start if isinstance(options.start, int) else memo.first_seen_ms)
+
+
+def _first(
+    options: Options,
+    api: KinesisApi,
+    found: StreamSummary,
+    now_ms: int,
+    open_leases: Callable[[], LeaseMirror] | None,
+) -> Memo:
+    if isinstance(options.start, int):
+        check_past(options.start, now_ms)
+    memo = Memo(
+        stream=options.stream,
+        created_ms=found.created_ms,
+        slots=options.slots or found.open_shards,
+        first_seen_ms=now_ms,
+        known={},
+    )
+    taken: dict[str, ShardState] = {}
+    if open_leases is not None:
+        with closing(open_leases()) as leases:
+            taken = leases.found(begins(options, memo))
+    # If another application has read the stream, it may have left closed shards unread: they aren't over then.
+    ended = ended_before(api.shards(), latest=options.start == "upcoming" and not taken)
+    known = dict.fromkeys(ended, DONE) | taken
+    return msgspec.structs.replace(memo, known={shard: str(state) for shard, state in sorted(known.items())})

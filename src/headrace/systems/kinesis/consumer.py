@@ -1,0 +1,189 @@
+"""Reads the shards of slots as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.clock import Clock
+from headrace.core.errors import StreamNotFoundError
+from headrace.core.ids import SSP, Offset
+from headrace.systems.base import BadRecord, Edge, Polled, Position, Rows, Shards, SlotConsumer, SlotOrders
+from headrace.systems.kinesis.buffer import Fetched
+from headrace.systems.kinesis.feed import Feed
+from headrace.systems.kinesis.fetching import Fetching
+from headrace.systems.kinesis.rows import RecordRows
+from headrace.systems.kinesis.shard_position import OLDEST
+from headrace.systems.kinesis.shard_position import Position as ShardPosition
+from headrace.systems.kinesis.slot import Slot
+from headrace.systems.moments import MOMENTS, is_moment
+from headrace.systems.registered import Reading, RegisteringConsumer
+
+
+@dataclass(slots=True, kw_only=True)
+class _SlotReading(Reading):
+    slot: Slot
+    moment: ShardPosition | None
+    feeds: dict[str, Feed] = field(default_factory=dict)
+    """One for each shard that is read, in the order of their turns."""
+
+
+class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
+    """Reads slots. An offset counts the rows of a slot: it says nothing about where they are in the stream.
+
+    A slot that is registered at a moment (an offset of ``MOMENTS`` or more) reads its shards from there, and counts its
+    rows from 0 again. So offsets rise as long as a slot isn't moved, and none of them is ever taken for a moment.
+    Registered at an edge it counts from 0, too: where a stream is read first is for its dealer to say.
+    """
+
+    def __init__(self, stream: str, slots: int, fetching: Fetching, rows: RecordRows, clock: Clock) -> None:
+        super().__init__()
+        self._stream = stream
+        self._slots = slots
+        self._fetching = fetching
+        self._maker = rows
+        self._clock = clock
+
+    @override
+    def register(self, ssp: SSP, position: Position) -> None:
+        if not 0 <= ssp.partition < self._slots:
+            raise StreamNotFoundError(f"{ssp}: there are slots 0 to {self._slots - 1}")
+        self.unregister(ssp)
+        count = 0 if isinstance(position, Edge) else position
+        moment = moment_of(count)
+        if moment is not None:
+            count = 0
+        self._readings[ssp] = _SlotReading(ssp, count, slot=Slot({}, moment), moment=moment)
+
+    @override
+    def take(self, ssp: SSP, shards: Shards) -> Rows:
+        reading = self._reading(ssp)
+        self._release(reading)
+        reading.slot = Slot(shards, reading.moment)
+        self._fetch(reading)
+        return self._news(reading)
+
+    @override
+    def direct(self, ssp: SSP, orders: SlotOrders) -> None:
+        reading = self._reading(ssp)
+        reading.slot.follow(orders)
+        self._fetch(reading)
+
+    def _fetch(self, reading: _SlotReading) -> None:
+        """Fetch what the slot reads, and nothing else."""
+        wanted = dict(reading.slot.read())
+        for shard in reading.feeds.keys() - wanted.keys():
+            self._fetching.end(reading.feeds.pop(shard))
+        for shard, position in wanted.items():
+            if shard not in reading.feeds:
+                reading.feeds[shard] = self._fetching.begin(shard, position)
+
+    @override
+    def _release(self, reading: _SlotReading) -> None:
+        for feed in reading.feeds.values():
+            self._fetching.end(feed)
+        reading.feeds.clear()
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self._fetching.close()
+
+    @override
+    def poll(self, ssps: Iterable[SSP] | None = None, max_bytes: int = 1 << 20) -> list[Polled]:
+        asked = self._asked(ssps)
+        feeds = [feed for reading in asked for feed in reading.feeds.values()]
+        self._fetching.look(feeds)
+        with self._fetching.emptying():  # before anything is taken, as it would be lost
+            for feed in feeds:
+                if feed.error is not None and not feed.buffer:
+                    raise feed.error
+        return [rows for reading in asked for rows in self._hand_out(reading, max_bytes)]
+
+    def _hand_out(self, reading: _SlotReading, max_bytes: int) -> Iterator[Rows]:
+        slot = reading.slot
+        if slot.changed:
+            yield self._news(reading)
+        for feed, records in self._taken(reading, max_bytes):
+            if records is not None:
+                slot.came_to(feed.shard, records.end)
+                yield self._made(reading, feed.shard, records) if records.data else self._news(reading, feed.shard)
+            if feed.finished:
+                slot.finished(feed.shard)
+                self._fetching.end(reading.feeds.pop(feed.shard))
+                yield self._news(reading, feed.shard)
+
+    def _taken(self, reading: _SlotReading, max_bytes: int) -> list[tuple[Feed, Fetched | None]]:
+        """What is handed out of each feed: a fair share of ``max_bytes``. The first in turn is the last next time."""
+        taken: list[tuple[Feed, Fetched | None]] = []
+        with self._fetching.emptying():
+            ready = [feed for feed in reading.feeds.values() if feed.buffer or feed.ended]
+            room, share = max_bytes, max_bytes // max(1, len(ready))
+            for feed in ready:
+                if room <= 0:
+                    break
+                before = feed.buffer.bytes
+                records = feed.buffer.take(share) if feed.buffer else None
+                room -= before - feed.buffer.bytes
+                taken.append((feed, records))
+                self._fetching.emptied(feed)
+        for feed, _ in taken:
+            reading.feeds[feed.shard] = reading.feeds.pop(feed.shard)
+        return taken
+
+    def _news(self, reading: _SlotReading, shard: str = "") -> Rows:
+        """No rows, but how far the shards have come."""
+        return self._rows(reading, pl.DataFrame(), shard=shard)
+
+    def _made(self, reading: _SlotReading, shard: str, records: Fetched) -> Rows:
+        decoded = self._maker.decode(shard, records)
+        place, ssp, first = f"{self._stream}, {shard}", reading.ssp, reading.position
+        bad = [
+            BadRecord(ssp, first + i, f"{place}, record {records.sequences[i]}: {why}", records.data[i])
+            for i, why in decoded.bad
+        ]
+        return self._rows(reading, decoded.frame, bad, place, shard)
+
+    def _rows(
+        self,
+        reading: _SlotReading,
+        frame: pl.DataFrame,
+        bad: Sequence[BadRecord] = (),
+        place: str = "",
+        shard: str = "",
+    ) -> Rows:
+        first, slot = reading.position, reading.slot
+        reading.position += frame.height + len(bad)
+        return Rows(reading.ssp, frame, first, reading.position, bad, place, shard, slot.said(), slot.holding)
+
+    @override
+    def fileno(self) -> int | None:
+        return self._fetching.fileno()
+
+    @override
+    def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
+        """Rows that weren't handed out. Those that weren't fetched are estimated; None if nothing is known yet."""
+        reading = self._reading(ssp)
+        with self._fetching.emptying():
+            waiting = [feed.waiting() for feed in reading.feeds.values()]
+        known = [rows for rows in waiting if rows is not None]
+        if len(known) < len(waiting):
+            return None
+        return sum(known) + (0 if since is None else max(0, reading.position - since))
+
+    @override
+    def behind_ms(self, ssp: SSP) -> Mapping[str, int]:
+        now_ms = self._clock.now_ms()
+        with self._fetching.emptying():
+            behind = {feed.shard: feed.late_ms(now_ms) for feed in self._reading(ssp).feeds.values()}
+        return {shard: ms for shard, ms in behind.items() if ms is not None}
+
+
+def moment_of(offset: Offset) -> ShardPosition | None:
+    """The moment that an offset stands for; None if it counts rows."""
+    if not is_moment(offset):
+        return None
+    return ShardPosition(time_ms=offset - MOMENTS) if offset > MOMENTS else OLDEST

@@ -1,0 +1,121 @@
+"""Deals the shards of a stream to slots, in the driver: ``Dealing`` decides, this asks Kinesis and keeps the leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from typing_extensions import override
+
+from headrace.core.clock import Clock
+from headrace.core.errors import HeadraceError, StreamNotFoundError
+from headrace.core.log import Throttle, logger
+from headrace.systems.base import Dealer, SlotOrders, SlotReport
+from headrace.systems.kinesis.api import KinesisApi, Shard
+from headrace.systems.kinesis.dealing import Dealing
+from headrace.systems.kinesis.leases.mirror import LeaseMirror
+from headrace.systems.kinesis.shard_position import DONE
+
+LIST_MS, HURRY_MS = 5000, 500
+"""How old the list of shards may be; and how old when a shard has ended whose children aren't listed yet."""
+
+HURRIES_MAX = 40
+"""How often the list is asked for in a hurry because of one shard: that of a stream that is deleted has no children."""
+
+_log = logger(__name__)
+
+
+class ShardListing:
+    """The list of a stream's shards, no older than it needs to be. If Kinesis can't give a new one, the old one stays.
+
+    That does no harm: the dealing takes any list for one that may be out of date.
+    """
+
+    def __init__(self, api: KinesisApi, stream: str, clock: Clock) -> None:
+        self._api = api
+        self._stream = stream
+        self._clock = clock
+        self._throttle = Throttle(_log)
+        self._shards: list[Shard] | None = None
+        self._asked_ms = 0.0
+        self._hurries: dict[str, int] = {}
+
+    def shards(self, ended: set[str]) -> list[Shard]:
+        """The shards. ``ended``: those that were read to their end. Raises only if there is no list at all."""
+        now_ms = self._clock.monotonic_ms()
+        if self._shards is not None:
+            hurried = self._hurried(self._shards, ended)
+            if now_ms < self._asked_ms + (HURRY_MS if hurried else LIST_MS):
+                return self._shards
+            self._hurries = {shard: self._hurries.get(shard, 0) + 1 for shard in hurried} | {
+                shard: n for shard, n in self._hurries.items() if shard in ended and shard not in hurried
+            }
+        try:
+            shards = self._api.shards()
+        except StreamNotFoundError as error:
+            if self._shards is None:
+                raise
+            raise StreamNotFoundError(
+                f"the Kinesis stream {self._stream!r} doesn't exist any more: somebody has deleted it while the app "
+                "reads it",
+                hint="what was committed stays. If there is another stream of this name by now, its records are "
+                "others: give the input another id to read it",
+            ) from error
+        except HeadraceError as error:
+            if self._shards is None or not error.retry:
+                raise
+            self._throttle.warning("can't list shards now", stream=self._stream, error=error.message)
+            shards = self._shards
+        self._shards, self._asked_ms = shards, now_ms
+        return shards
+
+    def _hurried(self, listed: Sequence[Shard], ended: set[str]) -> set[str]:
+        parents = {parent for shard in listed for parent in shard.parents}
+        return {shard for shard in ended - parents if self._hurries.get(shard, 0) < HURRIES_MAX}
+
+
+class KinesisDealer(Dealer):
+    """Deals one stream to the slots of one stage.
+
+    ``open_leases`` opens the lease table, if there is one. It is called at the first dealing, as it may wait.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        api: KinesisApi,
+        dealing: Dealing,
+        clock: Clock,
+        open_leases: Callable[[], LeaseMirror] | None = None,
+    ) -> None:
+        self._stream = stream
+        self._api = api
+        self._dealing = dealing
+        self._clock = clock
+        self._open_leases = open_leases
+        self._listing = ShardListing(api, stream, clock)
+        self._mirror: LeaseMirror | None = None
+        self._warned: list[str] = []
+
+    @override
+    def deal(self, slots: Sequence[SlotReport | None]) -> Sequence[SlotOrders | None]:
+        if self._mirror is None and self._open_leases is not None:
+            self._mirror = self._open_leases()
+        reports = [slot for slot in slots if slot is not None]
+        ended = {shard for report in reports for shard, state in report.shards.items() if state == str(DONE)}
+        listed = self._listing.shards(ended)
+        orders = self._dealing.deal(listed, slots, int(self._clock.monotonic_ms()))
+        for warning in self._dealing.warnings:
+            if warning not in self._warned:
+                _log.warning(warning, stream=self._stream)
+        self._warned = list(self._dealing.warnings)
+        if self._mirror is not None:
+            self._mirror.follow(slots, listed)
+        return orders
+
+    @override
+    def close(self) -> None:
+        try:
+            if self._mirror is not None:
+                self._mirror.close()
+        finally:
+            self._api.close()

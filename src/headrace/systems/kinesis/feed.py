@@ -1,0 +1,293 @@
+"""Fetches one shard from a position on: what to ask next, when, and what the answer means.
+
+``fetch`` calls Kinesis; ``take_in`` says what follows from the answer, and is pure. Between the two nothing of the feed
+changes, so one thread can fetch while another empties the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.core.clock import Clock
+from headrace.core.errors import HeadraceError, StreamNotFoundError, TrimmedOffsetError
+from headrace.core.log import Throttle, logger
+from headrace.core.retry import Retry
+from headrace.systems.kinesis.api import (
+    HASH_END,
+    READ_RECORDS,
+    IteratorExpired,
+    KinesisApi,
+    KinesisRecord,
+    Shard,
+)
+from headrace.systems.kinesis.buffer import Buffer, Fetched
+from headrace.systems.kinesis.shard_position import Position
+from headrace.systems.kinesis.unpacking import unpacked
+
+_RETENTION_MS = 24 * 3_600_000
+"""Every stream keeps its records for at least this long."""
+
+_MISSES_MAX = 5
+"""How often in a row Kinesis must say that a shard doesn't exist before it is believed."""
+
+_log = logger(__name__)
+
+
+_RETRY = Retry(None, 250, 10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often a shard is read. Kinesis allows 5 reads and 2 MB a second, of all readers of a shard together.
+
+    After empty pages at the shard's end the pause grows from ``busy_ms`` to ``idle_ms``.
+    """
+
+    busy_ms: float = 200
+    idle_ms: float = 1000
+    bytes_per_s: float = 2 << 20
+    retry: Retry = _RETRY
+
+
+@dataclass(slots=True)
+class Room:
+    """How much may be fetched before it is handed out. A feed that is full goes on when it has been emptied.
+
+    One page more may have been asked for already, which can be 10 MB; as a rule it isn't, as little is asked for then.
+    """
+
+    bytes: int = 64 << 20
+    feed_bytes_max: int = 4 << 20
+    feeds: int = 0
+
+    @property
+    def feed_bytes(self) -> int:
+        """What each feed may have."""
+        return min(self.feed_bytes_max, self.bytes // max(1, self.feeds))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one fetch: records, or trouble that passes (``again``), or an end, or an error."""
+
+    fetched: Fetched | None = None
+    iterator: str | None = None
+    behind_ms: int | None = None
+    again: str = ""
+    ended: bool = False
+    gone: bool = False
+    error: Exception | None = None
+
+
+class Feed:
+    """The reading of one shard. A shard that is released and taken again gets another feed, and forgets this one."""
+
+    def __init__(self, stream: str, shard: str, position: Position, pace: Pace, room: Room) -> None:
+        self.shard = shard
+        self.buffer = Buffer()
+        self.behind_ms: int | None = None
+        self.due_ms = 0.0
+        """When to fetch again, on the monotonic clock."""
+        self.ended = False
+        """All of the closed shard was fetched."""
+        self.error: Exception | None = None
+        self.closed = False
+        self._stream = stream
+        self._position = position
+        self._pace = pace
+        self._room = room
+        room.feeds += 1
+        self._pause_ms = pace.busy_ms
+        self._iterator: str | None = None
+        self._resumed = position.sequence is not None
+        self._range: tuple[int, int] | None = None
+        self._failures = 0
+        self._misses = 0
+        self._mean_bytes = 1024.0
+        self._rows_per_ms = 0.0
+        self._throttle = Throttle(_log)
+
+    @property
+    def hungry(self) -> bool:
+        """There may be more to fetch, and room for it."""
+        over = self.closed or self.ended or self.error is not None
+        return not over and self.buffer.bytes < self._room.feed_bytes
+
+    @property
+    def finished(self) -> bool:
+        """All of the closed shard was handed out."""
+        return self.ended and not self.buffer
+
+    def close(self) -> None:
+        """What was fetched, and what still arrives, is dropped."""
+        self.closed = True
+        self._room.feeds -= 1
+
+    def waiting(self) -> int | None:
+        """How many rows of the shard were not handed out yet. Those that weren't fetched are estimated.
+
+        None before there is something to estimate by.
+        """
+        if self.ended or self.behind_ms == 0:
+            return self.buffer.rows
+        if self.behind_ms is None or not self._rows_per_ms:
+            return None
+        return self.buffer.rows + max(1, round(self.behind_ms * self._rows_per_ms))
+
+    def late_ms(self, now_ms: int) -> int | None:
+        """How long the next row has been in the stream; None if that isn't known."""
+        oldest_ms = self.buffer.oldest_ms
+        return self.behind_ms if oldest_ms is None else max(0, now_ms - oldest_ms)
+
+    # -- calling Kinesis
+
+    def fetch(self, api: KinesisApi, clock: Clock) -> Answer:
+        """Fetch once. May block; never raises."""
+        try:
+            try:
+                return self._fetch(api, clock)
+            except StreamNotFoundError:
+                return self._missing(api)
+        except IteratorExpired:
+            return Answer(again="its iterator expired")
+        except HeadraceError as error:
+            if error.retry:
+                return Answer(iterator=self._iterator, again=error.message)
+            return Answer(error=error)
+        except Exception as error:  # noqa: BLE001 - it is raised where the records would be handed out
+            return Answer(error=error)
+
+    def _fetch(self, api: KinesisApi, clock: Clock) -> Answer:
+        if self._iterator is None:
+            self._iterator = api.iterator(self.shard, self._where())
+        room = self._room.feed_bytes - self.buffer.bytes
+        page = api.records(self._iterator, min(READ_RECORDS, max(100, int(room / self._mean_bytes))))
+        fetched = None
+        if page.records:
+            if self._resumed:
+                self._check_kept(page.records[0], clock.now_ms())
+                self._resumed = False
+            fetched = self._unpacked(page.records, api)
+        ended = page.iterator is None
+        if ended and not self._is_closed(api):
+            return Answer(fetched, None, page.behind_ms, again="Kinesis returned no iterator, but the shard is open")
+        return Answer(fetched, page.iterator, page.behind_ms, ended=ended)
+
+    def _unpacked(self, records: Sequence[KinesisRecord], api: KinesisApi) -> Fetched | None:
+        """The user records in a page; None if it has nothing but the record before the position."""
+        fetched, misplaced = unpacked(records, self._position, lambda: self._hashes(api))
+        if misplaced:
+            self._throttle.warning(
+                "leaving out records that the KPL aggregated for another shard, and will write again",
+                by=misplaced,
+                shard=self.shard,
+            )
+        return None if fetched.end == self._position else fetched
+
+    def _hashes(self, api: KinesisApi) -> tuple[int, int]:
+        """The first and the last hash of the shard; all hashes if it isn't listed any more."""
+        if self._range is None and (listed := self._listed(api)) is not None:
+            self._range = listed.first, listed.last
+        return self._range or (0, HASH_END - 1)
+
+    def _where(self) -> Position:
+        """Where the iterator begins: at first with the record before the position, to see whether it is still kept."""
+        if self._resumed and self._position.sub is None:
+            return Position(self._position.sequence, 0)
+        return self._position
+
+    def _check_kept(self, first: KinesisRecord, now_ms: int) -> None:
+        """Refuse to skip what was trimmed.
+
+        Kinesis doesn't say where it has trimmed. If the last record that was read is gone, others after it may be gone,
+        too. They are unless the shard was idle, which it was if the oldest record that is left isn't about to expire.
+        """
+        sequence = self._position.sequence
+        if sequence is not None and first.sequence > sequence and now_ms - first.arrived_ms > _RETENTION_MS * 0.95:
+            raise self._lost(f"the oldest one that it still keeps is {first.sequence}")
+
+    def _missing(self, api: KinesisApi) -> Answer:
+        """Kinesis says that the shard or the stream doesn't exist."""
+        try:
+            if self._listed(api) is not None:
+                return Answer(again="Kinesis lists the shard, but doesn't find it")
+            return Answer(gone=True, again="Kinesis doesn't find the shard")
+        except StreamNotFoundError:
+            error = StreamNotFoundError(
+                f"the Kinesis stream {self._stream!r} doesn't exist any more; {self.shard} was not read to its end",
+                hint="it was deleted while the app read it. To read another stream of that name, start the app under "
+                "another name",
+            )
+            return Answer(error=error, again=error.message)
+
+    def _is_closed(self, api: KinesisApi) -> bool:
+        listed = self._listed(api)
+        return listed is not None and listed.closed
+
+    def _listed(self, api: KinesisApi) -> Shard | None:
+        return next((shard for shard in api.shards() if shard.id == self.shard), None)
+
+    # -- what follows from an answer
+
+    def take_in(self, answer: Answer, now_ms: float, chance: float) -> bool:
+        """Note an answer. ``chance`` is a random number from [0, 1). Return whether there is something to hand out."""
+        if self.closed:
+            return False
+        self._iterator = answer.iterator
+        if answer.fetched is not None:
+            self._add(answer.fetched)
+        if answer.behind_ms is not None:
+            self.behind_ms = answer.behind_ms
+        if answer.again:
+            self._fail(answer, now_ms, chance)
+        else:
+            self._failures = self._misses = 0
+            self.error = answer.error
+            self.ended = answer.ended
+            self.due_ms = now_ms + self._pause(answer)
+        return answer.fetched is not None or self.ended or self.error is not None
+
+    def _add(self, fetched: Fetched) -> None:
+        before = self.buffer.bytes
+        self.buffer.add(fetched)
+        if fetched.data:
+            self._mean_bytes = (self.buffer.bytes - before) / len(fetched.data) or 1.0
+            span_ms = fetched.arrived_ms[-1] - fetched.arrived_ms[0]
+            if span_ms > 0:
+                self._rows_per_ms = len(fetched.data) / span_ms
+        self._position = fetched.end
+
+    def _pause(self, answer: Answer) -> float:
+        if answer.fetched is not None:
+            self._pause_ms = self._pace.busy_ms
+            size = self._mean_bytes * len(answer.fetched.data)
+            return max(self._pause_ms, 1000 * size / self._pace.bytes_per_s)
+        if answer.behind_ms:
+            return self._pace.busy_ms
+        self._pause_ms = min(self._pace.idle_ms, self._pause_ms * 1.5)
+        return self._pause_ms
+
+    def _fail(self, answer: Answer, now_ms: float, chance: float) -> None:
+        self._failures += 1
+        missing = answer.gone or answer.error is not None
+        self._misses = self._misses + 1 if missing else 0
+        if self._misses < _MISSES_MAX:
+            if self._failures > 1:
+                self._throttle.warning("a shard can't be read now", shard=self.shard, why=answer.again)
+            self.due_ms = now_ms + (self._pace.retry.pause_ms(self._failures, chance) or 0)
+        elif answer.error is not None:
+            self.error = answer.error
+        elif self._position.sequence is None:
+            _log.warning("a shard isn't kept any more; nothing of it was read", shard=self.shard)
+            self.ended = True
+        else:
+            self.error = self._lost("it doesn't keep the shard any more")
+
+    def _lost(self, what: str) -> TrimmedOffsetError:
+        return TrimmedOffsetError(
+            f"the Kinesis stream {self._stream!r} doesn't keep what follows record {self._position} of {self.shard}: "
+            f"{what}",
+            hint="the app was away, or behind, for longer than the stream keeps its records, so some are lost. To go "
+            "on with what is left: headrace startpoint set APP INPUT --oldest",
+        )

@@ -1,0 +1,62 @@
+"""What an app remembers of a stream that it reads: which stream it is, how many slots it has, and where it began.
+
+The number of slots is the number of partitions, so it never changes. A stream that was deleted and created again has
+the same name and other records, and its shards have the same names: only when it was created tells the two apart.
+``known`` is what is known of shards without any commit of the app (see ``dealing``). The memo is a small file in the
+app's home; the first run writes it, and it stays as it is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from headrace.core.durable import create_file
+from headrace.core.errors import StorageError
+from headrace.core.records import decode_record
+from headrace.systems.kinesis.shard_position import ShardState, parse_state
+
+FORMAT = 1
+
+
+class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The contents. Times are milliseconds since the epoch: Amazon's of the creation, the driver's of the first run."""
+
+    format: int = FORMAT
+    stream: str
+    created_ms: int
+    slots: int
+    first_seen_ms: int
+    known: dict[str, str]
+
+    def states(self) -> dict[str, ShardState]:
+        """What is known of shards."""
+        return {shard: parse_state(text) for shard, text in self.known.items()}
+
+
+_DECODER = msgspec.json.Decoder(Memo)
+
+
+def read_memo(path: Path) -> Memo | None:
+    """Return the memo; None before the first run. Raises ``DataError`` if it can't be read."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"can't read {path}: {error}", hint="see who may read the folder") from error
+    return decode_record(_DECODER, data, f"{path}, which says what the app remembers of a Kinesis stream,", FORMAT)
+
+
+def write_memo(path: Path, memo: Memo) -> Memo:
+    """Write the memo durably, unless there is one; return the one that is there then."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"can't create the folder {path.parent}: {error}", hint="see who owns its parent") from error
+    create_file(path, msgspec.json.encode(memo))
+    found = read_memo(path)
+    if found is None:
+        raise StorageError(f"{path} has disappeared", hint="has somebody deleted the app's home?")
+    return found

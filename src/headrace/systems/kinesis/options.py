@@ -1,0 +1,51 @@
+"""The options of a Kinesis stream, as a ``SystemSpec`` has them: JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from headrace.core.errors import DeclarationError, UsageError
+from headrace.serdes.formats import FormatSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the app says of the stream. ``start`` may be milliseconds since the epoch; ``key`` is an output's.
+
+    ``memo`` is the file in which an app remembers an input.
+    """
+
+    stream: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    format: FormatSpec = field(default_factory=FormatSpec)
+    start: str | int = "oldest"
+    slots: int | None = None
+    record_columns: Mapping[str, str] = field(default_factory=dict)
+    lease_table: str | None = None
+    memo: str | None = None
+    key: str | None = None
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any]) -> Options:
+        """The options of the system ``name``. Raises ``DeclarationError`` for unknown ones."""
+        known = [one.name for one in fields(cls)]
+        unknown = sorted(set(options) - set(known))
+        if unknown or "stream" not in options:
+            wrong = f"unknown options {unknown}" if unknown else "no option 'stream'"
+            raise DeclarationError(f"system {name!r} (kinesis): {wrong}", hint=f"Kinesis takes {', '.join(known)}")
+        given = dict(options)
+        given["format"] = FormatSpec(**given.get("format", {}))
+        return cls(**given)
+
+    def memo_path(self) -> Path:
+        """Where the app remembers the stream. Raises ``UsageError`` if no app reads it."""
+        if self.memo is None:
+            raise UsageError(
+                f"the Kinesis stream {self.stream!r} is read by no app here, so nobody remembers its slots",
+                hint='declare it as an input: app.input("orders", ..., system=hr.io.kinesis("orders"))',
+            )
+        return Path(self.memo)

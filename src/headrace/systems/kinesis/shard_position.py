@@ -1,0 +1,126 @@
+"""How far a shard has come in its slot, and as what text a commit keeps that. Pure.
+
+==============================  =======================================================================
+text                            meaning
+==============================  =======================================================================
+``TRIM_HORIZON``                to be read from the oldest record; none was processed yet
+``AT_TIMESTAMP 1700000000000``  to be read from this moment (ms since the epoch); none was processed yet
+``4959033...``                  every record up to this sequence number was processed
+``4959033... 2``                and of the aggregate with this number, the first user records up to 2
+``SHARD_END``                   all was processed, and the shard is closed
+``EXPECTED``                    the shard will come here: its event time is waited for
+``RELEASED <slot> <position>``  the slot has stopped reading it there, for this other slot to go on
+==============================  =======================================================================
+
+The words and the numbers are those of the Kinesis Client Library's checkpoints.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from typing_extensions import override
+
+from headrace.core.errors import ProtocolError
+
+_MARKS = {"AT_TIMESTAMP": -3, "TRIM_HORIZON": -2}
+
+
+class Phase(Enum):
+    """What a slot does with a shard."""
+
+    EXPECTED = "EXPECTED"
+    READING = "READING"
+    RELEASED = "RELEASED"
+    DONE = "SHARD_END"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to go on in a shard: after ``sequence``, or if that is None from a moment, or else from the oldest record.
+
+    ``sub`` is the last processed user record of the aggregate at ``sequence``; None: all of it was processed.
+    """
+
+    sequence: int | None = None
+    sub: int | None = None
+    time_ms: int | None = None
+
+    @override
+    def __str__(self) -> str:
+        if self.sequence is not None:
+            return str(self.sequence) if self.sub is None else f"{self.sequence} {self.sub}"
+        return "TRIM_HORIZON" if self.time_ms is None else f"AT_TIMESTAMP {self.time_ms}"
+
+    @property
+    def order(self) -> tuple[int, int, float]:
+        """A key that sorts positions of one shard: those without a sequence number first, as in KCL."""
+        if self.sequence is None:
+            return (_MARKS["TRIM_HORIZON" if self.time_ms is None else "AT_TIMESTAMP"], self.time_ms or 0, 0)
+        return (0, self.sequence, float("inf") if self.sub is None else self.sub)
+
+
+OLDEST = Position()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardState:
+    """One shard in a slot. ``position`` counts while it is read, and after it was released ``to`` another slot."""
+
+    phase: Phase
+    position: Position = OLDEST
+    to: int | None = None
+
+    @override
+    def __str__(self) -> str:
+        match self.phase:
+            case Phase.READING:
+                return str(self.position)
+            case Phase.RELEASED:
+                return f"RELEASED {self.to} {self.position}"
+            case _:
+                return str(self.phase.value)
+
+    def at(self, position: Position) -> ShardState:
+        """The same phase at another position."""
+        return replace(self, position=position)
+
+
+EXPECTED = ShardState(Phase.EXPECTED)
+DONE = ShardState(Phase.DONE)
+
+
+def reading(position: Position) -> ShardState:
+    """A shard that is read, and has come to this position."""
+    return ShardState(Phase.READING, position)
+
+
+def released(position: Position, to: int) -> ShardState:
+    """A shard that was given up at this position, for another slot."""
+    return ShardState(Phase.RELEASED, position, to)
+
+
+def parse_position(text: str) -> Position:
+    """Read what ``str`` of a position wrote. Raises ``ProtocolError``."""
+    head, _, rest = text.partition(" ")
+    if text == "TRIM_HORIZON":
+        return OLDEST
+    if head == "AT_TIMESTAMP" and rest.isdecimal():
+        return Position(time_ms=int(rest))
+    if head.isdecimal() and (not rest or rest.isdecimal()) and text == text.rstrip():
+        return Position(int(head), int(rest) if rest else None)
+    raise ProtocolError(f"{text!r} is no position in a shard", hint="another version of Headrace wrote it")
+
+
+def parse_state(text: str) -> ShardState:
+    """Read what ``str`` of a state wrote. Raises ``ProtocolError``."""
+    if text == str(EXPECTED):
+        return EXPECTED
+    if text == str(DONE):
+        return DONE
+    word, _, rest = text.partition(" ")
+    slot, _, position = rest.partition(" ")
+    if word == Phase.RELEASED.value and slot.isdecimal():
+        return released(parse_position(position), int(slot))
+    return reading(parse_position(text))

@@ -1,0 +1,113 @@
+"""The shards of one slot: what it does with each, and how far each was handed out. Pure.
+
+Orders arrive from the dealer, which repeats them until a commit shows that they were followed. So an order may be
+known already, or may have been overtaken: it is followed only where it fits what the slot does with the shard, as the
+table in ``dealing`` says. So nothing is read again that was released, and nothing forgotten that is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from headrace.systems.base import Shards, SlotOrders
+from headrace.systems.kinesis.shard_position import (
+    DONE,
+    EXPECTED,
+    Phase,
+    Position,
+    ShardState,
+    parse_state,
+    reading,
+)
+from headrace.systems.kinesis.slot_orders import Do, ShardOrder, parse_order, read_from
+
+
+class Slot:
+    """One slot. ``changed``: there is something to say even if no row follows."""
+
+    def __init__(self, shards: Shards, moment: Position | None = None) -> None:
+        """Go on with these shards; with a ``moment``, from there, those that are done as well.
+
+        A slot that has none begins at the moment with those that it is given, if nobody has read them.
+        """
+        self._start = None if shards else moment
+        self._states = {shard: parse_state(text) for shard, text in shards.items()}
+        self._turns: list[str] = []
+        self._directed = False
+        self.changed = moment is not None
+        if moment is not None:
+            self._states = {shard: _moved(state, moment) for shard, state in self._states.items()}
+        self._texts = {shard: str(state) for shard, state in self._states.items()}
+        self.holding = self._held()
+        """The shards that wait for others: to be taken over, to come here, or for their children to begin."""
+
+    def follow(self, orders: SlotOrders) -> None:
+        """Do what the dealer says. The first orders are news even if they change nothing."""
+        for shard, text in orders.items():
+            before = self._states.get(shard)
+            order = parse_order(text)
+            if self._start is not None and order.do is Do.READ and order.position.sequence is None:
+                order = read_from(self._start)
+            after = _followed(before, order)
+            if after != before:
+                self._set(shard, after)
+        self.changed |= not self._directed
+        self._directed = True
+
+    def came_to(self, shard: str, position: Position) -> None:
+        """Rows of a shard that is read were handed out, up to this position."""
+        self._set(shard, reading(position))
+
+    def finished(self, shard: str) -> None:
+        """All rows of a closed shard were handed out."""
+        self._set(shard, DONE)
+
+    def said(self) -> Shards:
+        """How far each shard has come: for the rows that are handed out now. Nothing is left to be said then."""
+        self.changed = False
+        return dict(self._texts)
+
+    def read(self) -> Iterator[tuple[str, Position]]:
+        """The shards that are read, and how far each was handed out."""
+        return ((shard, state.position) for shard, state in self._states.items() if state.phase is Phase.READING)
+
+    def _set(self, shard: str, state: ShardState | None) -> None:
+        before = self._states.get(shard)
+        self.changed = True
+        if state is None:
+            del self._states[shard], self._texts[shard]
+        else:
+            self._states[shard] = state
+            self._texts[shard] = str(state)
+        if before is None or state is None or before.phase is not state.phase:
+            self.holding = self._held()
+
+    def _held(self) -> frozenset[str]:
+        return frozenset(shard for shard, state in self._states.items() if state.phase is not Phase.READING)
+
+
+def _followed(state: ShardState | None, order: ShardOrder) -> ShardState | None:
+    """What a slot does with a shard after an order."""
+    phase = None if state is None else state.phase
+    match order.do:
+        case Do.READ if phase in (None, Phase.EXPECTED):
+            return reading(order.position)
+        case Do.EXPECT if phase is None:
+            return EXPECTED
+        case Do.RELEASE if state is not None and phase is Phase.READING:
+            return replace(state, phase=Phase.RELEASED, to=order.to)
+        case Do.FORGET if phase is not Phase.READING:
+            return None
+    return state
+
+
+def _moved(state: ShardState, moment: Position) -> ShardState:
+    """A shard that is to be read from a moment, here or by the slot that takes it over."""
+    match state.phase:
+        case Phase.READING | Phase.DONE:
+            return reading(moment)
+        case Phase.RELEASED:
+            return state.at(moment)
+        case Phase.EXPECTED:
+            return state
