@@ -18,6 +18,10 @@ ledger and its generations. What is simulated is the world behind the host's por
 - ``startpoints``: a user who writes startpoints at random moments into the real book, which the real desk of the
   coordinator fans out and grants.
 
+- ``kinesis``: a stream whose shards split, merge and expire, read by the real consumer; ``dealings``: the real dealing
+  in the driver, and heartbeats that take a while or are lost; ``shard_judge`` judges what commits say of shards. The
+  apps are in ``slotted``.
+
 There are two kinds of shapes. The bare ones (``shapes``) have a light task without operators (``bare``,
 ``processors``), which does something else at each attempt, on purpose. The apps (``declared``, ``planned``) are
 declared with the public API and planned by the planner, with their real operators. In some of both kinds positions

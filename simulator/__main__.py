@@ -17,12 +17,13 @@ MOVED_APPS = tuple(name for name, case in CASES.items() if case.moved)
 _GROUPS = {
     "bare": tuple(SHAPES),
     "apps": tuple(CASES),
+    "kinesis": tuple(name for name, case in CASES.items() if case.slotted),
     "moved": (*MOVED, *MOVED_APPS),
     "cuts": CUT_SHAPES,
     "restores": RESTORED_SHAPES,
 }
-"""Names for many shapes: without operators, apps with real ones, those whose positions users move, both with
-savepoints, and apps that are restored."""
+"""Names for many shapes: without operators, apps with real ones, those that read Kinesis, those whose positions users
+move, both with savepoints, and apps that are restored."""
 
 _YOUNG_MAX = 50_000
 _FREEZES = 1, 100, 1000

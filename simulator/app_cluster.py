@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import polars as pl
 from typing_extensions import override
 
 from headrace.core.frame import Header, Kind, encode
-from headrace.core.ids import SSP, Offset, TaskName
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
 from headrace.runtime.calls.lanes import Calls
@@ -23,11 +25,16 @@ from headrace.serdes.ipc import encode_rows
 from simulator.app_oracle import AppOracle
 from simulator.case import COLUMNS
 from simulator.cluster import Cluster
+from simulator.dealings import Dealings
 from simulator.expected import TICK_MS, Message
 from simulator.journal import Journal, WatchedChain, WatchedIntakes, WatchedMachine, watched_publisher
+from simulator.kinesis import SimStream, is_sharded
 from simulator.planned import AppShape
 from simulator.sources import SourceLog
 from simulator.storage import STEP
+
+if TYPE_CHECKING:
+    from simulator.container import SimContainer
 
 _KEYS = 4
 
@@ -37,6 +44,9 @@ class AppCluster(Cluster):
 
     shape: AppShape
     oracle: AppOracle
+    streams: Mapping[StreamId, SimStream] = MappingProxyType({})
+    """Its sources whose partitions are slots."""
+    dealings: Dealings | None = None
     restored_version = 0
     """The version with which it began, in a timeline that began with a savepoint."""
 
@@ -91,12 +101,47 @@ class AppCluster(Cluster):
     def draw_sources(self) -> None:
         self.targets = {stream: self.parts.target(self.world, stream.name) for stream in self.shape.targets}
         self._last_row = 0
+        streams: dict[StreamId, SimStream] = {}
         for stream in self.shape.sources:
             self.oracle.inputs[stream.spec.id] = []
+            if is_sharded(stream):
+                streams[stream.spec.stream] = SimStream(self, stream)
+                continue
             for ssp in stream.ssps():
                 self.sources[ssp] = self._draw_source(stream, ssp)
+        self.streams = streams
+        self.oracle.shards = {id_: stream.judge for id_, stream in streams.items()}
         if self.shape.case.due is not None:
             self.world.after(self.settings.faults_until + self.shape.case.quiet_ms - 1, self.oracle.judge_due)
+
+    @property
+    @override
+    def slotted(self) -> Collection[SimStream]:
+        return self.streams.values()
+
+    @override
+    def deal(self) -> None:
+        if self.streams:
+            self.dealings = Dealings(self, self.streams.values())
+            self.coordinator.deal(self.dealings)
+
+    @override
+    def start(self) -> None:
+        for stream in self.streams.values():
+            self.world.spawn(f"stream {stream.plan.spec.id}", stream.run())
+        super().start()
+
+    @override
+    def send_heartbeat(self, container: SimContainer) -> None:
+        if self.dealings is None:
+            super().send_heartbeat(container)
+        else:
+            self.dealings.send(container)
+
+    @override
+    def commits(self, container: SimContainer, task: TaskName) -> None:
+        if self.dealings is not None:
+            self.dealings.commits(container, task)
 
     @override
     def faults(self) -> list[tuple[float, Callable[[], None]]]:
@@ -105,6 +150,8 @@ class AppCluster(Cluster):
     @override
     def heal(self) -> None:
         super().heal()
+        if self.dealings is not None:
+            self.dealings.calm = True
         for target in self.targets.values():
             target.failing = 0.0
 
@@ -128,7 +175,7 @@ class AppCluster(Cluster):
                 earlier.clear()  # nobody reads those, so what repeats them wouldn't
             for _ in range(chance.randint(1, 7)):
                 time += chance.randrange(12 * TICK_MS)
-                messages.append(self._message(ssp.partition, number, time - chance.randrange(disorder)))
+                messages.append(self.new_row(ssp.partition, number, time - chance.randrange(disorder)))
             self._again(messages, earlier)
             frames.append(_frame(messages))
             if number >= start:
@@ -146,7 +193,8 @@ class AppCluster(Cluster):
     def message_at(self, ssp: SSP, log: SourceLog, offset: Offset) -> int:
         return self.oracle.source_message(ssp, offset)
 
-    def _message(self, partition: int, frame: int, ts: int) -> Message:
+    def new_row(self, partition: int, frame: int, ts: int) -> Message:
+        """A message for a source."""
         self._last_row += 1
         return Message(self._last_row, self.world.chance.randrange(_KEYS), max(0, ts), partition, frame)
 

@@ -14,12 +14,13 @@ from itertools import count
 from typing import Any
 
 import polars as pl
+from msgspec import UNSET
 from typing_extensions import override
 
 from headrace.api.specs import Role
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint
 from headrace.core.frame import END_VERSION, HEADER_SIZE, body_of
-from headrace.core.ids import SSP, Offset, TaskName
+from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.chain_plan import chain_plan
 from headrace.plan.model import StreamPlan
 from headrace.runtime.calls.lanes import Calls
@@ -41,6 +42,7 @@ from simulator.lives import Arrival, Lives, Version
 from simulator.oracle import Account, Mark, Oracle, TaskHistory
 from simulator.planned import AppShape
 from simulator.shapes import TaskShape
+from simulator.shard_judge import ShardJudge
 from simulator.storage import Folder
 from simulator.world import World
 
@@ -81,8 +83,11 @@ class AppOracle(Oracle):
         self.inputs: dict[str, list[Message]] = {}
         self._ids: dict[tuple[str, int, bytes, bytes], int] = {}
         self._of_source: dict[tuple[SSP, Offset], int] = {}
+        self._of_row: dict[tuple[StreamId, int], int] = {}
         self._read_as: dict[int, tuple[str, Sequence[Message]]] = {}
-        """Of each frame of a source the input and what is in it."""
+        """Of each frame or row of a source the input and what is in it."""
+        self.shards: dict[StreamId, ShardJudge] = {}
+        """The judges of the streams with shards."""
         self._bodies: dict[int, bytes] = {}
         self._ends: dict[TaskName, Mapping[str, object]] = {}
         self._rows: dict[int, Sequence[Row]] = {}
@@ -103,6 +108,23 @@ class AppOracle(Oracle):
             self._read_as[known] = stream.spec.id, messages
             self._messages[known] = (ssp.stream.name, 0)
             self.committed.add(known)
+
+    def source_row(self, stream: StreamPlan, message: Message) -> int:
+        """A row of a source exists, and is to be read."""
+        known = next(self._numbers)
+        self.inputs[stream.spec.id].append(message)
+        self._rows[known] = [asdict(message)] if self.shape.case.asks else []
+        self._of_row[stream.spec.stream, message.id] = known
+        self._read_as[known] = stream.spec.id, [message]
+        self._messages[known] = (stream.spec.stream.name, 0)
+        self.committed.add(known)
+        return known
+
+    @override
+    def rows_of(self, ssp: SSP, rows: Sequence[int]) -> list[int]:
+        if unknown := [row for row in rows if (ssp.stream, row) not in self._of_row]:
+            self.fail(ssp, f"the rows {unknown} are read, and are from before the app's time")
+        return [self._of_row[ssp.stream, row] for row in rows]
 
     def source_message(self, ssp: SSP, offset: Offset) -> int:
         """The id of a frame of a source."""
@@ -142,6 +164,7 @@ class AppOracle(Oracle):
 
     @override
     def lived(self, ledger: TaskHistory, record: CommitRecord, account: Account) -> None:
+        self._judge_shards(ledger.shape, record, account)
         if not self.shape.case.asks:
             return
         arrivals = []
@@ -151,6 +174,20 @@ class AppOracle(Oracle):
             arrivals.append(Arrival(self._streams[self._messages[frame][0]], self._rows[frame], *told))
         time = decode_times(record.bookkeeping).watermark
         self._lives[ledger.shape.name].append(Version(int(self.world.now), tuple(arrivals), time, account.latest))
+
+    def _judge_shards(self, task: TaskShape, record: CommitRecord, account: Account) -> None:
+        if not self.shards:
+            return
+        scope = self.shape.scopes[task.name]
+        entries = {(entry.stream, entry.partition): entry for entry in record.sources}
+        for stream, judge in self.shards.items():
+            slots = {}
+            for ssp in task.sources:
+                entry = entries.get((scope.position_name(ssp), ssp.partition))
+                if ssp.stream == stream and entry is not None:
+                    slots[ssp.partition] = {} if entry.shards is UNSET else entry.shards
+            if slots:
+                judge.committed(task.name, slots, account.consumed)
 
     @property
     def lives(self) -> Lives:

@@ -10,6 +10,7 @@ import polars as pl
 from headrace.api.settings import Guarantee
 from headrace.api.stream import Stream
 from headrace.app import App
+from headrace.systems.registry import SystemSpec
 from simulator.expected import TICK_MS, Outputs, Sources
 from simulator.lives import Lives
 
@@ -75,6 +76,8 @@ class AppCase:
     """Its state can be dealt to other numbers of tasks, where the plan doesn't say otherwise."""
     moved: bool = False
     """Users move positions in its sources: its outputs have to follow from what was read, as often as it was."""
+    slotted: bool = False
+    """Shards of its sources are dealt to its tasks while it runs."""
     before: tuple[Version, ...] = ()
     """What it was at first, if it changes while it runs: at last it is as ``declare`` says."""
     drops: tuple[str, ...] = ()
@@ -102,6 +105,8 @@ def ticks(number: int) -> str:
     return f"{number * TICK_MS:+}ms" if number < 0 else f"{number * TICK_MS}ms"
 
 
-def read(app: App, name: str, lateness: int = DISORDER, idle: str | None = None) -> Stream:
+def read(
+    app: App, name: str, lateness: int = DISORDER, idle: str | None = None, system: SystemSpec | None = None
+) -> Stream:
     """An input of the columns that all of them have."""
-    return app.input(name, COLUMNS, event_time="ts", lateness=ticks(lateness), idle_timeout=idle)
+    return app.input(name, COLUMNS, system=system, event_time="ts", lateness=ticks(lateness), idle_timeout=idle)

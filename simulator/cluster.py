@@ -6,7 +6,7 @@ dead, and replacements are placed: what Spark does, and its executors' heartbeat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from simulator.world import Actor, Steps, World
 
 if TYPE_CHECKING:
     from simulator.container import SimContainer
+    from simulator.kinesis import SimStream
     from simulator.run import Parts
 
 _DOOMS = (
@@ -103,11 +104,13 @@ class Cluster:
         self.draw_sources()
         self.partitions: dict[SSP, Log] = {**self.logs, **self.sources}
         self.partitions |= {self.changelog_of(name): log for name, log in self.changelogs.items()}
-        self.admin = SimAdmin(self.partitions, {})
+        slots = {stream.plan.spec.stream.name: stream.plan.partitions for stream in self.slotted}
+        self.admin = SimAdmin(self.partitions, {}, slots)
         self.admin.mishaps = world.mishaps
         self._shapes = {task.name: task for task in self.tasks}
         self._folders = {f"{name.stage}-{name.number}": name for name in self._shapes}
         self.coordinator = parts.coordinator(world)
+        self.deal()
         self.user = moved(self, self.message_at) if shape.moved else None
         self.current: dict[int, SimContainer] = {}
         self.staff()
@@ -118,6 +121,11 @@ class Cluster:
             oracle.watch_stream(ssp, log)
         for task, log in self.changelogs.items():
             oracle.watch_changelog(task, log)
+
+    @property
+    def slotted(self) -> Collection[SimStream]:
+        """The sources whose partitions are slots."""
+        return ()
 
     # -- what an app is made of --------------------------------------------------------------------------
 
@@ -148,6 +156,9 @@ class Cluster:
     def shape_of(self, task: TaskName) -> TaskShape:
         """The shape of a task."""
         return self._shapes[task]
+
+    def deal(self) -> None:
+        """Let the coordinator deal what is dealt while an app runs."""
 
     # -- messages ----------------------------------------------------------------------------------------
 
@@ -254,11 +265,15 @@ class Cluster:
         """Containers that aren't frozen give a sign of life, and get their orders. Zombies are out of touch."""
         for container in self.current.values():
             if container.alive and not container.actor.paused and self.coordinator.is_current(container):
-                with suppress(FencedError):
-                    orders = self.coordinator.heartbeat(container)
-                    container.draining = container.draining or orders.drain
-                    container.order(orders.cut)
-                    container.restarts = orders.restart
+                self.send_heartbeat(container)
+
+    def send_heartbeat(self, container: SimContainer) -> None:
+        """A container gives a sign of life and gets its orders."""
+        with suppress(FencedError):
+            container.obey(self.coordinator.heartbeat(self.coordinator.sign_of_life(container)))
+
+    def commits(self, container: SimContainer, task: TaskName) -> None:
+        """A container has sent the record of a commit, and waits for it to land."""
 
     def restart(self) -> None:
         """A new run of the app: a new driver, or the same one again after a drain."""

@@ -27,6 +27,7 @@ from headrace.core.errors import (
 )
 from headrace.core.frame import decode_header
 from headrace.core.ids import SSP, TaskName
+from headrace.runners.coordination.messages import Orders, SlotDirections
 from headrace.runtime import pauses
 from headrace.runtime.container import OBSERVE_MS
 from headrace.runtime.host.ports import Ports
@@ -104,6 +105,7 @@ class SimContainer:
         """The generations that have to start over, as the coordinator says."""
         self._granted: dict[TaskName, Grant] = {}
         self._cut: Cut | None = None
+        self._directions: Mapping[str, SlotDirections] = {}
         self._reported = False
         self._rung = False
         self._probed: float | None = None
@@ -131,6 +133,19 @@ class SimContainer:
         """Something has come."""
         self._rung = True
         self.actor.wake()
+
+    def obey(self, orders: Orders) -> None:
+        """The coordinator has answered a sign of life."""
+        self.draining = self.draining or orders.drain
+        self.order(orders.cut)
+        self.restarts = orders.restart
+        if orders.slots:
+            self._directions = orders.slots
+            self.heard()
+
+    def heard(self) -> None:
+        """Something has come that doesn't wake a container that sleeps."""
+        self._probed = None
 
     def order(self, cut: Cut | None) -> None:
         """Have all tasks take part in a cut."""
@@ -209,15 +224,9 @@ class SimContainer:
         except (FencedError, InfrastructureError, DeploymentError) as error:
             self._end(error)
         except ProtocolError as error:
-            if not (self._began_in_what_was_trimmed() or self._is_of_a_version_before()):
+            if not self._is_of_a_version_before():
                 raise
             self._end(error)
-
-    def _began_in_what_was_trimmed(self) -> bool:
-        """A stale copy of a task that has never committed begins at what is left of its inputs, and can't read that."""
-        new = [host for host in self.hosts if host.machine.version < 0]
-        trimmed = any(self.cluster.logs[ssp].oldest for host in new for ssp in host.scope.producers)
-        return trimmed and not self.cluster.coordinator.is_current(self)
 
     def _is_of_a_version_before(self) -> bool:
         """The app has changed, and a stale copy may not know what to do with what the new version writes."""
@@ -257,7 +266,11 @@ class SimContainer:
                 self.gives_up, self._probed = False, None
                 self.world.chance.choice(self.hosts).machine.abandon()
             for host in self.hosts:
-                host.cut(self._cut)
+                host.keeper.order(self._cut)
+            directions, self._directions = self._directions, {}
+            for host in self.hosts if directions else ():
+                if (directed := directions.get(str(host.name))) is not None:
+                    host.slots.direct(directed.generation, directed.number, directed.slots)
             for host in self.hosts if self.restarts else ():
                 if str(host.name) in self.restarts:
                     self._restart(host, self.restarts[str(host.name)])
@@ -365,6 +378,9 @@ class SimContainer:
                     case Pause.PROGRESS:
                         yield chance.random() * 0.3
                     case Pause.ACKNOWLEDGED:
+                        journal, instruction = self.next_instruction
+                        if isinstance(instruction, do.AppendCommit):
+                            self.cluster.commits(self, journal.shape.name)
                         while any(channel.flying for channel in self._channels.values()):
                             yield 0.5 + chance.random()
                     case Pause.GENERATION:

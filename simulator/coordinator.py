@@ -29,12 +29,14 @@ from headrace.runners.coordination.messages import (
     TaskStatus,
 )
 from headrace.runners.coordination.startpoint_desk import StartpointDesk
+from headrace.runners.reporting import slot_status
 from headrace.systems.startpoint import Grant, Order, Outcome
 from simulator.world import World
 
 if TYPE_CHECKING:
     from headrace.runtime.host.task_host import TaskHost
     from simulator.container import SimContainer
+    from simulator.dealings import Dealings
     from simulator.startpoints import SimStartpoints
 
 _LOST_AFTER_MS = 60
@@ -51,6 +53,11 @@ class Coordinator:
         self.draining = False
         self._metadata = MemoryMetadata()
         self._startpoints: SimStartpoints | None = None
+        self._dealings: Dealings | None = None
+
+    def deal(self, dealings: Dealings) -> None:
+        """There are slots from now on."""
+        self._dealings = dealings
 
     def serve(self, startpoints: SimStartpoints) -> None:
         """There are startpoints from now on."""
@@ -74,6 +81,7 @@ class Coordinator:
             started_at=0,
             guarantee="exactly_once",
             lost_after_ms=_LOST_AFTER_MS,
+            slots=None if self._dealings is None else self._dealings.book(),
         )
         self.desk = StartpointDesk(None, WallClock()) if self._startpoints is None else self._startpoints.desk()
         self.fan_out()
@@ -185,14 +193,17 @@ class Coordinator:
             failure = Failure(container=container.seat, incarnation=container.incarnation, error=report)
             self.ledger.failed(failure, self.world.now)
 
-    def heartbeat(self, container: SimContainer) -> Orders:
-        """A sign of life; raises ``FencedError`` for one that isn't current."""
-        message = Heartbeat(
+    def sign_of_life(self, container: SimContainer) -> Heartbeat:
+        """What a container says of itself now."""
+        return Heartbeat(
             container=container.seat,
             incarnation=container.incarnation,
             sent_ms=self.world.now,
             tasks=[_status(host) for host in container.hosts],
         )
+
+    def heartbeat(self, message: Heartbeat) -> Orders:
+        """A sign of life has arrived; raises ``FencedError`` if it is from one that isn't current."""
         return self.ledger.heartbeat(message, self.world.now)
 
     def cut(self, message: CutOrder) -> CutReport:
@@ -221,5 +232,6 @@ def _status(host: TaskHost) -> TaskStatus:
     """Whether it has committed since its start: then the death of its container is no crash loop."""
     committed = host.committed_ms is not None
     checkpoint = CheckpointStatus(version=host.machine.version, age_ms=0, duration_ms=0.0) if committed else None
-    cut = None if host.cut_state is None else CutStatus(id=host.cut_state[0], state=host.cut_state[1])
-    return TaskStatus(name=str(host.name), state="running", checkpoint=checkpoint, cut=cut)
+    cut = None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1])
+    slots = {str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()}
+    return TaskStatus(name=str(host.name), state="running", checkpoint=checkpoint, cut=cut, slots=slots)

@@ -23,7 +23,7 @@ from headrace.api.triggers import every
 from headrace.api.windows import hopping, session, sliding, tumbling
 from headrace.app import App
 from headrace.core.errors import DataError
-from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped
+from simulator import apart, caching, changed, clocked, counted, expected, expiry, idleness, lateness, mapped, slotted
 from simulator.calls import answer, write
 from simulator.case import COLUMNS, DISORDER, AppCase, read, ticks
 from simulator.expected import TICK_MS
@@ -390,6 +390,7 @@ CASES: Mapping[str, AppCase] = {
         *caching.CASES,
         *apart.CASES,
         *changed.CASES,
+        *slotted.CASES,
         *_MOVED,
     )
 }

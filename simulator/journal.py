@@ -26,6 +26,7 @@ from headrace.core.frame import (
 )
 from headrace.core.ids import SSP, Offset
 from headrace.runtime.chain import Chain
+from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.intake import DeadLetters
 from headrace.runtime.inputs.intakes import Intakes
 from headrace.runtime.metrics import TaskMetrics
@@ -123,6 +124,14 @@ class Journal:
             message = self.oracle.consumed_of(ssp, offset, payload)
             if message is not None:
                 self.consumed.append(message)
+        self._note_arrival()
+
+    def consume_rows(self, ssp: SSP, rows: Sequence[int]) -> None:
+        """These rows of a source are being processed, by their ids."""
+        self.consumed += self.oracle.rows_of(ssp, rows)
+        self._note_arrival()
+
+    def _note_arrival(self) -> None:
         now, clock = int(self.world.now), self.container.clock.now_ms()
         told = self.container.number, int(self.published), now, clock, self.latest
         self.told += [told] * (len(self.consumed) - len(self.told))
@@ -223,6 +232,12 @@ class WatchedIntakes(Intakes):
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
         self._journal.consume(ssp, offsets, payloads)
         super().frames(ssp, offsets, payloads, after)
+
+    @override
+    def table(self, table: RowBatch) -> None:
+        if table.rows.height:
+            self._journal.consume_rows(table.ssp, table.rows["id"].to_list())
+        super().table(table)
 
 
 class WatchedChain(Chain):

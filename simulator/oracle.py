@@ -7,6 +7,7 @@ into a commit, and out of the task by then, it has from the task's journal (``jo
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -15,6 +16,7 @@ import msgspec
 from headrace.checkpoint.record import Change, CommitRecord, LocalCheckpoint, decode_commit
 from headrace.core.frame import END_VERSION, Header, Kind, Restore, body_of, decode_control, decode_header
 from headrace.core.ids import SSP, Offset, TaskName
+from headrace.savepoints.fitting import Misfit
 from simulator.bare_store import values_in
 from simulator.message import decode_message
 from simulator.moves import Moves
@@ -161,6 +163,11 @@ class Oracle:
         if producer not in self._lowered and self._waited(task, producer, version):
             self.fail(task.name, f"late effect: label {label} of producer {producer} after commit {version}")
 
+    def judge_misfit(self, misfit: Misfit) -> None:
+        """A cut is given up because a task has sent something too late for it: only one that lowered a label does."""
+        if self.ledgers[misfit.writer].shape.producer not in self._lowered:
+            self.fail("savepoints", f"{misfit}, though no label was lowered")
+
     def _waited(self, task: TaskShape, producer: int, version: int) -> bool:
         """Whether a commit was made when a producer had closed its version."""
         record = next(r for r in self.ledgers[task.name].commits.values() if r.version == version)
@@ -193,6 +200,10 @@ class Oracle:
         """The id of a message that is being processed; None for one that isn't accounted for."""
         del offset
         return self.message_of(ssp, payload)
+
+    def rows_of(self, ssp: SSP, rows: Sequence[int]) -> list[int]:
+        """The messages that rows of a source are, by their ids."""
+        raise AssertionError(f"{ssp} holds frames, not {rows}")
 
     def read_change(self, body: memoryview) -> object:
         """The body of a change frame, as ``settle`` wants it."""

@@ -47,7 +47,12 @@ RESTORES = "restores"
 
 _ALIKE = tuple(name for name, case in CASES.items() if not case.before and not case.repeats_work)
 CUT_SHAPES = tuple(f"{name}+{CUTS}" for name in (*SHAPES, *_ALIKE))
-RESTORED_SHAPES = tuple(f"{name}+{RESTORES}" for name in _ALIKE if not (CASES[name].asks or CASES[name].moved))
+RESTORED_SHAPES = tuple(
+    f"{name}+{RESTORES}" for name in _ALIKE if not (CASES[name].asks or CASES[name].moved or CASES[name].slotted)
+)
+
+_DEALING_MS = 12_000
+"""How much longer that may take if shards have to be dealt."""
 
 GRACE_INTERVALS = 80
 """How long after the last fault everything has to be done."""
@@ -161,6 +166,7 @@ class Run:
         if self.restorer is not None:
             world.spawn("restore", self.restorer.run())
         quiet = self.shape.case.quiet_ms if isinstance(self.shape, AppShape) else 0
+        quiet += _DEALING_MS if self.cluster.slotted else 0
         deadline = settings.faults_until + quiet + GRACE_INTERVALS * settings.interval_ms
         if not world.run(deadline, self._done):
             self.oracle.fail("run", f"no end by {deadline:.0f} ms: {self._hanging()}")
@@ -203,6 +209,7 @@ class Run:
     def _hanging(self) -> str:
         lines = [self.oracle.missing() or "nothing is missing"]
         lines += [f"{container.name}: {container.status()}" for container in self.cluster.current.values()]
+        lines += [stream.hanging() for stream in self.cluster.slotted]
         return "; ".join(lines)
 
     def _judge(self) -> None:
@@ -262,7 +269,7 @@ def _draw_app_settings(world: World, shape: AppShape) -> RunSettings:
         skew_ms=chance.choice((0, INTERVAL_MS // 2, INTERVAL_MS * 3)),
         hosts=chance.choice((1, 2, 3)),
         faults=chance.choice((1, 3, 6, 9, 12)),
-        faults_until=float(chance.choice((60, 100, 180))),
+        faults_until=float(chance.choice((150, 250, 400) if shape.case.slotted else (60, 100, 180))),
         trims=chance.random() < 0.7,
         crowding=chance.choice((0.0, 0.0, 0.0, 0.3, 0.6)),
     )

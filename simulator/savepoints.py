@@ -7,7 +7,7 @@ that may show in what the app does otherwise. When nothing goes wrong any more, 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from headrace.core.frame import END_VERSION
 from headrace.core.ids import TaskName
 from headrace.runners.coordination.cuts import CutOrder, CutReport
 from headrace.runtime.naming import task_folder
+from headrace.savepoints.fitting import misfit
 from simulator.cluster import Cluster
 from simulator.oracle import Mark, Oracle
 from simulator.storage import Folder
@@ -85,7 +86,7 @@ class Taker:
                 return
             states = set(report.states.values())
             if "missed" in states:
-                self._note_missed(order, report)
+                self._note_missed(order, sorted(task for task, state in report.states.items() if state == "missed"))
                 break
             if states <= {"kept", "over"}:
                 self._complete(order, report)
@@ -125,8 +126,7 @@ class Taker:
             return None
         return coordinator.cut(CutOrder(ask=True))
 
-    def _note_missed(self, order: _Order, report: CutReport) -> None:
-        tasks = sorted(task for task, state in report.states.items() if state == "missed")
+    def _note_missed(self, order: _Order, tasks: Sequence[str]) -> None:
         self.world.tell("savepoints", f"cut {order.cut.id} was missed by {tasks}")
         self._missed += order.calm
         if self._missed > _CALM_TRIES_MAX:
@@ -138,8 +138,8 @@ class Taker:
         for container in self.cluster.current.values():
             for host in container.hosts if container.alive and container.holds(order.cut) else ():
                 over = host.machine.phase is Phase.OVER and host.machine.version <= order.cut.version
-                if over and host.cut_state != (order.cut.id, "kept"):
-                    self.cluster.oracle.fail(host.name, f"has ended, and {host.cut_state} of cut {order.cut.id}")
+                if over and host.keeper.state != (order.cut.id, "kept"):
+                    self.cluster.oracle.fail(host.name, f"has ended, and {host.keeper.state} of cut {order.cut.id}")
 
     def _complete(self, order: _Order, report: CutReport) -> None:
         folder = Path(order.cut.folder)
@@ -155,12 +155,19 @@ class Taker:
         tasks = [TaskName.parse(task) for task in report.states]
         kept = {task: self._kept(folder, task) for task in tasks}
         oracle = self.cluster.oracle
+        if (wrong := misfit({task: one.record for task, one in kept.items()}, self._producers())) is not None:
+            oracle.judge_misfit(wrong)
+            self._note_missed(order, [str(wrong.writer)])
+            return
         marks = {task: oracle.ledgers[task].marks.get(kept[task].offset, Mark()) for task in tasks}
         savepoint = Savepoint(folder, order.cut.version, kept, marks, oracle)
         judge(oracle, self.cluster, savepoint)
         self.world.tell("savepoints", f"cut {order.cut.id} is complete")
         self.taken.append(savepoint)
         self.satisfied = self.satisfied or order.calm
+
+    def _producers(self) -> dict[int, TaskName]:
+        return {task.producer: task.name for task in self.cluster.tasks}
 
     def _kept(self, folder: Path, task: TaskName) -> KeptCommit:
         data = self.cluster.files.get(folder / task_folder(task) / COMMIT_FILE)

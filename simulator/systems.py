@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import polars as pl
@@ -232,12 +233,16 @@ class SimConsumer(Consumer):
 class SimAdmin(Admin):
     """Manages the logs of the world."""
 
-    def __init__(self, logs: Mapping[SSP, Log], positions: dict[SSP, Offset]) -> None:
+    def __init__(
+        self, logs: Mapping[SSP, Log], positions: dict[SSP, Offset], slots: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """``slots`` are the streams whose partitions are slots, each with how many it has."""
         self.mishaps = random.Random()
         self.failing = 0.0
         """How likely it can't be reached when it is asked how far streams go."""
         self._logs = logs
         self._positions = positions
+        self._slots = slots
 
     @override
     def list(self) -> builtins.list[str]:
@@ -263,10 +268,9 @@ class SimAdmin(Admin):
     def extents(self, stream: str) -> builtins.list[Extent]:
         if self.failing and self.mishaps.random() < self.failing:
             raise UnavailableError(f"the system of {stream} could not be reached")
-        return [
-            Extent(log.oldest, log.end, log.ended, isinstance(log, SourceLog) and log.oldest > 0)
-            for _, log in self._of(stream)
-        ]
+        if stream in self._slots:
+            return [Extent(0, 0)] * self._slots[stream]
+        return [Extent(log.oldest, log.end, log.ended, trimmed=log.oldest > 0) for _, log in self._of(stream)]
 
     @override
     def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
@@ -334,6 +338,9 @@ class SimConnections(Connections):
     def consumer(
         self, spec: SystemSpec, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False
     ) -> Consumer:
+        for stream in self._container.cluster.slotted:
+            if stream.plan.spec.system == spec:
+                return stream.consumer(self._container, columns)
         return SimConsumer(self._container.world, self._container.cluster.partitions, self._container)
 
     @override

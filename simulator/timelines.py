@@ -24,7 +24,7 @@ from headrace.core.ids import TaskName
 from headrace.plan.inventory import Inventory, inventory_of
 from headrace.runtime.naming import folder_name
 from headrace.runtime.task_scope import TaskScope
-from headrace.savepoints.founding import Restored, foundings, version_of
+from headrace.savepoints.founding import Rescaled, Restored, foundings, version_of
 from headrace.savepoints.renaming import new_streams, renamed
 from headrace.savepoints.rescaling import rescaled, with_tasks_of
 from simulator.app_cluster import AppCluster
@@ -203,27 +203,30 @@ class Restorer:
                 found[task] = scope.founding.record
         return found
 
-    def _planned(
-        self, savepoint: Savepoint
-    ) -> tuple[AppShape, Inventory, Mapping[str, str], Mapping[str, frozenset[str]]]:
-        """The shape and inventory of the new timeline, the new names of streams, and by stage the streams dealt."""
+    def _planned(self, savepoint: Savepoint) -> tuple[AppShape, Inventory, Mapping[str, str], Mapping[str, Rescaled]]:
+        """The shape and inventory of the new timeline, the new names of streams, and the stages that are rescaled."""
         then = savepoint.oracle
         assert isinstance(then, AppOracle)
         app, shape = then.shape.case.name, then.shape
         old = with_tasks_of(inventory_of(shape.plan).after(shape.recorded), inventory_of(self.cluster.shape.plan))
-        ended = [task for task, kept in savepoint.kept.items() if kept.record.ended]
+        commits = {task: kept.record for task, kept in savepoint.kept.items()}
         counts, new = {}, old
         if shape.case.rescales and self.chance.random() < 0.8:
             counts = self._counts(old)
             try:
-                new = rescaled(app, old, counts, ended)
+                new = rescaled(app, old, counts, commits)
             except UsageError as error:
                 self.world.tell("restore", f"{counts}: {error.message}")
                 counts = {}
         streams = new_streams(app, old, self._number)
         inventory = renamed(new, streams)
         dealt = {
-            name: frozenset(f"log.{kept}" for kept, part in record.streams(reads=True).items() if part.id in counts)
+            name: Rescaled(
+                worked=record.active,
+                streams=frozenset(
+                    f"log.{kept}" for kept, part in record.streams(reads=True).items() if part.id in counts
+                ),
+            )
             for name, record in old.stages.items()
             if new.stages[name].active != record.active
         }

@@ -6,6 +6,7 @@ import mutants_by_lives
 import mutants_known
 import mutants_more
 import mutants_of_changes
+import mutants_of_kinesis
 import mutants_of_savepoints
 import mutants_of_startpoints
 import mutants_of_the_host
@@ -21,6 +22,7 @@ __all__ = [
     "mutants_known",
     "mutants_more",
     "mutants_of_changes",
+    "mutants_of_kinesis",
     "mutants_of_savepoints",
     "mutants_of_startpoints",
     "mutants_of_the_host",

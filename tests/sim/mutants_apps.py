@@ -53,7 +53,7 @@ mutant(
     host(_append_changes=persist_first),
     "app-counts",
     "app-mixed",
-    first_seed=26,
+    first_seed=134,
 )
 
 
@@ -69,7 +69,7 @@ mutant(
     Parts(state=Twice),
     "app-counts",
     "app-mixed",
-    first_seed=21,
+    first_seed=24,
 )
 
 
@@ -82,7 +82,13 @@ class Detached(SimState):
         return local
 
 
-mutant("not attached", "a restart takes the folder's commit without its contents", Parts(state=Detached), "app-counts")
+mutant(
+    "not attached",
+    "a restart takes the folder's commit without its contents",
+    Parts(state=Detached),
+    "app-counts",
+    first_seed=3,
+)
 
 
 class Unremoved(SimState):
@@ -113,7 +119,9 @@ class Surviving(TaskHost):
             self.task.chain = before.chain
 
 
-mutant("operators survive", "a rollback keeps what the operators hold", Parts(host=Surviving), "app-counts")
+mutant(
+    "operators survive", "a rollback keeps what the operators hold", Parts(host=Surviving), "app-counts", first_seed=5
+)
 
 
 # -- bookkeeping -----------------------------------------------------------------------------------------
@@ -126,6 +134,7 @@ mutant(
     "app-counts",
     "app-mixed",
     patches=((Attempt, "restore", without_times),),
+    first_seed=8,
 )
 
 
@@ -142,6 +151,7 @@ mutant(
     "app-counts",
     "app-mixed",
     "app-inner",
+    first_seed=12,
 )
 
 
@@ -154,7 +164,7 @@ mutant(
     "the watermark overtakes results that a join makes late",
     Parts(),
     "app-pairs",
-    first_seed=61,
+    first_seed=74,
     patches=((_Step, "_let_through", unheld),),
 )
 
@@ -170,7 +180,12 @@ class AsPolled(TaskHost):
 
 
 mutant(
-    "positions as polled", "what waits in the chooser counts as processed", Parts(host=AsPolled), "diamond", "shuffle"
+    "positions as polled",
+    "what waits in the chooser counts as processed",
+    Parts(host=AsPolled),
+    "diamond",
+    "shuffle",
+    first_seed=8,
 )
 
 
@@ -204,7 +219,7 @@ mutant(
     "app-inner",
     "app-left",
     "app-outer",
-    first_seed=11,
+    first_seed=19,
 )
 
 
@@ -254,7 +269,7 @@ mutant(
     "an outbox entry is published twice",
     Parts(target=Careless),
     "app-outbox",
-    first_seed=214,
+    first_seed=235,
 )
 
 
@@ -280,4 +295,5 @@ mutant(
     "a restart forgets what is committed and not published",
     Parts(publisher=Leaky, host=host(_append_changes=seals).host),
     "app-outbox",
+    first_seed=10,
 )

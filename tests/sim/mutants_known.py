@@ -108,6 +108,7 @@ mutant(
     "F4 restore without S",
     "a reader releases all it holds at a restore",
     Parts(reader=lambda p, w: ReleasesAll(p, whole=w)),
+    first_seed=6,
 )
 
 
@@ -161,12 +162,13 @@ mutant(
     "closed := max(closed, next - 1) at a restore",
     receiving(take_restore=only_up),
     "merge",
-    first_seed=170,
+    first_seed=173,
 )
 mutant(
     "F6 restore closes C",
     "closed := C at a restore: versions that were skipped never close",
     receiving(take_restore=closes_its_commit),
+    first_seed=7,
 )
 
 
@@ -192,7 +194,7 @@ mutant(
     "a parent's entry names the last frame taken, buffered or not",
     receiving(covered=last_taken),
 )
-mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=34)
+mutant("F8 own version", "a parent's entry closes the own version only", receiving(covered=own_version), first_seed=114)
 
 
 class FollowsClock(WatchedMachine):
@@ -249,6 +251,7 @@ mutant(
     "a mixed task waits for parents that have ended",
     node(clock_passed=sources_only),
     "mixed",
+    first_seed=11,
 )
 mutant(
     "F12 idle tasks are silent",
@@ -257,6 +260,7 @@ mutant(
     "join",
     "shuffle",
     "wide",
+    first_seed=9,
 )
 
 
@@ -276,7 +280,12 @@ class ToAnyone(Coordinator):
 
 
 mutant("F13 from memory", "a restarted coordinator issues generations again", Parts(coordinator=InMemory))
-mutant("F13 to anyone", "a zombie gets a new generation, and fences its replacement", Parts(coordinator=ToAnyone))
+mutant(
+    "F13 to anyone",
+    "a zombie gets a new generation, and fences its replacement",
+    Parts(coordinator=ToAnyone),
+    first_seed=9,
+)
 mutant("F14 no scan", "a task processes what restores ahead of it void", receiving(learn=nothing))
 
 

@@ -30,7 +30,7 @@ mutant(
     "what is left of a dropped store goes into the one that begins with nothing",
     Parts(),
     "app-cut",
-    first_seed=40,
+    first_seed=47,
     patches=((TaskScope, "store_name", named_by_its_id),),
 )
 
@@ -45,6 +45,7 @@ mutant(
     "old changes of a store that was dropped stop the task",
     Parts(state=NothingDropped),
     "app-cut",
+    first_seed=4,
 )
 
 
@@ -145,7 +146,7 @@ mutant(
     "readers take what they hold for copies of void frames",
     sending(load=all_of_the_last_commit),
     "app-returned",
-    first_seed=1100,
+    first_seed=1117,
 )
 
 
@@ -158,6 +159,7 @@ mutant(
     "its readers commit what it has announced, and not committed",
     node(version_closed=as_soon_as_there_is_one),
     "app-stricter",
+    first_seed=12,
 )
 
 

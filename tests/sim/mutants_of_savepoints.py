@@ -8,11 +8,12 @@ from mutant_kit import mutant, node, nothing
 
 import headrace.runtime.host.savepoints
 import headrace.savepoints.founding
+import simulator.savepoints
 import simulator.timelines
 from headrace.checkpoint.cadence import Cadence
 from headrace.runtime.event_time.watermark import Progress, TimesCheckpoint
 from headrace.runtime.host.savepoints import Keeper
-from headrace.savepoints.founding import _first_record
+from headrace.savepoints.founding import Rescaled, _first_record
 from headrace.serdes.hashing import partition_of
 from headrace.stores.outbox import Outbox
 from headrace.stores.share import Share
@@ -28,7 +29,11 @@ def cadence(**attributes) -> Parts:
 
 
 mutant(
-    "a cut doesn't cap M", "a task commits what is closed beyond the cut", cadence(closed=lambda self, v, m: m), *BARE
+    "a cut doesn't cap M",
+    "a task commits what is closed beyond the cut",
+    cadence(closed=lambda self, v, m: m),
+    *BARE,
+    first_seed=11,
 )
 
 
@@ -36,7 +41,13 @@ def by_the_clock_alone(self, version):
     return max((version // self._interval + 1) * self._interval, self.clock)
 
 
-mutant("the clock passes a cut", "a source commits beyond the cut", cadence(_timely=by_the_clock_alone), *BARE)
+mutant(
+    "the clock passes a cut",
+    "a source commits beyond the cut",
+    cadence(_timely=by_the_clock_alone),
+    *BARE,
+    first_seed=13,
+)
 
 
 def due_beyond_the_cut(self):
@@ -49,6 +60,7 @@ mutant(
     "what belongs to later versions goes into that of the cut",
     node(buffer_due=due_beyond_the_cut),
     *BARE,
+    first_seed=16,
 )
 
 
@@ -87,6 +99,7 @@ mutant(
     "app-apart+cuts",
     "app-apart-async+cuts",
     patches=((Keeper, "ended", nothing),),
+    first_seed=11,
 )
 
 
@@ -102,6 +115,16 @@ class KeepsASnapshot(SimState):
 
 
 mutant("a snapshot is kept", "the state of a commit before the cut", Parts(state=KeepsASnapshot), *BARE)
+
+
+mutant(
+    "nobody checks whether a cut fits together",
+    "a savepoint lacks what a task sent after its readers had passed the cut",
+    Parts(),
+    "app-left+cuts",
+    patches=((simulator.savepoints, "misfit", nothing),),
+    first_seed=6003243,
+)
 
 
 # -- restores
@@ -129,6 +152,20 @@ mutant(
     Parts(),
     "app-counts+restores",
     patches=((founding, "_first_record", with_the_seqs_of_parents),),
+)
+
+
+def has_always_worked(worked, streams):
+    return Rescaled(worked=worked + 99, streams=streams)
+
+
+mutant(
+    "a task without partitions has a say in event time",
+    "when it gets partitions again, what was emitted meanwhile is emitted again",
+    Parts(),
+    "app-sliding+restores",
+    patches=((simulator.timelines, "Rescaled", has_always_worked),),
+    first_seed=7002999,
 )
 
 mutant(
@@ -173,6 +210,7 @@ mutant(
     Parts(),
     *DEALT,
     patches=((Share, "mask", by_another_modulus),),
+    first_seed=5,
 )
 
 _mask = Share.mask
@@ -198,6 +236,7 @@ mutant(
     patches=(
         (headrace.runtime.host.savepoints, "Share", lambda number, tasks, first: Share(number, tasks, first=not first)),
     ),
+    first_seed=10,
 )
 
 mutant(
@@ -206,6 +245,7 @@ mutant(
     Parts(),
     "app-outbox+restores",
     patches=((Outbox, "whole", lambda self, share=None: iter(())),),
+    first_seed=56,
 )
 
 
@@ -221,6 +261,7 @@ mutant(
     Parts(),
     *DEALT,
     patches=((simulator.timelines.Restorer, "_fence", issued_alone),),
+    first_seed=11,
 )
 
 mutant(
@@ -229,4 +270,5 @@ mutant(
     Parts(),
     *DEALT,
     patches=((founding, "_times", lambda restored, task, kept: NOTHING_HEARD),),
+    first_seed=5,
 )

@@ -45,7 +45,13 @@ class ForTheTask(TaskOrders):
         return tuple(msgspec.structs.replace(entry, startpoint=last) if last else entry for entry in sources)
 
 
-mutant("an id for the task", "the id is kept per task, not per partition", node(orders_class=ForTheTask), *SHAPES)
+mutant(
+    "an id for the task",
+    "the id is kept per task, not per partition",
+    node(orders_class=ForTheTask),
+    *SHAPES,
+    first_seed=5,
+)
 
 
 class ForOneCommit(TaskOrders):
@@ -87,6 +93,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((Attempt, "move", nothing),),
+    first_seed=6,
 )
 
 APPLIED = Startpoints.applied
@@ -135,7 +142,9 @@ class KeepsWhenMoved(TaskHost):
             super()._start_over()
 
 
-mutant("moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES)
+mutant(
+    "moved as it is", "a task is moved in the middle of a version", Parts(host=KeepsWhenMoved), *SHAPES, first_seed=5
+)
 mutant("no restart", "a task ignores the order to start over", host(restart_beyond=nothing), *SHAPES)
 
 # -- who may say so -----------------------------------------------------------------------------------------
@@ -196,6 +205,7 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((fan_out._Orders, "yields", yes),),
+    first_seed=4,
 )
 
 GIVE = fan_out._Orders.give
@@ -239,4 +249,5 @@ mutant(
     Parts(),
     *SHAPES,
     patches=((UnavailableError, "retry", False),),
+    first_seed=27,
 )

@@ -40,7 +40,7 @@ class OneForAllOutputs(Task):
         return all_outputs_alike(self.chain)
 
 
-mutant("one time for all outputs", "no stream ends before the task", Parts(task=OneForAllOutputs), *APART)
+mutant("one time for all outputs", "no stream ends before the task", Parts(task=OneForAllOutputs), *APART, first_seed=3)
 
 
 def let_ends_through(self):
@@ -105,6 +105,7 @@ mutant(
     Parts(),
     "app-apart",
     patches=((Attempt, "save", saved_before_it_is_written),),
+    first_seed=22,
 )
 
 
@@ -113,7 +114,13 @@ class EndsAgain(Task):
         super().load(replace(times, ended_operators=[]))
 
 
-mutant("ended operators aren't restored", "a step ends again after a restart", Parts(task=EndsAgain), "app-apart")
+mutant(
+    "ended operators aren't restored",
+    "a step ends again after a restart",
+    Parts(task=EndsAgain),
+    "app-apart",
+    first_seed=22,
+)
 
 
 class ResumesAtTheInputs(Task):
@@ -140,6 +147,7 @@ mutant(
     "a restart waits for the end of what has ended",
     Parts(task=Unended),
     "app-apart",
+    first_seed=3,
 )
 
 

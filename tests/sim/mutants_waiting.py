@@ -30,6 +30,7 @@ mutant(
     Parts(),
     *APPS,
     patches=((Attempt, "_prepared", impatient),),
+    first_seed=3,
 )
 
 
@@ -85,7 +86,7 @@ class Hanging(TaskHost):
             del self.attempt.close
 
 
-mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS)
+mutant("held rows survive", "a rollback keeps what steps wait for", Parts(host=Hanging), *APPS, first_seed=4)
 
 
 class Unasked(FunctionPublisher):

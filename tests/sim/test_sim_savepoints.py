@@ -33,6 +33,13 @@ def test_cuts_succeed_and_are_missed_while_things_go_wrong():
         assert any("savepoints" in line and what in line for line in stories), what
 
 
+def test_a_cut_that_does_not_fit_together_is_given_up():
+    """A task began above the cut, of which it didn't know, died, and began again below it."""
+    story: list[str] = []
+    assert simulate(6003243, ("app-left+cuts",), story=story).failure is None
+    assert any("cut 1 was missed by ['views/0']" in line for line in story)
+
+
 @pytest.mark.parametrize("shape", RESTORED_SHAPES)
 def test_a_restored_app_goes_on_from_its_savepoint(shape):
     failed = [outcome for seed in range(1, 9) if (outcome := simulate(seed, (shape,))).failure]
@@ -43,6 +50,16 @@ def test_a_restored_app_goes_on_from_its_savepoint(shape):
 def test_a_task_that_has_no_partition_any_more_keeps_nothing(seed):
     """When one partition was left, every task got all that it had kept before."""
     assert simulate(seed, ("app-panes+restores", "app-sliding+restores", "app-versions+restores")).failure is None
+
+
+def test_a_task_that_had_no_partition_takes_no_event_time_back():
+    """It got partitions again, and its watermark was that of the restore before: what was emitted since came again."""
+    assert simulate(7002999, ("app-sliding+restores",)).failure is None
+
+
+def test_a_stale_copy_that_has_only_begun_finds_its_inputs_trimmed():
+    """It had committed what it took over from a savepoint, and stood still until its replacement had read on."""
+    assert simulate(7004746, ("app-sliding+restores",)).failure is None
 
 
 def test_apps_are_restored_rescaled_and_interrupted():

@@ -388,8 +388,8 @@ def _print_outlook(app: str, name: str, outlook: Outlook, *, dry_run: bool) -> N
         print_line(f"nothing is written to {outputs} until each input has been read to where it was")
     else:
         print_line(
-            f"results of what lies between are in {outputs} already, and will appear there a second time; "
-            "--outputs silent avoids that"
+            f"results of what lies between are in {outputs} already, and will appear there a second time"
+            + ("; --outputs silent avoids that" if outlook.can_be_silent else "")
         )
 
 

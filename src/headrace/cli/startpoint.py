@@ -312,7 +312,7 @@ def _print_moves(moves: Sequence[Move]) -> None:
 def effect(move: Move) -> str:
     """What a move does: ``reads 12 messages (3.4 kB) again``."""
     if move.direction == "unknown":
-        return "known when it starts"
+        return "known when it starts" if move.to_offset is None else "reads from that time on"
     if move.direction == "same":
         return "nothing changes"
     size = "" if move.bytes is None else format_bytes(move.bytes)
@@ -330,7 +330,16 @@ def moment(ms: int | None) -> str:
 
 
 def _place(offset: int | None, unknown: str) -> str:
-    return unknown if offset is None else f"{offset:,}"
+    return unknown if offset is None else _offset_text(offset)
+
+
+def _offset_text(offset: int) -> str:
+    from headrace.core.moment import utc_text
+    from headrace.systems.moments import MOMENTS
+
+    if offset < MOMENTS:
+        return f"{offset:,}"
+    return utc_text(offset - MOMENTS) if offset > MOMENTS else "the oldest"
 
 
 def _where(state: StartpointState) -> str:
@@ -356,6 +365,15 @@ def _described(point: Startpoint) -> str:
             return "upcoming"
 
 
+def _applied_at(state: StartpointState) -> str:
+    """At which offset. A moment is named as the startpoint is, except that upcoming is a time by then."""
+    from headrace.systems.moments import is_moment
+
+    if state.offset is None:
+        return ""
+    return f" at {'' if is_moment(state.offset) else 'offset '}{_offset_text(state.offset)}"
+
+
 def _standing(state: StartpointState) -> str:
     match state.state:
         case "pending":
@@ -365,11 +383,11 @@ def _standing(state: StartpointState) -> str:
         case "ordered":
             return f"ordered: generation {state.generation} is to apply it"
         case "applied":
-            return f"applied at offset {state.offset} by generation {state.generation}, not committed yet"
+            return f"applied{_applied_at(state)} by generation {state.generation}, not committed yet"
         case "failed":
             return f"failed: {state.reason}"
         case "released":
-            return f"applied at offset {state.offset} by generation {state.generation}, committed in {state.version}"
+            return f"applied{_applied_at(state)} by generation {state.generation}, committed in {state.version}"
         case "replaced":
             return f"replaced{'' if state.reason is None else f': {state.reason}'}"
         case _:

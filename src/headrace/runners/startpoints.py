@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -31,6 +32,7 @@ from headrace.runners.coordination.startpoint_messages import (
 from headrace.runners.distances import Distance, distance
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Admin
+from headrace.systems.moments import MOMENTS, is_moment
 from headrace.systems.positions import as_custom, extent_of, resolve
 from headrace.systems.startpoint import Startpoint, StartpointCustom, StartpointSpecific, StartpointTimestamp
 
@@ -170,11 +172,26 @@ class StartpointService:
         notes: list[str] = []
         if any(move.direction == "unknown" and move.to_offset is None for move in moves):
             notes.append(UNRESOLVED)
-        if any(move.direction == "back" and move.messages != 0 for move in moves):
+        if any(_may_repeat(move) for move in moves):
             notes += [AGAIN, *([CLOSED_WINDOWS] if self.inputs.timed else [])]
         if not request.apply and not request.dry_run:
             notes.append(LATER)
         return tuple(notes)
+
+
+def _direction(start: Offset | None, to: Offset) -> Literal["back", "ahead", "same", "unknown"]:
+    """Which way it is. From a number of rows to a moment nobody knows, but for the oldest one."""
+    if start is None or (is_moment(to) and not is_moment(start) and to != MOMENTS):
+        return "unknown"
+    if is_moment(to) and not is_moment(start):
+        return "back"
+    return "same" if to == start else "back" if to < start else "ahead"
+
+
+def _may_repeat(move: Move) -> bool:
+    return (move.direction == "back" and move.messages != 0) or (
+        move.direction == "unknown" and move.committed and move.to_offset is not None
+    )
 
 
 class _Resolving:
@@ -214,7 +231,7 @@ class _Resolving:
             stream=one.stream,
             partition=place.partition,
             task=place.task,
-            direction="unknown" if start is None else "same" if to == start else "back" if to < start else "ahead",
+            direction=_direction(start, to),
             from_offset=start,
             to_offset=to,
             committed=position is not None,

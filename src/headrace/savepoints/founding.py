@@ -19,9 +19,19 @@ from headrace.core.frame import END_VERSION
 from headrace.core.ids import Offset, TaskName
 from headrace.plan.inventory import Inventory, StageRecord
 from headrace.runtime.event_time.watermark import PartitionCheckpoint, Progress, TimesCheckpoint, decode_times
+from headrace.savepoints.rescaling import Commits
 
-Commits = Mapping[TaskName, CommitRecord]
-"""The commit records of tasks."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescaled:
+    """A stage whose number of working tasks changes.
+
+    ``worked`` is how many of its tasks, the first ones, had partitions by the savepoint. ``streams`` are the old names
+    of the streams that are dealt.
+    """
+
+    worked: int
+    streams: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +52,8 @@ class Restored:
     streams: Mapping[str, str]
     former_streams: frozenset[str]
     folder: Mapping[TaskName, Path]
-    rescaled: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The stages whose number of working tasks has changed, with the old names of the streams that are dealt."""
+    rescaled: Mapping[str, Rescaled] = field(default_factory=dict)
+    """By name the stages whose number of working tasks changes."""
     silent: bool = False
 
 
@@ -119,7 +129,7 @@ def _first_record(restored: Restored, task: TaskName, donors: Sequence[TaskName]
         sources=kept[0].sources if kept else (),
         parents_version=restored.version,
         end_of_stream_sent=alone is not None and alone.end_of_stream_sent,
-        bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, kept))),
+        bookkeeping=msgspec.Raw(msgspec.json.encode(_times(restored, task, donors))),
         timers=msgspec.Raw(b"null") if alone is None else alone.timers,
     )
 
@@ -132,14 +142,19 @@ def _outputs(restored: Restored, latest: CommitRecord) -> tuple[OutputSeq, ...]:
 # -- event time ---------------------------------------------------------------------------------------------
 
 
-def _times(restored: Restored, task: TaskName, kept: Sequence[CommitRecord]) -> TimesCheckpoint:
-    """How far event time has come: that of the task, or what all those agree on whose state it shares."""
-    all_times = [decode_times(record.bookkeeping) for record in kept]
+def _times(restored: Restored, task: TaskName, donors: Sequence[TaskName]) -> TimesCheckpoint:
+    """How far event time has come: that of the task, or what all those agree on whose state it shares.
+
+    A donor that had no partition has heard nothing since, and its rows had been dealt to the others: they aren't held
+    back by it, or they would emit again what they have emitted.
+    """
+    dealt = restored.rescaled.get(task.stage)
+    if dealt is not None:
+        donors = [donor for donor in donors if donor.number < dealt.worked] or donors
+    all_times = [decode_times(restored.kept[donor].bookkeeping) for donor in donors]
     if not all_times:
         return TimesCheckpoint(watermark=Progress().watermark, partitions=[])
-    dealt = task.stage in restored.rescaled
-    streams = restored.rescaled.get(task.stage, frozenset())
-    partitions = list(_merged(all_times, streams, task.number)) if dealt else all_times[0].partitions
+    partitions = all_times[0].partitions if dealt is None else list(_merged(all_times, dealt.streams, task.number))
     return TimesCheckpoint(
         watermark=min(times.watermark for times in all_times),
         partitions=[_renamed(restored, partition) for partition in partitions],

@@ -8,14 +8,22 @@ which task keeps a row. Everything else is refused, with the reason. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
+from headrace.checkpoint.record import CommitRecord
 from headrace.core.errors import UsageError
 from headrace.core.ids import TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.tasks import producer_ids
+from headrace.runtime.event_time.watermark import decode_times
+
+Commits = Mapping[TaskName, CommitRecord]
+"""The commit records of tasks."""
+
+NO_COMMITS: Commits = MappingProxyType({})
 
 TO_ALL = "to all"
 """The key of a broadcast stream in the inventory."""
@@ -24,15 +32,15 @@ PARTITIONS_MAX = 1 << 16
 _WAY = re.compile(r"^(?P<key>.*) over [0-9]+ partitions$")
 
 
-def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], ended: Collection[TaskName] = ()) -> Inventory:
+def rescaled(app: str, inventory: Inventory, counts: Mapping[str, int], kept: Commits = NO_COMMITS) -> Inventory:
     """The inventory with other partition counts for some intermediate streams, by their ids or those of their readers.
 
-    ``ended`` are the tasks that had ended. Raises ``UsageError`` for what can't be rescaled. A stage never has fewer
+    ``kept`` are the commits in the savepoint. Raises ``UsageError`` for what can't be rescaled. A stage never has fewer
     tasks, because readers wait for all of them: those without a partition only end.
     """
     streams = _streams(inventory, counts)
     for id_, count in streams.items():
-        _check(inventory, id_, count, streams, ended)
+        _check(inventory, id_, count, streams, kept)
     tasks = {_reader(inventory, id_).stage: count for id_, count in streams.items()}
     known = {TaskName(name, n): p for name, r in inventory.stages.items() for n, p in enumerate(r.producers)}
     names = [*known, *(TaskName(stage, n) for stage, count in tasks.items() for n in range(count))]
@@ -165,7 +173,7 @@ def _reader(inventory: Inventory, id_: str) -> StageRecord:
 # -- what is refused ----------------------------------------------------------------------------------------
 
 
-def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], ended: Collection[TaskName]) -> None:
+def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int], kept: Commits) -> None:
     if type(count) is not int or not 1 <= count <= PARTITIONS_MAX:
         raise UsageError(f"{id_!r} can't have {count!r} partitions", hint=f"give a number from 1 to {PARTITIONS_MAX}")
     what = f"{id_!r} can't have {count} partitions"
@@ -173,9 +181,8 @@ def _check(inventory: Inventory, id_: str, count: int, streams: Mapping[str, int
     if (why := _why_not_dealt(record.parts[id_])) is not None:
         raise UsageError(f"{what}: {why}", hint="leave it out")
     reasons = [_why_not_read(record, count, streams), *map(_why_not_kept, record.parts.values())]
-    over = sorted(task for task in ended if task.stage == record.stage and task.number < record.active)
-    if over:
-        reasons.append((f"had ended in task {over[0]}", "keep the count: what has ended can't be dealt to other tasks"))
+    workers = {task: kept[task] for task in sorted(kept) if task.stage == record.stage and task.number < record.active}
+    reasons.append(_why_not_at_that_time(workers))
     for reason in reasons:
         if reason is not None:
             raise UsageError(f"{what}: stage {record.stage!r}, which reads it, {reason[0]}", hint=reason[1])
@@ -214,6 +221,29 @@ def _all_copied(record: StageRecord, side_input: Part) -> bool:
     tables = [part for part in record.parts.values() if part.kind == "table"]
     fed = side_input.fixed.get("tables", "").split(", ")
     return all(table.dealing.copied for table in tables if table.id in fed)
+
+
+def _why_not_at_that_time(workers: Commits) -> tuple[str, str] | None:
+    """Why the state of tasks can't be dealt as of the savepoint.
+
+    Each step of a new task has one watermark. If it is below that of a donor, what the donor has emitted is emitted
+    again; if it is above, what the donor has yet to emit is lost. They differ only where inputs were idle: when an
+    input falls idle, and how far the others have come by then, each task learns in an order of its own.
+    """
+    over = [task for task, record in workers.items() if record.ended]
+    if over:
+        return f"had ended in task {over[0]}", "keep the count: what has ended can't be dealt to other tasks"
+    times: dict[str, tuple[TaskName, int]] = {}
+    for task, record in workers.items():
+        for step, watermark in decode_times(record.bookkeeping).operators.items():
+            first, known = times.setdefault(step, (task, watermark))
+            if watermark != known:
+                return (
+                    f"had come to different event times: its step {step!r} in {first} to another than in {task}, as "
+                    "may happen for a moment while an input is idle",
+                    "restore it with the present count, let the app run on, and take another savepoint",
+                )
+    return None
 
 
 def _why_not_kept(part: Part) -> tuple[str, str] | None:

@@ -9,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from running_shop import PRICES, RATES, STOCK, Shop
 
 import headrace as hr
+from headrace.checkpoint.record import CommitRecord
 from headrace.cli.main import main
 from headrace.core.errors import HeadraceError, PlanError, StorageError
+from headrace.core.ids import TaskName
 from headrace.metadata.timelines import Timelines
-from headrace.runners.savepoints import restoring
+from headrace.runners.savepoints import restoring, taking
 from headrace.savepoints import exporting, folder
+from headrace.savepoints.fitting import Misfit, misfit
 
 Cli = Callable[..., Any]
 
@@ -86,6 +90,35 @@ def test_a_savepoint_is_taken_and_shown(kept: Shop, cli: Cli) -> None:
     assert {task["task"].rpartition("/")[0] for task in shown["tasks"]} >= {"by-article", "prices-in", "stock-in"}
     assert "savepoint one of shop" in cli("savepoint", "show", "shop", "one").out
     assert cli("savepoint", "list", "nobody").out == ""
+
+
+def test_a_cut_at_which_a_reader_lacks_frames_is_tried_again(
+    kept: Shop, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = TaskName("by-article", 0)
+    judged: list[Misfit | None] = []
+
+    def late_at_first(kept: dict[TaskName, CommitRecord], producers: dict[int, TaskName]) -> Misfit | None:
+        if not judged:  # what was sent last to the reader came after what it has kept
+            kept = kept | {reader: _without_the_last_frames(kept[reader])}
+        judged.append(misfit(kept, producers))
+        return judged[-1]
+
+    monkeypatch.setattr(taking, "misfit", late_at_first)
+    with kept.running():
+        kept.until_committed("prices", 3)
+        taken = cli("savepoint", "create", "shop", "two")
+    assert taken.code == 0, taken.err
+    assert "task prices-in/0 was started again below version" in taken.err
+    assert judged == [Misfit(TaskName("prices-in", 0), reader, judged[0].partition if judged[0] else ""), None]
+
+
+def _without_the_last_frames(record: CommitRecord) -> CommitRecord:
+    inputs = [
+        structs.replace(entry, parents=tuple(structs.replace(parent, seq=0) for parent in entry.parents))
+        for entry in record.inputs
+    ]
+    return structs.replace(record, inputs=tuple(inputs))
 
 
 def test_a_restore_goes_back_and_reads_on_from_there(kept: Shop, cli: Cli) -> None:

@@ -13,7 +13,7 @@ from headrace.core.ids import TaskName
 from headrace.plan.inventory import Inventory, Part, StageRecord
 from headrace.plan.shares import Dealing
 from headrace.runtime.event_time.watermark import PartitionCheckpoint, Progress, TimesCheckpoint, decode_times
-from headrace.savepoints.founding import Restored, foundings, version_of
+from headrace.savepoints.founding import Rescaled, Restored, foundings, version_of
 
 VIEWS, COUNTS = "views", "counts"
 READ = TaskName(VIEWS, 0)
@@ -86,7 +86,7 @@ def restored(
     commits: dict[TaskName, CommitRecord],
     *stages: StageRecord,
     latest: dict[TaskName, CommitRecord] | None = None,
-    rescaled: bool = False,
+    worked: int | None = None,
     silent: bool = False,
 ) -> Restored:
     return Restored(
@@ -97,7 +97,7 @@ def restored(
         streams={"log.shop-by-member": "log.shop-by-member.3"},
         former_streams=frozenset({"log.shop-by-member", "log.shop-by-member.2"}),
         folder={task: Path("/donors") / f"{task.stage}-{task.number}" for task in commits},
-        rescaled={COUNTS: frozenset({"log.shop-by-member"})} if rescaled else {},
+        rescaled={COUNTS: Rescaled(worked=worked, streams=frozenset({"log.shop-by-member"}))} if worked else {},
         silent=silent,
     )
 
@@ -150,7 +150,7 @@ def test_silence_lasts_until_each_input_is_where_it_was() -> None:
 
 def dealt(tasks: int, active: int, *, old: int = 2) -> Restored:
     commits = {TaskName(COUNTS, n): kept(bookkeeping=times(1000 + n, partition=n)) for n in range(old)}
-    return restored(commits, stage(VIEWS, 2), stage(COUNTS, tasks, active), rescaled=True)
+    return restored(commits, stage(VIEWS, 2), stage(COUNTS, tasks, active), worked=old)
 
 
 @pytest.mark.parametrize(("tasks", "active"), [(4, 4), (2, 1), (3, 2)])
@@ -183,6 +183,21 @@ def test_a_dealt_task_promises_what_all_donors_have_promised() -> None:
     assert partition.total_tasks == {VIEWS: 2}
 
 
+def test_a_donor_that_had_no_partition_holds_no_event_time_back() -> None:
+    """Its record is of the time before its partitions were dealt to others, who have gone on since."""
+    none = msgspec.json.encode(TimesCheckpoint(watermark=200, partitions=[], operators={"per-10s": 200}))
+    commits = {
+        TaskName(COUNTS, 0): kept(bookkeeping=times(1000)),
+        TaskName(COUNTS, 1): kept(bookkeeping=none, ended=True),
+    }
+    found = foundings(restored(commits, stage(VIEWS, 2), stage(COUNTS, 2, 2), worked=1))
+    for number in (0, 1):
+        now = decode_times(found[TaskName(COUNTS, number)].record.bookkeeping)
+        assert (now.watermark, now.operators, now.streams) == (1000, {"per-10s": 1000}, {"log.shop-by-member.3": 1000})
+        assert [(one.partition, one.progress) for one in now.partitions] == [(number, Progress(1000))]
+        assert [donor.number for donor in found[TaskName(COUNTS, number)].donors] == [0, 1]
+
+
 def test_readers_of_a_rescaled_stage_expect_its_new_tasks() -> None:
     said = {"counts/0": Progress(10), "counts/1": Progress(20)}
     partition = PartitionCheckpoint(
@@ -195,7 +210,7 @@ def test_readers_of_a_rescaled_stage_expect_its_new_tasks() -> None:
             {reader: kept(bookkeeping=bookkeeping)},
             stage(COUNTS, 3),
             stage("urls", 1),
-            rescaled=True,
+            worked=2,
         )
     )[reader]
     (now,) = decode_times(found.record.bookkeeping).partitions

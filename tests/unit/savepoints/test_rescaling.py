@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.checkpoint.record import CommitRecord
 from headrace.core.errors import UsageError
-from headrace.core.ids import TaskName
+from headrace.core.frame import END_VERSION
+from headrace.core.ids import SSP, StreamId, TaskName
 from headrace.plan.inventory import Inventory, Part, PartKind, StageRecord
 from headrace.plan.shares import Dealing
+from headrace.runtime.event_time.watermark import PartitionTime, TimesCheckpoint
 from headrace.savepoints.rescaling import rescaled, with_tasks_of
 
 BY_NOTHING = Dealing()
@@ -133,10 +136,45 @@ def test_a_table_that_every_task_copies_is_no_hindrance() -> None:
     assert rescaled("shop", shop(FACTS, copied), {"by-member": 8}).stages["counts"].active == 8
 
 
+def commit(*, ended: bool = False, **watermarks: int) -> CommitRecord:
+    times = TimesCheckpoint(watermark=0, partitions=[], operators=watermarks)
+    return CommitRecord(
+        generation=1,
+        version=60,
+        next_version=END_VERSION if ended else 61,
+        bookkeeping=msgspec.Raw(msgspec.json.encode(times)),
+    )
+
+
 def test_a_stage_with_a_task_that_has_ended_is_refused() -> None:
     with pytest.raises(UsageError, match="had ended in task counts/2"):
-        rescaled("shop", shop(), {"by-member": 8}, {TaskName("counts", 2)})
-    assert rescaled("shop", shop(), {"by-member": 8}, {TaskName("views", 0)}).stages["counts"].active == 8
+        rescaled("shop", shop(), {"by-member": 8}, {TaskName("counts", 2): commit(ended=True)})
+    ended = {TaskName("views", 0): commit(ended=True)}
+    assert rescaled("shop", shop(), {"by-member": 8}, ended).stages["counts"].active == 8
+
+
+def heard(*said: tuple[str, int, bool]) -> int:
+    """How far a partition has come that hears of upstream tasks: of each a watermark, and whether it is idle."""
+    partition = PartitionTime(SSP(StreamId("log", "by-member"), 0), {"views": 2})
+    for task, watermark, idle in said:
+        partition.on_watermark(task, 2, watermark, idle=idle)
+    return partition.progress.watermark
+
+
+def test_tasks_that_have_come_to_different_event_times_are_refused() -> None:
+    """Two partitions hear the same of two inputs, each in an order of its own; one of them is idle for a moment."""
+    a400, a1000 = ("views/0", 400, False), ("views/0", 1000, False)
+    b500, b_idle, b600 = ("views/1", 500, False), ("views/1", 500, True), ("views/1", 600, False)
+    ahead, behind = heard(a400, a1000, b500, b_idle, b600), heard(a400, b500, b_idle, b600, a1000)
+    assert (ahead, behind) == (1000, 600)
+
+    commits = {TaskName("counts", n): commit(**{"per-10s": ahead}) for n in range(4)}
+    assert rescaled("shop", shop(), {"by-member": 8}, commits).stages["counts"].active == 8
+    commits[TaskName("counts", 4)] = commit(**{"per-10s": behind})  # it had no partition
+    assert rescaled("shop", shop(), {"by-member": 8}, commits).stages["counts"].active == 8
+    commits[TaskName("counts", 3)] = commit(**{"per-10s": behind})
+    with pytest.raises(UsageError, match=r"its step 'per-10s' in counts/0 to another than in counts/3"):
+        rescaled("shop", shop(), {"by-member": 8}, commits)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6))

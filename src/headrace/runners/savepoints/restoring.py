@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import UNSET
+
 from headrace.checkpoint.record import AbortRecord, CommitRecord, encode_record
 from headrace.core.errors import UnavailableError, UsageError
 from headrace.core.frame import Header, Kind
@@ -29,7 +31,7 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name, task_folder
 from headrace.runtime.state.changelog_partition import ChangelogPartition
 from headrace.savepoints.folder import Progress, Shelf, copy_tree, kept_commit, locked, verify
-from headrace.savepoints.founding import Restored, foundings, version_of
+from headrace.savepoints.founding import Rescaled, Restored, foundings, version_of
 from headrace.savepoints.founding_file import DONORS, new_founding_folder, read_foundings, write_foundings
 from headrace.savepoints.manifest import Manifest
 from headrace.savepoints.renaming import for_app, new_streams, renamed
@@ -54,13 +56,18 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewind:
-    """How far a source partition goes back. ``before`` is where the app was; None if that isn't known."""
+    """How far a source partition goes back. ``before`` is where the app was; None if that isn't known.
+
+    Offsets of a ``slot`` count rows. Whether it was elsewhere, ``moved``, is for its shards to say.
+    """
 
     task: TaskName
     stream: str
     partition: int
     to: Offset | None
     before: Offset | None
+    slot: bool = False
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +87,15 @@ class Outlook:
     @property
     def repeats(self) -> bool:
         """Whether something that the app has processed is processed again."""
-        return any(one.before is None or one.to is None or one.before > one.to for one in self.rewinds)
+        return any(
+            one.moved if one.slot else one.before is None or one.to is None or one.before > one.to
+            for one in self.rewinds
+        )
+
+    @property
+    def can_be_silent(self) -> bool:
+        """Whether what is processed again comes in the same order, so that it needn't be written again."""
+        return not any(one.slot for one in self.rewinds)
 
 
 def preview(restoring: Restoring) -> Outlook:
@@ -136,6 +151,17 @@ def check_stopped(metadata: MetadataStore, app: str) -> None:
         )
 
 
+def check_order_comes_again(app: str, record: CommitRecord) -> None:
+    """Raise ``UsageError`` if a task reads slots: it can't repeat silently what it has done."""
+    slotted = [entry.stream for entry in record.sources if entry.shards is not UNSET]
+    if slotted:
+        raise UsageError(
+            f"app {app!r} can't be restored with --outputs silent: its input {slotted[0]} can't be read again in the "
+            "same order, because its shards come and go",
+            hint="use --outputs again: results of what is read again are written again",
+        )
+
+
 def forget_endings(metadata: MetadataStore, app: str) -> None:
     """Delete how the runs of the timeline before have ended: an app that had ended may run again."""
     for one in all_ended(metadata, app):
@@ -172,8 +198,8 @@ class _Restore:
         own = self.manifest.app == restoring.app
         inventory = self.manifest.inventory if own else for_app(restoring.app, self.manifest.inventory)
         inventory = with_tasks_of(inventory, self._before)
-        ended = [task for task, record in self._kept.items() if record.ended]
-        new = rescaled(restoring.app, inventory, restoring.partitions, ended) if restoring.partitions else inventory
+        counts = restoring.partitions
+        new = rescaled(restoring.app, inventory, counts, self._kept) if counts else inventory
         self._dealt = {name: r for name, r in new.stages.items() if r.active != inventory.stages[name].active}
         taken = {part.kept_as for _, part in self._before.parts() if part.kind == "stream"} | self._before.gone
         self._streams = new_streams(restoring.app, inventory, timelines.next, taken)
@@ -193,6 +219,9 @@ class _Restore:
                 f"app {asked.app!r} has never run here, so there is no place up to which it could be silent",
                 hint="leave out --outputs silent",
             )
+        if asked.outputs == "silent":
+            for record in self._kept.values():
+                check_order_comes_again(asked.app, record)
 
     # -- before anything is changed
 
@@ -237,16 +266,18 @@ class _Restore:
         found = []
         for task, record in sorted(self._kept.items()):
             now = latest.get(task)
-            places = {(one.stream, one.partition): one.offset for one in now.sources} if now is not None else {}
+            places = {(one.stream, one.partition): one for one in now.sources} if now is not None else {}
             for entry in record.sources:
-                where = (entry.stream, entry.partition)
+                there = places.get((entry.stream, entry.partition))
                 found.append(
                     Rewind(
                         task=task,
                         stream=entry.stream,
                         partition=entry.partition,
                         to=entry.offset,
-                        before=places.get(where),
+                        before=None if there is None else there.offset,
+                        slot=entry.shards is not UNSET,
+                        moved=there is None or there.shards != entry.shards,
                     )
                 )
         return found
@@ -318,10 +349,13 @@ class _Restore:
         system = self.manifest.system
         formers = {*self._inventory.gone, *self._before.gone, *self._streams}
         dealt = {
-            name: frozenset(
-                f"{system}.{kept_as}"
-                for kept_as, part in self._old.stages[name].streams(reads=True).items()
-                if part.id in self._dealt_streams(name)
+            name: Rescaled(
+                worked=self._old.stages[name].active,
+                streams=frozenset(
+                    f"{system}.{kept_as}"
+                    for kept_as, part in self._old.stages[name].streams(reads=True).items()
+                    if part.id in self._dealt_streams(name)
+                ),
             )
             for name in self._dealt
         }

@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, Cut, KeptCommit
-from headrace.checkpoint.record import LOCAL_KEY, LocalCheckpoint
+from headrace.checkpoint.record import LOCAL_KEY, CommitRecord, LocalCheckpoint
 from headrace.core.errors import (
     HeadraceError,
     InfrastructureError,
@@ -33,6 +33,7 @@ from headrace.runners.checkpoints import Committed, last_commits
 from headrace.runners.coordination.cuts import CutOrder, CutReport, CutState, choose
 from headrace.runners.savepoints.inventories import recorded
 from headrace.runtime.naming import state_folders_at, task_folder
+from headrace.savepoints.fitting import misfit
 from headrace.savepoints.folder import Progress, Shelf, copies, copy_tree, kept_commit, write_manifest
 from headrace.savepoints.manifest import Manifest
 from headrace.stores.database import Database
@@ -71,7 +72,7 @@ class Taking:
 
 
 class _MissedError(Exception):
-    """A task has passed over the version of the cut."""
+    """A task has passed over the version of the cut, or what the tasks have kept doesn't fit together."""
 
 
 def take(taking: Taking, name: str) -> Manifest:
@@ -83,6 +84,7 @@ def take(taking: Taking, name: str) -> Manifest:
             try:
                 return _attempt(taking, shelf, name)
             except _MissedError as error:
+                _give_up(taking.links)
                 _log.info("a task has missed the cut of a savepoint", app=taking.app, attempt=attempt, why=str(error))
                 taking.progress(f"{error}; trying again")
     raise UnavailableError(
@@ -137,6 +139,7 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
         record = kept_commit(draft, task).record
         if record.version != version and not (record.ended and record.version < version):
             raise ProtocolError(f"task {task} has kept version {record.version} for a savepoint of version {version}")
+    _check_fit(inventory, {task: kept_commit(draft, task).record for task in tasks}, version)
     taking.progress("computing checksums")
     return Manifest(
         app=taking.app,
@@ -148,6 +151,16 @@ def _manifest(taking: Taking, name: str, timeline: int, inventory: Inventory, dr
         gone=tuple(sorted(inventory.gone)),
         tasks=copies(draft, tasks),
     )
+
+
+def _check_fit(inventory: Inventory, kept: Mapping[TaskName, CommitRecord], version: int) -> None:
+    producers = {p: TaskName(name, n) for name, r in inventory.stages.items() for n, p in enumerate(r.producers)}
+    wrong = misfit(kept, producers)
+    if wrong is not None:
+        raise _MissedError(
+            f"task {wrong.writer} was started again below version {version}, and wrote to {wrong.partition} when task "
+            f"{wrong.reader} had passed that version already"
+        )
 
 
 # -- the cut ------------------------------------------------------------------------------------------------
