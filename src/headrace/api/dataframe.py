@@ -1,0 +1,248 @@
+"""The descriptor of a DataFrame of Spark: ``dataframe(...)``.
+
+PySpark isn't imported here: a DataFrame is recognised by its type's module, and says its schema as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from headrace.api.descriptors import check_partitions
+from headrace.api.expressions import unknown_column
+from headrace.api.location import Declaring
+from headrace.api.rows import SchemaLike
+from headrace.api.system_descriptor import InputUse
+from headrace.core.errors import DeclarationError
+from headrace.serdes.dtypes import Columns, columns_to_json
+from headrace.serdes.hashing import hash_rows
+from headrace.serdes.schema import Schema
+from headrace.systems.registry import SystemSpec
+
+PARTITIONS = 4
+"""How many partitions an input has, unless it says."""
+
+_PLAIN: Mapping[str, pl.DataType] = {
+    "boolean": pl.Boolean(),
+    "byte": pl.Int8(),
+    "short": pl.Int16(),
+    "integer": pl.Int32(),
+    "long": pl.Int64(),
+    "float": pl.Float32(),
+    "double": pl.Float64(),
+    "string": pl.String(),
+    "binary": pl.Binary(),
+    "date": pl.Date(),
+    "timestamp": pl.Datetime("us", "UTC"),
+    "timestamp_ntz": pl.Datetime("us"),
+}
+"""Spark's types without parameters, as its JSON names them."""
+
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_TEXT = re.compile(r"(var)?char\(\d+\)")
+_REMEDIES = {
+    "void": 'give it a type: .withColumn("{0}", F.col("{0}").cast("string"))',
+    "variant": 'make it text: .withColumn("{0}", F.to_json("{0}"))',
+    "interval": 'make it a number: .withColumn("{0}", F.col("{0}").cast("bigint"))',
+    "time": 'make it text: .withColumn("{0}", F.col("{0}").cast("string"))',
+    "map": "only a column may be a map: make it an array of entries with F.map_entries(...)",
+}
+_SORTABLE = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.Date)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFrameInput:
+    """A DataFrame of Spark; see ``dataframe``."""
+
+    dataframe: Any = field(repr=False)
+    columns: Columns = field(hash=False)
+    partitions: int = PARTITIONS
+    key: tuple[str, ...] = ()
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """Refuse: what makes a DataFrame an input is known of inputs only."""
+        raise DeclarationError(
+            f"a DataFrame can be an input only, and {stream_id!r} is none",
+            hint="write an output to files, hr.io.files(folder): spark.read.parquet(folder) reads them",
+        )
+
+    def output_system(self, stream_id: str) -> SystemSpec:
+        """Refuse, as well."""
+        return self.system(stream_id)
+
+    def input_schema(self, schema: SchemaLike | None) -> Schema:
+        """The columns that the app declares, by default all that the DataFrame has."""
+        declared = Schema.of(self.columns if schema is None else schema)
+        for name in declared.columns:
+            if name not in self.columns:
+                raise unknown_column(name, self.columns, " in the DataFrame")
+        for name in self.key:
+            if name not in declared.columns:
+                raise unknown_column(name, declared.columns, " in the input, by which its rows are to be placed")
+            _check_hashed_alike(name, self.columns[name], declared.columns[name])
+        return declared
+
+    def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
+        """The system of an input: files in the app's home, which are written when the app starts."""
+        if use.start != "oldest":
+            raise DeclarationError(
+                f"start={use.start!r}: a DataFrame has no rows that come later", hint="leave start= out"
+            )
+        for name in use.event_time:
+            _check_sortable(name, self.columns[name])
+        place = f"{use.home}/dataframes/{use.app}/{stream_id}"
+        options: dict[str, Any] = {
+            "path": place,
+            "format": "parquet",
+            "partitions": self.partitions,
+            "columns": columns_to_json(self.columns),
+            "awaited": True,
+            "list_file": f"{place}.jsonl",
+        }
+        if use.event_time:
+            options["event_time"] = columns_to_json(use.event_time)
+        return SystemSpec(f"dataframe-{stream_id}".replace(".", "-"), "files", options, held=self)
+
+
+def dataframe(df: Any, *, partitions: int = PARTITIONS, key: str | Sequence[str] | None = None) -> DataFrameInput:
+    """A DataFrame of Spark: an input that ends.
+
+    When the app first starts, Spark writes the rows as Parquet files into the app's home, and the app reads this copy
+    from then on, also after a restart. Only columns that the input declares are copied, in the order of its event time
+    if it has one.
+
+    Parameters
+    ----------
+    df
+        The DataFrame. Declaring it, planning the app and testing it run no job of Spark.
+    partitions
+        How many partitions the rows are spread over.
+    key
+        One column or several: the rows of a key are in one partition, the same as after a ``partition_by`` into as many
+        partitions. The side input of a local table needs that. By default rows are anywhere.
+
+    Returns
+    -------
+    DataFrameInput
+        For ``system=`` of an input. Its columns are those of the DataFrame, unless the input declares some of them.
+
+    Raises
+    ------
+    DeclarationError
+        If it isn't a DataFrame of Spark, is a streaming one, or has a column of a type that a stream can't hold.
+
+    Examples
+    --------
+    >>> def members(spark):  # called with a session of Spark
+    ...     return app.input("members", system=hr.io.dataframe(spark.read.table("members")))
+    """
+    with Declaring("dataframe"):
+        check_partitions(partitions)
+        if partitions is None:
+            raise DeclarationError("partitions=None is not a number of partitions", hint="leave it out")
+        _check_dataframe(df)
+        columns = columns_of(df.schema.jsonValue())
+        keys = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        for name in keys:
+            if name not in columns:
+                raise unknown_column(name, columns, " in the DataFrame")
+        if keys:
+            hash_rows(pl.DataFrame(schema=columns), keys)  # raises for a type that can't be a key
+        return DataFrameInput(df, columns, partitions, keys)
+
+
+def columns_of(schema: Mapping[str, Any]) -> dict[str, pl.DataType]:
+    """The columns of a schema of Spark, given as its JSON. Raises ``DeclarationError`` for what a stream can't hold."""
+    fields = schema["fields"]
+    counts = Counter(one["name"].lower() for one in fields)
+    for one in fields:
+        if counts[one["name"].lower()] > 1:
+            raise DeclarationError(
+                f"the DataFrame has several columns called {one['name']!r}",
+                hint="rename or drop all but one; capital letters make no difference to Spark",
+            )
+    if not fields:
+        raise DeclarationError("the DataFrame has no columns", hint="select some")
+    return {one["name"]: _column(one["name"], one["type"]) for one in fields}
+
+
+def _column(name: str, spark: Any) -> pl.DataType:
+    """The type of a column. Only here a map may be: what copies the rows turns it into a list of its entries."""
+    if isinstance(spark, dict) and spark["type"] == "map":
+        entry = {"key": spark["keyType"], "value": spark["valueType"]}
+        return pl.List(pl.Struct({part: _type(name, of) for part, of in entry.items()}))
+    return _type(name, spark)
+
+
+def _type(column: str, spark: Any) -> pl.DataType:
+    if isinstance(spark, str):
+        if found := _DECIMAL.fullmatch(spark):
+            return pl.Decimal(int(found[1]), int(found[2]))
+        plain = pl.String() if _TEXT.fullmatch(spark) else _PLAIN.get(spark)
+        if plain is not None:
+            return plain
+        raise _refused(column, spark)
+    if spark["type"] == "array":
+        return pl.List(_type(column, spark["elementType"]))
+    if spark["type"] == "struct" and spark["fields"]:
+        return pl.Struct({one["name"]: _type(f"{column}.{one['name']}", one["type"]) for one in spark["fields"]})
+    raise _refused(column, spark["type"])
+
+
+def _refused(column: str, kind: str) -> DeclarationError:
+    word = re.split(r"[ (]", kind)[0]
+    remedy = _REMEDIES.get(word, 'drop it: .drop("{0}"), or make it another type')
+    return DeclarationError(
+        f"column {column!r} of the DataFrame is of Spark's type {kind}, which a stream can't hold",
+        hint=remedy.format(column),
+    )
+
+
+def _check_dataframe(df: object) -> None:
+    """Raise unless this is a DataFrame that Spark can read to its end, in this driver's own session."""
+    kinds = [base.__module__ for base in type(df).__mro__ if base.__name__ == "DataFrame"]
+    if any(kind.startswith("pyspark.sql.connect") for kind in kinds):
+        raise DeclarationError(
+            "the DataFrame is of a Spark Connect session, which can't host containers",
+            hint="make it with a session of the driver's own: SparkSession.builder.master(...).getOrCreate()",
+        )
+    if not any(kind.startswith("pyspark.sql") for kind in kinds):
+        library = kinds[-1].partition(".")[0] if kinds else ""
+        raise DeclarationError(
+            f"{type(df).__name__}{f' of {library}' if library else ''} {df!s:.60} is not a DataFrame of Spark",
+            hint=_instead_of(library),
+        )
+    if getattr(df, "isStreaming", False):
+        raise DeclarationError(
+            "a streaming DataFrame has no end, and this input is copied as a whole",
+            hint="have its query write to files, and read them with hr.io.files(folder, new_files='follow')",
+        )
+
+
+def _instead_of(library: str) -> str:
+    if library in ("polars", "pandas"):
+        return "write it to Parquet, and read that with hr.io.files(path)"
+    return "write hr.io.dataframe(spark.read.parquet(path)), or spark.read.table(name)"
+
+
+def _check_hashed_alike(name: str, found: pl.DataType, declared: pl.DataType) -> None:
+    """Raise if a key's hash in the DataFrame isn't its hash in the app."""
+    if found != declared and not (found.is_integer() and declared.is_integer()):
+        raise DeclarationError(
+            f"rows are placed by column {name!r}, which is {found} in the DataFrame and declared as {declared}",
+            hint=f"declare it as {found}, or cast it in the DataFrame",
+        )
+
+
+def _check_sortable(name: str, dtype: pl.DataType) -> None:
+    """Raise if the order of the values isn't that of the times that they stand for."""
+    if not (isinstance(dtype, pl.Datetime) or dtype in _SORTABLE):
+        raise DeclarationError(
+            f"the event time column {name!r} of the DataFrame is {dtype}, whose order may not be that of time",
+            hint=f'make it a time before: .withColumn("{name}", F.to_timestamp("{name}"))',
+        )

@@ -1,0 +1,177 @@
+"""Column types of Polars as those of Spark, and back.
+
+Both directions are total: each type has one counterpart, or is refused with what to do instead. A stream's type and its
+counterpart in Spark hold the same values, except that Spark counts time in microseconds; see ``as_spark_has_it``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NoReturn
+
+import polars as pl
+from pyspark.sql import types as spark
+
+from headrace.core.errors import DataError, DeclarationError
+from headrace.serdes.dtypes import instantiate
+
+_TO_SPARK: dict[type[pl.DataType], spark.DataType] = {
+    pl.Int8: spark.ByteType(),
+    pl.Int16: spark.ShortType(),
+    pl.Int32: spark.IntegerType(),
+    pl.Int64: spark.LongType(),
+    pl.UInt8: spark.ShortType(),
+    pl.UInt16: spark.IntegerType(),
+    pl.UInt32: spark.LongType(),
+    pl.UInt64: spark.DecimalType(20, 0),
+    pl.Float16: spark.FloatType(),
+    pl.Float32: spark.FloatType(),
+    pl.Float64: spark.DoubleType(),
+    pl.Boolean: spark.BooleanType(),
+    pl.String: spark.StringType(),
+    pl.Categorical: spark.StringType(),
+    pl.Enum: spark.StringType(),
+    pl.Binary: spark.BinaryType(),
+    pl.Date: spark.DateType(),
+    pl.Time: spark.TimeType(6),
+    pl.Duration: spark.DayTimeIntervalType(),
+    pl.Null: spark.NullType(),
+}
+
+_TO_POLARS: dict[type[spark.DataType], pl.DataType] = {
+    spark.ByteType: pl.Int8(),
+    spark.ShortType: pl.Int16(),
+    spark.IntegerType: pl.Int32(),
+    spark.LongType: pl.Int64(),
+    spark.FloatType: pl.Float32(),
+    spark.DoubleType: pl.Float64(),
+    spark.BooleanType: pl.Boolean(),
+    spark.StringType: pl.String(),
+    spark.CharType: pl.String(),
+    spark.VarcharType: pl.String(),
+    spark.BinaryType: pl.Binary(),
+    spark.DateType: pl.Date(),
+    spark.TimeType: pl.Time(),
+    spark.DayTimeIntervalType: pl.Duration("us"),
+    spark.TimestampType: pl.Datetime("us", "UTC"),
+    spark.TimestampNTZType: pl.Datetime("us"),
+    spark.NullType: pl.Null(),
+}
+
+_INSTEAD_OF: Mapping[str, str] = {
+    "MapType": "cast it to a list of entries: map_entries(column)",
+    "VariantType": "cast it to text: to_json(column), or take out what you need: variant_get",
+    "YearMonthIntervalType": "cast it to a number of months",
+    "CalendarIntervalType": "cast it to an interval of days and seconds, or to a number",
+    "GeometryType": "convert it to binary: st_asbinary(column)",
+    "GeographyType": "convert it to binary: st_asbinary(column)",
+}
+
+
+def to_spark_schema(columns: Mapping[str, pl.DataType]) -> spark.StructType:
+    """Return Spark's schema of these columns. Raises ``DeclarationError`` for a type that Spark lacks."""
+    return spark.StructType([spark.StructField(name, to_spark_type(dtype, name)) for name, dtype in columns.items()])
+
+
+def to_polars_columns(schema: spark.StructType) -> dict[str, pl.DataType]:
+    """Return the columns of a DataFrame. Raises ``DeclarationError`` for a type that a stream can't hold."""
+    return {field.name: to_polars_type(field.dataType, field.name) for field in schema.fields}
+
+
+def to_spark_type(dtype: pl.DataType, column: str = "?") -> spark.DataType:
+    """Return the type that Spark has for ``dtype``. ``column`` is for the error."""
+    match dtype:
+        case pl.Datetime():
+            return spark.TimestampNTZType() if dtype.time_zone is None else spark.TimestampType()
+        case pl.Decimal():
+            return spark.DecimalType(dtype.precision or 38, dtype.scale)
+        case pl.List():
+            return spark.ArrayType(to_spark_type(instantiate(dtype.inner, column), f"{column}[]"))
+        case pl.Array():
+            return spark.ArrayType(to_spark_type(instantiate(dtype.inner, column), f"{column}[]"))
+        case pl.Struct():
+            return spark.StructType(
+                [
+                    spark.StructField(field.name, to_spark_type(instantiate(field.dtype), f"{column}.{field.name}"))
+                    for field in dtype.fields
+                ]
+            )
+    found = _TO_SPARK.get(type(dtype))
+    if found is None:
+        raise DeclarationError(
+            f"column {column!r}: Spark has no type for {dtype}",
+            hint="convert it in the program that writes it: wide integers to Decimal(38, 0), objects to Binary",
+        )
+    return found
+
+
+def to_polars_type(dtype: spark.DataType, column: str = "?") -> pl.DataType:
+    """Return the type that a stream has for Spark's ``dtype``. ``column`` is for the error."""
+    match dtype:
+        case spark.DecimalType():
+            return pl.Decimal(dtype.precision, dtype.scale)
+        case spark.ArrayType():
+            return pl.List(to_polars_type(dtype.elementType, f"{column}[]"))
+        case spark.StructType():
+            return pl.Struct([pl.Field(f.name, to_polars_type(f.dataType, f"{column}.{f.name}")) for f in dtype.fields])
+    found = _TO_POLARS.get(type(dtype))
+    if found is None:
+        _refuse(dtype, column)
+    return found
+
+
+def as_spark_has_it(series: pl.Series) -> pl.Series:
+    """Return the column as the type that comes back from Spark, with the same values.
+
+    Raises ``DataError`` for a value that is finer than a microsecond, and ``DeclarationError`` for a type that Spark
+    lacks.
+    """
+    dtype = series.dtype
+    wanted = to_polars_type(to_spark_type(dtype, series.name), series.name)
+    if _is_finer(dtype):
+        fine = series.cast(_counted_in(dtype, "ns"))
+        lost = fine.cast(_counted_in(dtype, "us")).cast(fine.dtype).ne_missing(fine).arg_true()
+        if len(lost):
+            raise DataError(
+                f"column {series.name!r}: the value in row {lost[0]} is finer than a microsecond, and Spark's aren't",
+                hint="round such values in the program that writes them, or write them as a number of nanoseconds",
+            )
+    return series if dtype == wanted else series.cast(wanted)
+
+
+def _refuse(dtype: spark.DataType, column: str) -> NoReturn:
+    name = "a user-defined type" if isinstance(dtype, spark.UserDefinedType) else dtype.simpleString().upper()
+    raise DeclarationError(
+        f"column {column!r}: a stream can't hold Spark's {name}",
+        hint=_INSTEAD_OF.get(type(dtype).__name__, "convert the column to a type that docs/dataframes.md lists"),
+    )
+
+
+def _is_finer(dtype: pl.DataType) -> bool:
+    """Whether values may be finer than a microsecond."""
+    match dtype:
+        case pl.Datetime() | pl.Duration():
+            return dtype.time_unit == "ns"
+        case pl.Time():
+            return True
+        case pl.List() | pl.Array():
+            return _is_finer(instantiate(dtype.inner))
+        case pl.Struct():
+            return any(_is_finer(instantiate(field.dtype)) for field in dtype.fields)
+    return False
+
+
+def _counted_in(dtype: pl.DataType, unit: Literal["us", "ns"]) -> pl.DataType:
+    """The type with its times in this unit. A time of day becomes a duration: as such it has a unit."""
+    match dtype:
+        case pl.Datetime():
+            return pl.Datetime(unit, dtype.time_zone)
+        case pl.Duration() | pl.Time():
+            return pl.Duration(unit)
+        case pl.List():
+            return pl.List(_counted_in(instantiate(dtype.inner), unit))
+        case pl.Array():
+            return pl.Array(_counted_in(instantiate(dtype.inner), unit), dtype.size)
+        case pl.Struct():
+            return pl.Struct([pl.Field(f.name, _counted_in(instantiate(f.dtype), unit)) for f in dtype.fields])
+    return dtype

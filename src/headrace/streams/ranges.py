@@ -1,0 +1,199 @@
+"""Frames of one partition between two places: the log alone settles what a range shows, whoever reads it.
+
+A range shows the frames that become final by what is between its places: those that a checkpoint in it commits, even if
+they are before it, and plain ones in it. So ranges that follow one another show each frame once, whoever reads them,
+and however often. A *place* is how far the log was read, and the position to read on from.
+
+Blocks only while a consumer is waited for, which the end of a range bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+
+from headrace.checkpoint.read_committed import HeldFrame, ReadCommitted
+from headrace.checkpoint.record import Covered, ReaderPosition
+from headrace.core.errors import FrameError, ProtocolError, TrimmedOffsetError, UnavailableError, UsageError
+from headrace.core.frame import Kind, body_of, decode_header
+from headrace.core.ids import SSP, Offset
+from headrace.core.log import logger
+from headrace.core.readable import readable
+from headrace.streams.frames import UNWATCHED_WAIT_MS, WAIT_MS, Frame, control_of
+from headrace.systems.base import Consumer, Edge, Ended, Records, System
+
+_log = logger(__name__)
+
+T = TypeVar("T")
+
+_EMPTY_POLLS_MAX = 20
+_CONTROL = (Kind.WATERMARK, Kind.END_OF_STREAM, Kind.CHECKPOINT, Kind.RESTORE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a partition was read: up to ``end``. ``position`` is where to read on from, which may be before it."""
+
+    end: Offset
+    position: ReaderPosition
+
+    @classmethod
+    def at(cls, offset: Offset) -> Place:
+        """The place of a reader that begins at ``offset``, without knowing what is before it."""
+        return cls(offset, ReaderPosition(offset=offset))
+
+
+class RangeReader(Generic[T]):
+    """Reads one partition from a place on, range after range. One thread uses it.
+
+    ``keep`` returns what is kept of a user frame until it is shown. Without ``committed`` every frame is shown as it
+    comes. ``lossy``: if frames were trimmed before they were read, go on at the oldest one and log it; else that is a
+    ``TrimmedOffsetError``.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        ssp: SSP,
+        start: Place,
+        keep: Callable[[Frame], T],
+        *,
+        committed: bool = True,
+        lossy: bool = False,
+    ) -> None:
+        self._system = system
+        self._ssp = ssp
+        self._keep = keep
+        self._committed = committed
+        self._lossy = lossy
+        self._end = start.end
+        self._next = start.end if start.position.offset is None or not committed else start.position.offset
+        self._state: ReadCommitted[T | None] = ReadCommitted(start.position)
+        self._shown_before_loss: dict[int, Covered] = {}
+
+    @property
+    def place(self) -> Place:
+        """Where the next range begins."""
+        if not self._committed:
+            return Place(self._end, ReaderPosition(offset=self._end))
+        position = self._state.position()
+        if position.offset is None:
+            position = msgspec.structs.replace(position, offset=self._next)
+        return Place(self._end, position)
+
+    def read(self, end: Offset) -> Generator[list[T]]:
+        """Show the frames of the range from the place to ``end``: those that become final together, as one list.
+
+        A frame is in the range if it begins there, so the place is then behind an ``end`` in the middle of a frame.
+        When it is exhausted, or closed after a list, the place has moved behind everything shown.
+        """
+        if end <= self._end:
+            return
+        consumer = self._system.consumer()
+        try:
+            self._register(consumer, end)
+            yield from self._poll(consumer, end)
+        finally:
+            consumer.close()
+
+    def _register(self, consumer: Consumer, end: Offset) -> None:
+        try:
+            consumer.register(self._ssp, self._next)
+        except TrimmedOffsetError as error:
+            self._lose(consumer, end, error)
+
+    def _poll(self, consumer: Consumer, end: Offset) -> Generator[list[T]]:
+        empty_polls = 0
+        while self._next < end:
+            try:
+                polled = consumer.poll([self._ssp])
+            except TrimmedOffsetError as error:
+                self._lose(consumer, end, error)
+                continue
+            for item in polled:
+                if isinstance(item, Records):
+                    yield from self._shown(item, end)
+                elif isinstance(item, Ended):
+                    self._passed(min(item.next, end))
+                    self._require(end)
+                    return
+                else:
+                    raise UsageError(f"{self._ssp} consists of rows, not of frames: read its files instead")
+            empty_polls = 0 if polled else empty_polls + 1
+            if empty_polls > _EMPTY_POLLS_MAX:
+                self._require(end)
+            if not polled:
+                number = consumer.fileno()
+                readable(number, UNWATCHED_WAIT_MS if number is None else WAIT_MS)
+
+    def _require(self, end: Offset) -> None:
+        if self._next < end:
+            raise UnavailableError(
+                f"{self._ssp}: no record comes after offset {self._next}, though the range continues to {end}",
+                hint="check that the home is the same folder on every machine, and that nobody has replaced the stream",
+            )
+
+    def _shown(self, records: Records, end: Offset) -> Generator[list[T]]:
+        afters = [*records.offsets[1:], records.next]
+        for offset, after, payload in zip(records.offsets, afters, records.payloads, strict=True):
+            if offset >= end:
+                self._passed(offset)
+                return
+            try:
+                header = decode_header(payload)
+            except FrameError as error:
+                raise FrameError(f"{self._ssp}, offset {offset}: {error.message}", hint=error.hint) from error
+            shown = self._received(Frame(self._ssp, offset, after, header, body_of(payload)))
+            self._passed(after)
+            if shown:
+                yield shown
+        self._passed(records.next)
+
+    def _passed(self, offset: Offset) -> None:
+        self._next = offset
+        self._end = max(self._end, offset)
+
+    def _received(self, frame: Frame) -> list[T]:
+        is_user = frame.header.kind is Kind.USER
+        if not self._committed:
+            return [self._keep(frame)] if is_user else []
+        before = self._shown_before_loss.get(frame.header.producer)
+        if before is not None and (frame.header.generation, frame.header.seq) <= (before.generation, before.seq):
+            return []
+        control = control_of(frame) if frame.header.kind in _CONTROL else None
+        kept = self._keep(frame) if is_user else None
+        try:
+            released: Sequence[HeldFrame[T | None]] = self._state.receive(
+                frame.offset, frame.after, frame.header, control, kept
+            )
+        except ProtocolError as error:
+            raise ProtocolError(f"{self._ssp}: {error.message}", hint=error.hint) from error
+        return [each.frame for each in released if each.frame is not None]
+
+    def _lose(self, consumer: Consumer, end: Offset, error: TrimmedOffsetError) -> None:
+        """Go on at the oldest frame, as a reader that starts there; what was shown already isn't shown again."""
+        extent = self._system.admin().extents(self._ssp.stream.name)[self._ssp.partition]
+        lost = min(extent.oldest, end) - self._next
+        if not self._lossy:
+            raise TrimmedOffsetError(
+                f"{self._ssp}: {lost} bytes from offset {self._next} on were trimmed before they were read; "
+                f"the oldest offset is {extent.oldest}",
+                hint="set failOnDataLoss to false to go on at the oldest; to lose nothing, trim later or read earlier",
+            ) from error
+        _log.warning(
+            "frames were trimmed before they were read; goes on at the oldest",
+            partition=str(self._ssp),
+            offset=self._next,
+            oldest=extent.oldest,
+            bytes=lost,
+        )
+        before = self.place.position
+        self._shown_before_loss = {each.producer: each for each in before.covered}
+        oldest = max(extent.oldest, self._next)
+        self._state = ReadCommitted(ReaderPosition(offset=oldest, plain_before=before.plain_before))
+        self._passed(min(oldest, end))
+        if oldest < end:
+            consumer.register(self._ssp, Edge.OLDEST)
