@@ -1,0 +1,127 @@
+"""The descriptor of a Delta table: ``delta(...)``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from typing_extensions import override
+
+from headrace.api.literals import one_of
+from headrace.api.location import Declaring
+from headrace.api.system_descriptor import OutputOnly
+from headrace.core.errors import DeclarationError
+from headrace.core.secret_options import SecretOptions
+from headrace.core.url import check_no_credentials
+from headrace.systems.registry import SystemSpec
+
+NewColumns = Literal["refuse", "add"]
+STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+
+
+@dataclass(frozen=True, slots=True)
+class Delta(OutputOnly):
+    """A Delta table; see ``delta``."""
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    create_table: bool = True
+    new_columns: NewColumns = "refuse"
+    storage_options: SecretOptions = field(default_factory=SecretOptions)
+
+    def system(self, stream_id: str) -> SystemSpec:
+        """A system of its own: another stream goes into another table."""
+        options: dict[str, Any] = {
+            "path": self.path,
+            "partition_by": self.partition_by,
+            "create": self.create_table,
+            "new_columns": self.new_columns,
+            "storage": self.storage_options,
+        }
+        return SystemSpec(f"delta-{stream_id}".replace(".", "-"), "delta", options)
+
+    @override
+    def no_input(self) -> DeclarationError:
+        return DeclarationError(
+            f"the Delta table {self.path} can't be an input",
+            hint="a Delta table is an output only: it has no order to read on from; export it to files",
+        )
+
+
+def delta(
+    path: str | os.PathLike[str],
+    *,
+    partition_by: str | Sequence[str] | None = None,
+    create_table: bool = True,
+    new_columns: NewColumns = "refuse",
+    storage_options: Mapping[str, str] | None = None,
+) -> Delta:
+    """A Delta table: an output, exactly once, without Spark or a JVM.
+
+    It needs ``pip install "headrace[delta]"``. The results of each checkpoint become one commit of each task, which
+    also stores how far the writer is. Rows are only added. Spark, Polars and whatever else reads Delta can read it.
+
+    Parameters
+    ----------
+    path
+        The table's folder, which all containers reach; or the URL of one in an object store, such as
+        ``s3://bucket/views``.
+    partition_by
+        One column or several that the table is partitioned by: dates, whole numbers, text or booleans. A table that
+        exists must be partitioned by the same ones.
+    create_table
+        Create the table, with the output's columns, if it doesn't exist.
+    new_columns
+        What happens if the output has columns that the table lacks: ``"refuse"`` stops the app before it runs,
+        ``"add"`` adds them, and earlier rows have null there. A type never changes, and no column is removed.
+    storage_options
+        For an object store: options of deltalake, such as ``{"aws_region": "eu-west-1"}``. Their values are never
+        shown. Better leave credentials to the environment.
+
+    Returns
+    -------
+    Delta
+        For ``system=`` of an output.
+
+    Raises
+    ------
+    DeclarationError
+        If the path, or an option, isn't one that a table can have.
+
+    Examples
+    --------
+    >>> hr.io.delta("lake/views", partition_by="day").partition_by
+    ('day',)
+    >>> hr.io.delta("s3://bucket/views", storage_options={"aws_secret_access_key": "s3cret"}).storage_options
+    SecretOptions(aws_secret_access_key=***)
+    """
+    with Declaring("delta"):
+        place = os.fspath(path)
+        scheme, remote, _ = place.partition("://")
+        if remote and scheme.lower() not in STORES:
+            raise DeclarationError(
+                f"a Delta table can't be written to {scheme}://...",
+                hint=f"write the path of a folder, or a URL that begins with {', '.join(STORES)}",
+            )
+        if not place:
+            raise DeclarationError("the path of the table is empty", hint='write "lake/views"')
+        check_no_credentials(place)
+        one_of("new_columns", new_columns, NewColumns)
+        by = () if partition_by is None else (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+        if len(set(by)) < len(by):
+            raise DeclarationError(f"partition_by={list(by)!r} names a column twice", hint="name each column once")
+        return Delta(place, by, bool(create_table), new_columns, _secret(storage_options, local=not remote))
+
+
+def _secret(options: Mapping[str, str] | None, *, local: bool) -> SecretOptions:
+    """The options, hidden. Raises ``DeclarationError`` for what deltalake wouldn't take."""
+    if options and local:
+        raise DeclarationError("storage_options are for object stores, not for folders", hint="leave them out")
+    for name, value in (options or {}).items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise DeclarationError(
+                f"storage_options: the value of {name!r} is no text", hint='write text, such as {"allow_http": "true"}'
+            )
+    return SecretOptions.of(options or {})

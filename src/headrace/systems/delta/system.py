@@ -1,0 +1,171 @@
+"""A Delta table as a row system: written with one commit a version, never read as a stream.
+
+Each commit also stores the writer's position, as a transaction identifier of Delta's own (``txn``).
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.errors import DeclarationError, InfrastructureError, UsageError
+from headrace.core.secret_options import SecretOptions
+from headrace.serdes.ipc import concat_rows
+from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
+from headrace.systems.delta.columns import misfit_error, misfits, stored_columns, stored_rows
+from headrace.systems.write_only import WriteOnlyAdmin
+
+if TYPE_CHECKING:
+    from headrace.systems.delta.client import DeltaClient, Shape
+
+_OPTIONS = ("path", "partition_by", "create", "new_columns", "storage")
+
+
+@dataclass(frozen=True)
+class DeltaSystem(RowSystem):
+    """One Delta table, whatever the name of the stream.
+
+    ``path`` is a folder, or the URL of one in an object store, which ``storage`` says how to reach. ``create`` says
+    whether to create a table that doesn't exist. ``new_columns`` is ``"refuse"`` or ``"add"``.
+    """
+
+    path: str
+    partition_by: tuple[str, ...] = ()
+    create: bool = True
+    new_columns: str = "refuse"
+    storage: SecretOptions = field(default_factory=SecretOptions)
+
+    @override
+    def admin(self) -> DeltaAdmin:
+        return DeltaAdmin(self)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> Consumer:
+        """Refuse: the rows of a table have no order in which to resume reading."""
+        raise _refused(f"the Delta table {self.path} can't be read as a stream")
+
+    @override
+    def target(self, stream: str) -> DeltaTarget:
+        del stream
+        return DeltaTarget(self.client(), self.partition_by)
+
+    def client(self) -> DeltaClient:
+        """Return a new client of the table."""
+        try:
+            from headrace.systems.delta.client import DeltaClient
+        except ImportError as error:
+            raise InfrastructureError(
+                f"Delta tables need deltalake, which can't be imported here: {error}",
+                hint='install it wherever containers run: pip install "headrace[delta]"',
+            ) from error
+        return DeltaClient(self.path, self.storage)
+
+
+class DeltaTarget(Target):
+    """The table as a target. Rows are only added."""
+
+    def __init__(self, client: DeltaClient, partition_by: Sequence[str]) -> None:
+        self._client = client
+        self._partition_by = partition_by
+
+    @override
+    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return stored_rows(rows, self._partition_by)
+
+    @override
+    def position(self, writer: str) -> int:
+        return self._client.position(writer)
+
+    @override
+    def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> None:
+        self._client.publish(writer, version, concat_rows(list(rows)))
+
+    @override
+    def close(self) -> None:
+        self._client.close()
+
+
+class DeltaAdmin(WriteOnlyAdmin):
+    """The admin of one table. What needs offsets is refused."""
+
+    def __init__(self, system: DeltaSystem) -> None:
+        self._system = system
+        self._what = f"the Delta table {system.path}"
+
+    @override
+    def list(self) -> builtins.list[str]:
+        """Return the table, if it exists."""
+        return [self._system.path] if self._system.client().shape() is not None else []
+
+    @override
+    def describe(self, stream: str) -> StreamInfo | None:
+        """Return one partition, and the columns of the table as types of Polars, if it exists."""
+        shape = self._system.client().shape()
+        return None if shape is None else StreamInfo(stream, 1, shape.columns)
+
+    @override
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+        """Create the table if it doesn't exist; else check that the columns fit, and add new ones if asked to."""
+        system = self._system
+        stored = None if columns is None else stored_columns(columns, system.partition_by)
+        client = system.client()
+        shape = client.shape()
+        if shape is None:
+            if not system.create or stored is None:
+                raise DeclarationError(f"{self._what} doesn't exist", hint="create it, or leave out create_table=False")
+            client.create(stored, system.partition_by)
+            shape = client.shape()
+        if shape is not None and stored is not None:
+            self._add_missing(client, shape, stored)
+        if shape is not None and shape.partition_by != system.partition_by:
+            raise DeclarationError(
+                f"{self._what} is partitioned by {_listed(shape.partition_by)}, not by {_listed(system.partition_by)}",
+                hint="give partition_by= the columns that the table has, or write to another table",
+            )
+        return StreamInfo(stream, partitions, columns)
+
+    def _add_missing(self, client: DeltaClient, shape: Shape, stored: Mapping[str, pl.DataType]) -> None:
+        """Raise ``DeclarationError`` unless the table has the columns, or gets those that it lacks."""
+        wrong = misfits(stored, shape.columns)
+        missing = {name: dtype for name, dtype in stored.items() if name not in shape.columns}
+        lower = {name.lower(): name for name in shape.columns}
+        wrong += [f"its column {lower[name.lower()]!r} has another case" for name in missing if name.lower() in lower]
+        if wrong:
+            raise misfit_error(self._what, wrong)
+        if missing and self._system.new_columns != "add":
+            raise DeclarationError(
+                f"{self._what} has no column {next(iter(missing))!r}; it has {', '.join(shape.columns)}",
+                hint='hr.io.delta(..., new_columns="add") adds it; earlier rows have null there',
+            )
+        if missing:
+            client.add_columns(missing)
+
+    @override
+    def refused(self, why: str) -> UsageError:
+        return _refused(f"{self._what} {why}")
+
+
+def _refused(what: str) -> UsageError:
+    return UsageError(what, hint="a Delta table is an output only; export it to files to read it")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def open_delta(name: str, options: Mapping[str, Any]) -> DeltaSystem:
+    """Open the table of a ``SystemSpec`` of kind ``delta``. Options: ``path``; optional the rest of ``DeltaSystem``."""
+    unknown = set(options) - set(_OPTIONS)
+    if unknown or "path" not in options:
+        wrong = f"unknown options {sorted(unknown)}" if unknown else "no option 'path'"
+        raise DeclarationError(f"system {name!r} (delta): {wrong}", hint=f"delta takes {', '.join(_OPTIONS)}")
+    given = dict(options)
+    given["partition_by"] = tuple(given.get("partition_by", ()))
+    storage = given.get("storage", SecretOptions())
+    given["storage"] = storage if isinstance(storage, SecretOptions) else SecretOptions.of(storage)
+    return DeltaSystem(**given)
