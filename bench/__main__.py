@@ -12,6 +12,8 @@ Parts, for ``--only``:
   restart      time and memory of a task's start by size of its state
   rescale      time to begin at a savepoint, as it is and with twice the partitions
   memory       peak memory of a task that reads one message for each of many keys, and ends
+  kinesis      throughput of a Kinesis input against a bare loop over boto3, and what a split, a merge and a kill cost
+  history      throughput of a batch job over files against Spark SQL, a live run and Polars; and of Nexmark's queries
 
 The times of (a) and (b): both contestants run in the same open and warm Spark session. For Structured Streaming the
 time is from building the query until it has ended and its results are committed. For Headrace it is the whole of
@@ -33,7 +35,7 @@ from typing import get_args
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from bench import checkpoints, control, latency, memory, nexmark, rescaled, restarts, throughput
+from bench import checkpoints, control, history, kinesis, latency, memory, nexmark, rescaled, restarts, throughput
 from bench.data import page_views, windowed_counts
 from bench.measure import WrongResultError
 from bench.report import Report
@@ -42,7 +44,23 @@ from bench.state_apps import Shape
 
 KEYS = 10_000
 RATES = (1_000, 50_000)
-PARTS = ("a", "b", "c", "control", "keys", "guarantee", "checkpoint", "nexmark", "restart", "rescale", "memory")
+HISTORY = 50_000_000
+"""Messages of a batch job's input, if nobody asks for another number."""
+PARTS = (
+    "a",
+    "b",
+    "c",
+    "control",
+    "keys",
+    "guarantee",
+    "checkpoint",
+    "nexmark",
+    "restart",
+    "rescale",
+    "memory",
+    "kinesis",
+    "history",
+)
 
 
 class Bench:
@@ -55,6 +73,7 @@ class Bench:
         self.messages: int = options.messages or (2_000_000 if self.quick else 10_000_000)
         self.repeats: int = options.repeats or (1 if self.quick else 5)
         self.queries: tuple[str, ...] = options.queries
+        self.history_messages: int = options.messages or (2_000_000 if self.quick else HISTORY)
         self.report = report
         self.ratio: float | None = None
         self._views: Path | None = None
@@ -217,6 +236,60 @@ class Bench:
             ["state", "keys", "RSS MB with all keys", "peak MB until then", "peak MB until the end", "seconds"],
             [[c.shape, c.keys, c.full_mb, c.taking_mb, c.peak_mb, c.seconds] for c in costs],
         )
+
+    def kinesis(self) -> None:
+        """Measure a Kinesis input, against a server that stands in for Kinesis."""
+        self.report.head("Kinesis")
+        costs = kinesis.read_costs(self.base, 100_000 if self.quick else 400_000, self.report.say)
+        waits = kinesis.standstills(self.base, self.report.say)
+        self.report.keep("kinesis", {"reads": costs, "standstills": waits})
+        self.report.table(
+            f"{costs[0].records:,} records of {kinesis.SHARDS} shards",
+            ["", "records/s", "processor µs/record"],
+            [[c.name, c.records_per_s, c.cpu_us] for c in costs],
+        )
+        self.report.table(
+            f"{kinesis.RATE} records a second, until each is committed",
+            ["at", "usual ms", "longest ms", "longest without any ms"],
+            [[w.event, w.before_ms, w.oldest_ms, w.pause_ms] for w in waits],
+        )
+
+    def history(self) -> None:
+        """Measure batch jobs over files."""
+        messages = self.history_messages
+        self.report.head(f"batch: {messages:,} page views of {KEYS:,} members in {history.FILES} Parquet files")
+        repeats = min(self.repeats, 3)
+        with throughput.folder(self.base) as place:
+            views = page_views(place / "views", messages, KEYS, history.FILES)
+            found = history.windowed_count(self.session, views, messages, repeats, self.base, self.report.say)
+        peer = found[history.PEER]
+        ratios = {name: peer.wall_s / one.wall_s for name, one in found.items()}
+        self.report.table(
+            f"windowed count of {messages:,} messages in files, median of {repeats}",
+            ["", "messages/s", "wall s", "processor s", "ratio", "ratio by processor"],
+            [[n, o.messages_per_s, o.wall_s, o.cpu_s, ratios[n], peer.cpu_s / o.cpu_s] for n, o in found.items()],
+        )
+        self.report.keep("history", {"messages": messages, **found, "ratios": ratios})
+        self._nexmark_history(repeats)
+
+    def _nexmark_history(self, repeats: int) -> None:
+        self.report.head(f"batch: {self.messages:,} events of Nexmark in {CORES} Parquet files of each kind")
+        rows, kept = [], {}
+        with throughput.folder(self.base) as place:
+            files = nexmark.data(place / "nexmark", self.messages)
+            for query in self.queries:
+                self.report.head(f"nexmark {query} as a batch job")
+                found = history.nexmark_query(
+                    self.session, files, query, self.messages, repeats, self.base, self.report.say
+                )
+                ours, peer = found[history.OURS], found.get(history.PEER)
+                ratios = (peer.wall_s / ours.wall_s, peer.cpu_s / ours.cpu_s) if peer is not None else (None, None)
+                kept[query] = found | {"ratio": ratios[0], "ratio_by_processor": ratios[1]}
+                theirs = peer.messages_per_s if peer is not None else None
+                rows.append([query, ours.messages_per_s, ours.wall_s, ours.cpu_s, theirs, *ratios])
+        self.report.keep("history-nexmark", kept)
+        columns = ["", "messages/s", "wall s", "processor s", "spark sql, messages/s", "ratio", "ratio by processor"]
+        self.report.table(f"nexmark as batch jobs, median of {repeats}", columns, rows)
 
     def nexmark(self) -> None:
         """Measure Nexmark's queries."""

@@ -80,8 +80,8 @@ def measure(
             0,
             throughput.Contestant(
                 "structured-streaming",
-                lambda out: append(STRUCTURED[query](_Streams(session, files)), out),
-                partial(_check_structured, query, right, _last_time(query, files)),
+                lambda out: append(STRUCTURED[query](Streams(session, files)), out),
+                partial(check_structured, query, right, _last_time(query, files)),
             ),
         )
     return throughput.alternate(contestants, events * READS[query] // 50, repeats, base, say)
@@ -107,10 +107,11 @@ def _by_headrace(query: str, files: Path, home: Path) -> None:
 
 
 def _check_headrace(query: str, right: pl.DataFrame, home: Path) -> None:
-    _check(f"{query} by Headrace", hr.streams.read_stream(query, home=home), right)
+    check(f"{query} by Headrace", hr.streams.read_stream(query, home=home), right)
 
 
-def _check(what: str, found: pl.DataFrame, right: pl.DataFrame) -> None:
+def check(what: str, found: pl.DataFrame, right: pl.DataFrame) -> None:
+    """Raise ``WrongResultError`` if the results are others."""
     if "pane" not in found.columns and _digest(found.select(right.columns)) == _digest(right):
         return
     wrong = example("answers").difference(found, right)
@@ -126,27 +127,29 @@ def _digest(rows: pl.DataFrame) -> tuple[pl.Schema, int, int]:
 # -- Structured Streaming
 
 
-class _Streams:
+class Streams:
     """The three streams for Structured Streaming."""
 
     def __init__(self, session: SparkSession, files: Path) -> None:
-        self._session = session
-        self._files = files
+        self.session = session
+        self.files = files
 
     def read(self, kind: str) -> DataFrame:
-        return self._session.readStream.schema(SCHEMAS[kind]).parquet(str(self._files / f"{kind}-*.parquet"))
+        """Return a stream."""
+        return self.session.readStream.schema(SCHEMAS[kind]).parquet(str(self.files / f"{kind}-*.parquet"))
 
     def timed(self, kind: str) -> DataFrame:
+        """Return a stream with its event time as a timestamp, and a watermark."""
         return self.read(kind).withColumn("time", F.timestamp_millis("ts")).withWatermark("time", LATENESS)
 
 
-def _q3(streams: _Streams) -> DataFrame:
+def _q3(streams: Streams) -> DataFrame:
     local = streams.read("persons").where(F.col("state").isin("OR", "ID", "CA"))
     items = streams.read("auctions").where(F.col("category") == 10).select(F.col("id").alias("auction"), "seller")
     return items.join(local, items["seller"] == local["id"]).select("name", "city", "state", "auction")
 
 
-def _q5(streams: _Streams) -> DataFrame:
+def _q5(streams: Streams) -> DataFrame:
     counts = streams.timed("bids").groupBy(F.window("time", "10 seconds", "2 seconds"), "auction").count()
     hottest = counts.groupBy("window").agg(F.max(F.struct("count", -F.col("auction"))).alias("hot"))
     return hottest.select(
@@ -154,13 +157,13 @@ def _q5(streams: _Streams) -> DataFrame:
     )
 
 
-def _q7(streams: _Streams) -> DataFrame:
+def _q7(streams: Streams) -> DataFrame:
     bid = F.struct("price", -F.col("ts"), "auction", "bidder")
     highest = streams.timed("bids").groupBy(F.window("time", "10 seconds")).agg(F.max(bid).alias("bid"))
     return highest.select(_ms("window.end", "window_end"), "bid.price", (-F.col("bid.col2")).alias("ts"))
 
 
-def _q8(streams: _Streams) -> DataFrame:
+def _q8(streams: Streams) -> DataFrame:
     # One aggregate over both kinds took two thirds of the processor time of a join of two aggregates.
     persons = streams.timed("persons").select("id", "name", "time", F.lit(0).alias("one"))
     sellers = streams.timed("auctions").select(
@@ -172,14 +175,14 @@ def _q8(streams: _Streams) -> DataFrame:
     return new.select("id", "name", _ms("window.start", "window_start"), "auctions")
 
 
-def _q11(streams: _Streams) -> DataFrame:
+def _q11(streams: Streams) -> DataFrame:
     sessions = streams.timed("bids").groupBy(F.session_window("time", "10 seconds").alias("session"), "bidder").count()
     return sessions.select(
         "bidder", _ms("session.start", "window_start"), _ms("session.end", "window_end"), F.col("count").alias("bids")
     )
 
 
-STRUCTURED: Mapping[str, Callable[[_Streams], DataFrame]] = {
+STRUCTURED: Mapping[str, Callable[[Streams], DataFrame]] = {
     "q0": lambda streams: streams.read("bids"),
     "q1": lambda streams: streams.read("bids").select(
         "auction", "bidder", (F.col("price") * F.lit(0.908)).alias("price"), "ts", "extra"
@@ -206,10 +209,11 @@ def _last_time(query: str, files: Path) -> int:
     return int(min(latest))
 
 
-def _check_structured(query: str, right: pl.DataFrame, last: int, out: Path) -> None:
+def check_structured(query: str, right: pl.DataFrame, last: int, out: Path) -> None:
+    """Raise ``WrongResultError`` if a result in a window is wrong that the time ``last`` closes."""
     if query == "q5":
         right = right.select("window_end", "bids", auction=pl.col("auctions").list.min())
     ends = pl.col("window_start") + 10_000 if query == "q8" else pl.col("window_end")
     if query in {"q5", "q7", "q8", "q11"}:
         right = right.filter(ends <= last - LATENESS_MS)
-    _check(f"{query} by Structured Streaming", pl.read_parquet(written(out)), right)
+    check(f"{query} by Structured Streaming", pl.read_parquet(written(out)), right)

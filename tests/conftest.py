@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pwd
 import shutil
@@ -14,7 +15,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from chaos.kinesis_server import Kind, KinesisServer
+from headrace.core.errors import InfrastructureError
 from postgres_server import PostgresServer
+from servers.lease_tables import Leases, LeasesInDynamoDB, LeasesInMemory
+from servers.moto import ENVIRONMENT, MotoServer
 
 # What a property says doesn't hang on how busy the machine is. All else is as Hypothesis has it, in CI too.
 settings.register_profile("headrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,6 +36,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ON_SPARK = ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]")
 
 _PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+
+# Every full collection would look at all tests and modules again, and they stay anyway.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -71,3 +86,59 @@ def postgres() -> Iterator[PostgresServer]:
             server.stop()
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def aws_environment() -> Iterator[None]:
+    """Credentials with which boto3 talks to servers of tests. Its clients share the models of services.
+
+    Each client would parse megabytes of them again.
+    """
+    loaders = pytest.importorskip("botocore.loaders", reason="boto3 is not installed")
+    loader = loaders.create_loader()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("botocore.session.create_loader", lambda *_: loader)
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto(aws_environment: None) -> Iterator[MotoServer]:
+    """A running DynamoDB."""
+    pytest.importorskip("boto3", reason="boto3 is not installed")
+    pytest.importorskip("moto", reason="moto is not installed")
+    with MotoServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kinesis_local(aws_environment: None) -> Iterator[KinesisServer]:
+    """A running Kinesis: the server that differs least from it."""
+    with _kinesis("kinesis-local") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kinesalite(aws_environment: None) -> Iterator[KinesisServer]:
+    """A running Kinesis: another server, which differs from it in other ways."""
+    with _kinesis("kinesalite") as server:
+        yield server
+
+
+def _kinesis(kind: Kind) -> KinesisServer:
+    try:
+        return KinesisServer(kind)
+    except InfrastructureError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+
+
+@pytest.fixture(params=["memory", "dynamodb"])
+def leases(request: pytest.FixtureRequest) -> Iterator[Leases]:
+    """An empty lease table of each kind. The tests of its clients create it."""
+    if request.param == "memory":
+        yield LeasesInMemory()
+        return
+    found = LeasesInDynamoDB(request.getfixturevalue("moto"))
+    yield found
+    found.client.close()

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
-from contextlib import suppress
 from pathlib import Path
 
-
-def free_port() -> int:
-    """A port that stays free while the server is away: not one of those that connections get by themselves."""
-    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in random.sample(range(min(10_000, lowest - 1000), lowest), 100):
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
+from chaos.local_server import free_port
 
 
 class PostgresServer:

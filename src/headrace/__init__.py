@@ -1,12 +1,12 @@
 """Headrace: a stream processor for Python teams who run Spark.
 
 What every first program uses is here, the rest is in the namespaces: ``hr.windows``, ``hr.triggers``,
-``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints`` and
-``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's contracts. Every other module may
-change.
+``hr.aggregates``, ``hr.io``, ``hr.streams``, ``hr.tables``, ``hr.calls``, ``hr.tasks``, ``hr.startpoints``,
+``hr.spark`` and ``hr.errors``. Each public name has one home. ``headrace.testing`` has the test kit's contracts. Every
+other module may change.
 """
 
-from headrace import aggregates, calls, errors, io, startpoints, streams, tables, tasks, triggers, windows
+from headrace import aggregates, calls, errors, io, spark, startpoints, streams, tables, tasks, triggers, windows
 from headrace.api.aggregates import count, sum
 from headrace.api.handles import Output, Table
 from headrace.api.stream import Stream
@@ -33,6 +33,7 @@ __all__ = [
     "io",
     "read_savepoint",
     "session",
+    "spark",
     "startpoints",
     "streams",
     "sum",
@@ -50,7 +51,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         from headrace.api.other_names import HR, missing
 
-        namespaces = (windows, triggers, aggregates, io, streams, tables, calls, tasks, startpoints, errors)
+        namespaces = (windows, triggers, aggregates, io, streams, tables, calls, tasks, startpoints, spark, errors)
         elsewhere = {
             one: f"hr.{space.__name__.rpartition('.')[2]}.{one}" for space in namespaces for one in space.__all__
         }

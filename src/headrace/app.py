@@ -16,6 +16,8 @@ from headrace.api.app import Declarations
 from headrace.core.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from headrace.plan.readable import ReadablePlan
     from headrace.testing.harness import TestApp
 
@@ -132,6 +134,9 @@ class App(Declarations):
         drop_state: Sequence[str] = (),
         rename: Mapping[str, str] | None = None,
         savepoint: str = "",
+        batch: bool = False,
+        until: str | None = None,
+        again: bool = False,
     ) -> None:
         """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
 
@@ -157,6 +162,12 @@ class App(Declarations):
         savepoint
             Take a savepoint of this name at the end, before the app drains: nothing is processed after it. See the page
             "Savepoints".
+        batch
+            Run it as one Spark job over all that its inputs hold, without containers. See the page "Batch".
+        until
+            Up to where a batch job reads inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+        again
+            Whether to run a batch job again whose results are published: they will be there twice.
 
         Raises
         ------
@@ -179,6 +190,12 @@ class App(Declarations):
                 "a savepoint is of the whole app, and this run has only some of its stages",
                 hint="run all stages, or take it while they run: headrace savepoint create",
             )
+        if batch:
+            _refuse_with_batch(containers=containers, stages=stages, local=local or None, savepoint=savepoint or None)
+            self._run_batch(master, conf, until, again=again, progress=progress)
+            return
+        if until is not None or again:
+            raise UsageError("until= and again= are for batch jobs", hint="write batch=True, too")
         graph = at_home(self.graph())
         metadata = open_metadata(Path(graph.settings.home), self.settings.metadata)
         consent = consent_of(drop_state, rename or {})
@@ -211,12 +228,64 @@ class App(Declarations):
             seconds = time.monotonic() - began
             print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201
 
+    def to_dataframe(self, output: str, spark: SparkSession | None = None, *, until: str | None = None) -> DataFrame:
+        """Return what the app would write to an output as a Spark DataFrame, which is computed when it is used.
+
+        The app runs as an ordinary Spark job over all that its inputs hold, and publishes nothing. See the page
+        "Batch".
+
+        Parameters
+        ----------
+        output
+            The output.
+        spark
+            The session. By default the one that is running, or a new one.
+        until
+            Up to where to read inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+
+        Returns
+        -------
+        pyspark.sql.DataFrame
+        """
+        from headrace.runners.batch_ends import Until
+        from headrace.runners.spark.batch.runner import to_dataframe
+
+        return to_dataframe(self.graph(), output, spark, None if until is None else Until.of(until))
+
+    def _run_batch(
+        self, master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
+    ) -> None:
+        from headrace.runners.batch_ends import Until
+        from headrace.runners.prepare import at_home
+        from headrace.runners.spark.batch.runner import BatchOptions, run_batch
+        from headrace.streams.results import stream_of_results
+
+        def say(line: str) -> None:
+            if progress:
+                print(line, file=sys.stderr)  # noqa: T201
+
+        options = BatchOptions(
+            open_stream=stream_of_results,
+            master=master,
+            conf=conf or {},
+            until=None if until is None else Until.of(until),
+            again=again,
+            say=say,
+        )
+        run_batch(at_home(self.graph()), options)
+
     def _repr_html_(self) -> str:
         """The app in a notebook: its plan, or why it has none yet."""
         try:
             return self.plan()._repr_html_()
         except (HeadraceError, OSError) as error:
             return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
+
+
+def _refuse_with_batch(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name}= has no meaning for a batch job, which has no containers")
 
 
 def _check_options(master: object, containers: object, stages: object, conf: object) -> None:

@@ -1,10 +1,18 @@
 """Where a stream lives: for ``app.input(system=)`` and ``app.output(system=)``."""
 
+from headrace.api.dataframe import dataframe
+from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
+from headrace.api.formats import avro
+from headrace.api.kinesis import kinesis
 
 __all__ = [
+    "avro",
     "csv",
+    "dataframe",
+    "delta",
     "files",
+    "kinesis",
     "log",
     "memory",
     "sql",

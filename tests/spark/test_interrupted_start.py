@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from watched_container import alive_in_session, until
+from watched_container import alive_in_session, until, until_session_is_over
 
 from headrace.streams.writer import create_stream
 
@@ -88,7 +88,7 @@ def test_a_signal_while_spark_starts_ends_the_run_well(
         assert "once Spark has started" in said
         assert "interrupted drained after" in said
         assert "Traceback" not in said
-        until(lambda: not alive_in_session(process.pid))
+        until_session_is_over(process.pid)
 
 
 def test_a_second_interrupt_ends_it_at_once_and_takes_the_jvm_along(tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_a_second_interrupt_ends_it_at_once_and_takes_the_jvm_along(tmp_path: Pa
         assert "once Spark has started" in process.stderr.readline()
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(300) == 130
-        until(lambda: not alive_in_session(process.pid))
+        until_session_is_over(process.pid)

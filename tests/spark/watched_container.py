@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.runners.spark.hosting import ContainerArgs, Report
@@ -52,6 +54,19 @@ def alive_in_session(session: int) -> list[int]:
         if owner == session and state != "Z":
             found.append(int(stat.parent.name))
     return found
+
+
+def until_session_is_over(session: int, seconds_max: float = SECONDS_MAX) -> None:
+    """Wait until no process of it runs. Looking through all processes is dear, so one is waited for at a time."""
+    deadline = time.monotonic() + seconds_max
+    while alive := alive_in_session(session):
+        assert time.monotonic() < deadline, f"{alive} still run after {seconds_max} s"
+        with suppress(ProcessLookupError):  # it has just ended
+            end = os.pidfd_open(alive[0])
+            try:
+                select.select([end], [], [], 1)
+            finally:
+                os.close(end)
 
 
 def _state_and_session(stat: Path) -> tuple[str, int]:

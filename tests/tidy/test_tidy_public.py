@@ -25,6 +25,7 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 
 ELSEWHERE = {
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
+    "headrace.systems.kinesis.api.IteratorExpired": "never leaves the Kinesis system",
     "headrace.systems.files.source.SourceBroken": "never leaves the files system",
     "headrace.testing.system_scene.ContractError": "a failed check, for any test framework",
 }

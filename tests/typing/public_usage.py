@@ -47,6 +47,14 @@ app = hr.App("page-views", home="/data", intermediate_partitions=4, checkpoint_i
 views = app.input("views", View, event_time="ts", lateness="5s", idle_timeout=timedelta(minutes=1))
 raw = app.input("raw", on_error="dead_letter", dead_letter=app.output("unreadable"))
 old = app.input("old", {"member": pl.String, "ts": pl.Datetime("ms")}, system=hr.io.files(Path("old"), "parquet"))
+orders = hr.io.kinesis("orders", region="eu-west-1", start="upcoming", record_columns={"at": "arrival_time"})
+ordered = app.input("orders", {"member": pl.String}, system=orders, event_time="at")
+lines = app.input("lines", system=hr.io.kinesis("lines", format="text", slots=8, lease_table="lines"))
+packed = app.input("packed", system=hr.io.kinesis("packed", format=hr.io.avro({"type": "record"})))
+shipped = app.output("shipped", system=hr.io.kinesis("shipped", key="member"))
+hr.io.kinesis("orders", format="xml")  # type: ignore[arg-type]
+hr.io.kinesis("orders", record_columns={"at": "time"})  # type: ignore[dict-item]
+hr.io.kinesis("orders", start=7)  # type: ignore[arg-type]
 assert_type(views, hr.Stream)
 assert_type(views.schema, hr.Schema)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import polars as pl
 from typing_extensions import override
 
-from headrace.api.descriptors import Files, Sql, check_partitions
-from headrace.api.draft import Draft, SystemDescriptor
+from headrace.api.descriptors import check_partitions
+from headrace.api.draft import Draft
 from headrace.api.event_time import check_time_column
 from headrace.api.freeze import freeze
 from headrace.api.handles import Output, Table
@@ -24,8 +24,15 @@ from headrace.api.policies import dead_letter_id
 from headrace.api.remote import Remote
 from headrace.api.rows import SchemaLike
 from headrace.api.settings import Grouping, Guarantee, Settings
-from headrace.api.specs import Graph, Role, Start, StreamSpec, TableKind, TableSpec, TableStorage
+from headrace.api.specs import Graph, Role, StreamSpec, TableKind, TableSpec, TableStorage
 from headrace.api.stream import Stream
+from headrace.api.system_descriptor import (
+    InputDescriptor,
+    InputUse,
+    OutputDescriptor,
+    Start,
+    SystemDescriptor,
+)
 from headrace.api.table_checks import declared_table, remote_table
 from headrace.api.tasks import Task
 from headrace.core.duration import Duration, to_ms
@@ -34,7 +41,7 @@ from headrace.core.home import home_of, metadata_url_of
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
 from headrace.systems.positions import CustomStartpoint, check_customs
-from headrace.systems.registry import SystemSpec
+from headrace.systems.registry import SystemSpec, has_slots
 
 _DEFAULTS = Settings()
 _NAMES = {Role.SOURCE: "an input", Role.SINK: "an output"}
@@ -138,7 +145,7 @@ class Declarations:
             The output for such messages, with ``on_error="dead_letter"``. No flow may write it as well.
         start
             Where to begin the first time: with the ``"oldest"`` message, or with those that come from then on
-            (``"latest"``).
+            (``"upcoming"``).
         broadcast
             Whether every task reads all of the stream.
 
@@ -155,12 +162,8 @@ class Declarations:
         Schema(key: Binary, value: Binary)
         """
         with Declaring("input") as here:
-            if isinstance(system, Sql):
-                raise DeclarationError(
-                    f"the table {system.table!r} of {system.url} can't be an input",
-                    hint="a SQL table is an output only: it has no order to read on from; export it to files",
-                )
-            columns = Schema.of(schema)
+            descriptor = system if isinstance(system, InputDescriptor) else None
+            columns = Schema.of(schema) if descriptor is None else descriptor.input_schema(schema)
             lateness_ms = to_ms(lateness, "lateness")
             idle_ms = None if idle_timeout is None else to_ms(idle_timeout, "idle_timeout", minimum=1)
             if event_time is None and (lateness_ms or idle_ms):
@@ -170,20 +173,23 @@ class Declarations:
             if dead_letter is not None and dead_letter.draft is not self._draft:
                 raise DeclarationError(f"the output {letters!r} belongs to another app, {dead_letter.draft.app!r}")
             time = None if event_time is None else check_time_column(event_time, columns)
-            if isinstance(system, Files):
+            one_of("start", start, Start)
+            if descriptor is not None:
                 timed = {time.column: columns.columns[time.column]} if time else {}
-                list_file = f"{self._draft.settings.home}/files/{self._draft.app}/{name}.jsonl"
-                system = system.input_system(name, list_file, timed)
+                use = InputUse(self._draft.app, self._draft.settings.home, timed, start, bool(broadcast))
+                system = descriptor.input_system(name, use)
+            stream = self._stream(name, Role.SOURCE, system, physical, here)
             spec = replace(
-                self._stream(name, Role.SOURCE, system, physical, here),
+                stream,
                 schema=columns,
                 event_time=time,
                 lateness_ms=lateness_ms,
                 idle_timeout_ms=idle_ms,
                 on_error=on_error,
                 dead_letter=letters,
-                start=one_of("start", start, Start),
+                start=start,
                 broadcast=bool(broadcast),
+                slots=has_slots(stream.system),
             )
             node = self._draft.read(spec, here)
             return Stream(self._draft, node.id, columns, time)
@@ -224,7 +230,7 @@ class Declarations:
         """
         with Declaring("output") as here:
             check_partitions(partitions)
-            if isinstance(system, Files):
+            if isinstance(system, OutputDescriptor):
                 system = system.output_system(name)
             columns = None if schema is None else Schema.of(schema)
             spec = self._stream(name, Role.SINK, system, physical, here)

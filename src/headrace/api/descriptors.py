@@ -11,14 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from typing_extensions import override
+
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring
+from headrace.api.rows import SchemaLike
+from headrace.api.system_descriptor import InputUse, OutputOnly
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import check_id
 from headrace.core.url import SecretUrl, check_no_credentials
 from headrace.serdes.csv_format import CsvFormat
-from headrace.serdes.dtypes import Columns, columns_to_json
+from headrace.serdes.dtypes import columns_to_json
+from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
 NewFiles = Literal["refuse", "next_run", "follow"]
@@ -54,10 +59,15 @@ class Files:
         given = {name: value for name, value in options.items() if value is not None}
         return SystemSpec(f"files-{stream_id}".replace(".", "-"), "files", given)
 
-    def input_system(self, stream_id: str, list_file: str, event_time: Columns) -> SystemSpec:
-        """The system of an input, which remembers its files there. ``event_time`` is the column of that, if any."""
+    def input_schema(self, schema: SchemaLike | None) -> Schema:
+        """The columns that the app declares."""
+        return Schema.of(schema)
+
+    def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
+        """The system of an input, which remembers its files in the app's home."""
         spec = self.system(stream_id)
-        time = {"event_time": columns_to_json(event_time)} if event_time else {}
+        list_file = f"{use.home}/files/{use.app}/{stream_id}.jsonl"
+        time = {"event_time": columns_to_json(use.event_time)} if use.event_time else {}
         return SystemSpec(spec.name, spec.kind, {**spec.options, "list_file": list_file, **time})
 
     def output_system(self, stream_id: str) -> SystemSpec:
@@ -98,7 +108,7 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Sql:
+class Sql(OutputOnly):
     """A table of a SQL database; see ``sql``."""
 
     url: SecretUrl
@@ -110,6 +120,13 @@ class Sql:
         """A system of its own: another stream goes into another table."""
         options = {"url": self.url, "table": self.table, "key": self.key, "create": self.create_table}
         return SystemSpec(f"sql-{stream_id}".replace(".", "-"), "sql", options)
+
+    @override
+    def no_input(self) -> DeclarationError:
+        return DeclarationError(
+            f"the table {self.table!r} of {self.url} can't be an input",
+            hint="a SQL table is an output only: it has no order to read on from; export it to files",
+        )
 
 
 def files(

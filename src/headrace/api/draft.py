@@ -8,25 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime, OperatorSpec
 from headrace.api.operators.streams import Input
 from headrace.api.settings import Settings
 from headrace.api.specs import Node, Role, StreamSpec, TableSpec
+from headrace.api.system_descriptor import SystemDescriptor
 from headrace.core.errors import DeclarationError
 from headrace.core.ids import StreamId, check_id
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
-
-
-class SystemDescriptor(Protocol):
-    """Says which system holds a stream."""
-
-    def system(self, stream_id: str) -> SystemSpec:
-        """The system of the stream with this id."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ def check_target(target: object) -> None:
 def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema: Schema) -> tuple[str, ...]:
     """The columns that choose the partition of an output, or the row of a table."""
     if isinstance(target, Output):
+        if target.spec.system.kind == "kinesis":
+            _check_partition_key(target.spec, key, schema)
         return () if key is None else key_columns(key, schema, "send_to")
     if key is not None:
         raise DeclarationError(
@@ -129,6 +131,21 @@ def target_keys(target: Output | Table, key: str | Sequence[str] | None, schema:
             hint="give it a function that writes: hr.tables.remote(read=fetch, write=store)",
         )
     return key_columns(target.key, schema, "a table")
+
+
+def _check_partition_key(spec: StreamSpec, key: str | Sequence[str] | None, schema: Schema) -> None:
+    """Raise ``DeclarationError`` unless the key of a Kinesis stream is named with the stream, and the flow has it."""
+    stream, named = spec.system.options["stream"], spec.system.options.get("key")
+    if key is not None:
+        raise DeclarationError(
+            f"key= of send_to says nothing to the Kinesis stream {stream!r}: it has no partitions of the app's",
+            hint=f"name its partition key where the stream is named: hr.io.kinesis({stream!r}, key={key!r})",
+        )
+    if named is not None and named not in schema.columns:
+        raise DeclarationError(
+            f"the partition key {named!r} of the Kinesis stream {stream!r} isn't a column of this flow",
+            hint=f"it has: {describe(schema)}",
+        )
 
 
 def adopt_schema(target: Output | Table, schema: Schema) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ _INPUT = 'app.input("name", schema={...})'
 _JOIN = 'join(other, on="key", within="5m", id="pairs")'
 _TASK = 'process(task, {...}, id="name") with an hr.tasks.Task'
 _LATENESS = 'app.input("name", {...}, event_time="ts", lateness="5s")'
+_KINESIS = 'hr.io.kinesis("name", region="eu-west-1")'
 _ROWS = f"{_SEND}, and read it with hr.streams.StreamReader or `headrace stream read`"
 _BROKER = (
     "isn't supported yet. Use the embedded log (the default), hr.io.files(...), or a system of your own (entry point "
@@ -96,12 +97,12 @@ OUTPUT: Mapping[str, str] = {
 
 _BROKERS = {
     **dict.fromkeys(("kafka", "Kafka", "KafkaSource", "KafkaSink", "from_kafka", "to_kafka"), f"Kafka {_BROKER}"),
-    **dict.fromkeys(("kinesis", "Kinesis"), f"Kinesis {_BROKER}"),
     **{word: f"{word.capitalize()} {_BROKER}" for word in ("pulsar", "rabbitmq", "redis", "eventhubs", "pubsub")},
 }
 
 HR: Mapping[str, str] = {
     **_BROKERS,
+    **_same(_KINESIS, "kinesis", "Kinesis", "KinesisSource", "KinesisSink", "from_kinesis", "to_kinesis"),
     **_same("pl.col(...), of polars", "col", "column", "expr"),
     **_same("pl.lit(...), of polars", "lit"),
     **_same("hr.count(), or pl.len() of polars", "len"),
@@ -114,12 +115,16 @@ HR: Mapping[str, str] = {
     **_same('hr.App("name")', "Application", "StreamApp", "StreamsBuilder", "Dataflow", "Pipeline"),
     **_same(_INPUT, "read_stream", "readStream", "from_source", "Topic", "topic", "Source"),
     **_same('app.table("name", key="key")', "KTable", "GlobalTable"),
+    **_same('app.input("name", system=hr.io.dataframe(df))', "dataframe", "DataFrame"),
     **_same("app.test()", "TestApp", "TopologyTestDriver"),
 }
 
 IO: Mapping[str, str] = {
     **_BROKERS,
+    **_same(_KINESIS, "Kinesis", "KinesisSource", "KinesisSink", "from_kinesis", "to_kinesis"),
     **_same('hr.io.files("data/*.parquet")', "parquet", "json", "ndjson", "jsonl", "read_parquet", "read_csv"),
+    **_same('hr.io.delta("lake/views")', "deltalake", "delta_lake", "write_delta", "write_deltalake", "DeltaSink"),
+    **_same("hr.io.dataframe(spark.read...)", "spark", "table", "iceberg", "hive", "from_spark", "DataFrame"),
     **_same('hr.io.sql("postgresql://...", table="name", key="key")', "jdbc", "postgres", "postgresql", "sqlite"),
 }
 

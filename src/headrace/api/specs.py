@@ -17,11 +17,11 @@ from headrace.api.location import Location
 from headrace.api.operators.spec import EventTime, OnError, OperatorSpec
 from headrace.api.remote import Remote
 from headrace.api.settings import Settings
+from headrace.api.system_descriptor import Start
 from headrace.core.ids import StreamId
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
-Start = Literal["oldest", "upcoming"]
 TableKind = Literal["local", "global", "remote"]
 TableStorage = Literal["disk", "memory"]
 
@@ -46,7 +46,10 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSpec:
-    """A stream as the app declares it. ``partitions`` is None if the planner or the system decides."""
+    """A stream as the app declares it. ``partitions`` is None if the planner or the system decides.
+
+    ``slots``: its partitions are slots, between which keys move.
+    """
 
     id: str
     role: Role
@@ -62,6 +65,7 @@ class StreamSpec:
     dead_letter: str | None = None
     start: Start = "oldest"
     broadcast: bool = False
+    slots: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,19 @@ def run(
     savepoint: Annotated[
         str, typer.Option("--savepoint", metavar="NAME", help="Take a savepoint at the end, before the app drains.")
     ] = "",
+    batch: Annotated[
+        bool, typer.Option("--batch", help="Run it as one Spark job over all that its inputs hold, without containers.")
+    ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Up to where --batch reads inputs that don't end: now, or a time (2026-01-31T12:00Z)."
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Run a batch job although its results are published: they will be there twice."),
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
 ) -> None:
@@ -61,6 +74,12 @@ def run(
     settings = parse_conf(conf or ())
     if local and (master or containers or settings):
         raise UsageError("--local runs without Spark, so --master, --containers and --conf have no effect")
+    if batch and (local or containers or stage or savepoint):
+        raise UsageError(
+            "--batch runs one Spark job without containers, so --local, --containers, --stage and --savepoint don't fit"
+        )
+    if not batch and (until or again):
+        raise UsageError("--until and --again are for batch jobs", hint="add --batch")
     application = load_app(pipeline, app, arguments or (), arg or ())
     if not isinstance(application, App):
         raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
@@ -74,6 +93,9 @@ def run(
         drop_state=drop_state or (),
         rename=renames(rename or ()),
         savepoint=savepoint,
+        batch=batch,
+        until=until,
+        again=again,
     )
     if as_json:
         print_json({"app": application.name, "ended": True})

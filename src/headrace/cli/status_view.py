@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -45,6 +46,8 @@ def to_text(status: AppStatus, now_ms: int, width: int, coloured: bool) -> str:
         console.print(_checkpoints(status))
     if any(_CALLS & task.counters.keys() for task in status.tasks):
         console.print(_calls(status))
+    if any(task.slots for task in status.tasks):
+        console.print(_shards(status))
     console.print(_containers(status))
     for title, lines in (("held up", list(held_up(status, now_ms))), ("warnings", list(warnings(status, now_ms)))):
         if lines:
@@ -241,6 +244,23 @@ def _calls(status: AppStatus) -> Table:
     return table
 
 
+def _shards(status: AppStatus) -> Table:
+    """The shards of each slot: how far the last commit has come in each, and how far behind it is read."""
+    table = _table("slot", "task", "shard", "committed", "behind>")
+    for task in status.tasks:
+        for name, slot in task.slots.items():
+            slot_name = name.partition(".")[2]  # systems of slots have one stream each
+            for shard, state in sorted(slot.shards.items()) or [("-", "no shard")]:
+                behind = slot.behind_ms.get(shard)
+                table.add_row(slot_name, task.name, shard, _shortened(state), "-" if behind is None else age(behind))
+    return table
+
+
+def _shortened(state: str) -> str:
+    """A state of a shard with the ends of its sequence number, which is too long for a table."""
+    return _SEQUENCE.sub(lambda found: f"{found[0][:4]}…{found[0][-10:]}", state)
+
+
 def _about_watermark(stage: StageStatus, now_ms: int) -> str:
     """Return the watermark's age and the number of idle tasks. A watermark of idle tasks only has no age."""
     if stage.idle == stage.tasks - stage.finished:
@@ -286,6 +306,8 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
         total.update({name: count for name, count in task.counters.items() if name in _REASONS})
     return Counter({_REASONS[name]: count for name, count in total.items() if count})
 
+
+_SEQUENCE = re.compile(r"\d{20,}")
 
 _REASONS = {
     "late": "came too late",

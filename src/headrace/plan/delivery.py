@@ -1,7 +1,7 @@
 """How often each result of a stage arrives outside: the app's guarantee at its edges.
 
-A framed output is exactly-once for readers of committed frames; a target is because it keeps the position with the
-data. What a sink function does outside can't be undone, so it is at-least-once whatever the app guarantees.
+A framed output is exactly-once for readers of committed frames; a target is if it keeps the position with the data.
+What a sink function does outside can't be undone, so it is at-least-once whatever the app guarantees.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ def delivery_of(graph: Graph, output: str) -> Delivery:
     """How often a result arrives at an output stream or target; a remote table's functions may see a row again."""
     table = graph.tables.get(output)
     if table is not None and table.remote is not None and table.remote.write is not None:
+        return "at-least-once"
+    if graph.streams[output].system.may_repeat:
         return "at-least-once"
     return "exactly-once" if graph.settings.guarantee == "exactly_once" else "at-least-once"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from headrace.api.dataframe import DataFrameInput
 from headrace.api.operators.columns import Project
 from headrace.api.operators.join import StreamJoin
 from headrace.api.operators.streams import Merge, PartitionBy
@@ -49,6 +50,7 @@ def check_keys(graph: Graph) -> None:
     for id_ in sorted(graph.tables):
         if graph.tables[id_].kind == "local":
             _check_table(graph, graph.tables[id_], known)
+            _check_side_inputs(graph, graph.tables[id_])
 
 
 def partitionings(graph: Graph) -> dict[str, Partitioning | None]:
@@ -97,6 +99,22 @@ def _check_table(graph: Graph, table: TableSpec, known: Mapping[str, Partitionin
                 f"{_step(first[0])} and {_step(node)} use table {table.id!r}, but {_by(graph, first[1])}, "
                 f"and {_by(graph, flow)}: they would look for rows of one key in different tasks",
                 hint=f"partition both by the table's key, {_names(table.key)}",
+            )
+
+
+def _check_side_inputs(graph: Graph, table: TableSpec) -> None:
+    """Rows of a DataFrame are where its own key says, and without one anywhere: that is certain, unlike of a stream."""
+    for id_ in table.side_inputs:
+        spec = graph.streams[id_]
+        held = spec.system.held
+        if spec.broadcast or not isinstance(held, DataFrameInput) or held.partitions == 1:
+            continue
+        if not held.key or not set(held.key) <= set(table.key):
+            how = f"placed by {_names(held.key)}" if held.key else "in any partition"
+            raise PlanError(
+                f"the side input {id_!r} ({spec.location}) fills table {table.id!r}, whose key is {_names(table.key)}, "
+                f"but the rows of its DataFrame are {how}: rows of one {_names(table.key)} would be in several tasks",
+                hint=f"write hr.io.dataframe(df, key={list(table.key)}), or make the table global",
             )
 
 

@@ -18,6 +18,7 @@ from headrace.plan.keys import check_keys
 from headrace.plan.model import Plan, StagePlan, StreamPlan
 from headrace.plan.partitions import partition_counts
 from headrace.plan.pruning import needed_columns
+from headrace.plan.slots import check_leases, check_slots
 from headrace.plan.stages import cut_stages
 from headrace.plan.tasks import group_tasks, task_inputs
 from headrace.plan.validate import check_facts, check_graph
@@ -43,6 +44,7 @@ def plan(
     groups = join_groups(graph)
     counts = partition_counts(graph, facts, groups)
     check_keys(graph)
+    check_slots(graph)
     cuts = cut_stages(graph, heritage, lambda stage: len(task_inputs(graph, stage, counts, containers)))
     stages = group_tasks(graph, cuts, counts, containers, heritage)
     combined = {
@@ -50,9 +52,11 @@ def plan(
         for id_, window in combined_windows(graph).items()
         if heritage.carries_partials(graph.streams[id_].stream.name) is not False
     }
+    streams = _streams(graph, facts, counts, stages)
+    check_leases(streams)
     return Plan(
         graph=graph,
-        streams=_streams(graph, facts, counts, stages),
+        streams=streams,
         stages=stages,
         combined=combined,
         needed=needed_columns(graph, combined),

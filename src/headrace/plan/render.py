@@ -17,6 +17,7 @@ from headrace.api.operators.wording import call_of, signed
 from headrace.api.remote import Remote
 from headrace.api.specs import Graph, Node, Role
 from headrace.core.duration import format_ms
+from headrace.core.moment import utc_text
 from headrace.plan.delivery import Delivery, delivery_of
 from headrace.plan.model import Plan, StagePlan, StreamPlan, TaskPlan
 from headrace.systems.registry import keeps_rows
@@ -73,7 +74,8 @@ class RenderedStage:
 class RenderedStream:
     """A stream; ``notes`` say how it is read.
 
-    ``delivery`` is how often a result arrives at an output. A ``target`` is an output in a foreign system.
+    ``delivery`` is how often a result arrives at an output; ``may_repeat``: why the system of a target can't do better.
+    A ``target`` is an output in a foreign system.
     """
 
     id: str
@@ -91,6 +93,7 @@ class RenderedStream:
     on_error: str
     dead_letter: str | None
     delivery: Delivery | None
+    may_repeat: str
     target: bool
     notes: tuple[str, ...]
     source: RenderedSource
@@ -218,8 +221,11 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         notes.append("bad messages are skipped and counted")
     if spec.dead_letter is not None:
         notes.append(f"bad messages go to {spec.dead_letter}")
-    if spec.start != "oldest":
-        notes.append(f"read from {spec.start}")
+    if spec.slots:
+        notes.append(f"slots that share the shards of {spec.system.options['stream']}")
+    start = spec.system.options.get("start", spec.start) if spec.slots else spec.start
+    if start != "oldest":
+        notes.append(f"read from {utc_text(start) if isinstance(start, int) else start}")
     return RenderedStream(
         id=spec.id,
         role=spec.role.value,
@@ -236,6 +242,7 @@ def _stream(graph: Graph, stream: StreamPlan, sources: _Sources) -> RenderedStre
         on_error=spec.on_error,
         dead_letter=spec.dead_letter,
         delivery=delivery_of(graph, spec.id) if output else None,
+        may_repeat=spec.system.may_repeat if output else "",
         target=output and keeps_rows(spec.system),
         notes=tuple(note for note in notes if note),
         source=sources.of(spec.location),

@@ -85,7 +85,8 @@ def _doing(plan: RenderedPlan, operator: RenderedOperator) -> str:
         words.append(f"{operator.table_preposition} table {operator.table}")
     if operator.output is not None:
         stream = plan.streams[operator.output]
-        words.append(f"into {stream.id} ({_extent(stream)})")
+        why = f", because {stream.may_repeat}" if stream.may_repeat else ""
+        words.append(f"into {stream.id} ({_extent(stream)}{why})")
     elif operator.detail:
         words.append(operator.detail)
     return ", ".join(words)

@@ -249,7 +249,13 @@ def _check_declared_count(spec: StreamSpec) -> None:
 
 
 def _missing(spec: StreamSpec) -> PlanError:
-    if spec.system.kind in ("log", "memory", "kafka", "kinesis"):
+    if spec.system.kind == "kinesis":
+        name, region = (spec.system.options.get(option) for option in ("stream", "region"))
+        hint = (
+            f"check the name {name!r}, the region{f' {region}' if region else ''} and the account, or create it: "
+            "Headrace creates none, since a stream costs money"
+        )
+    elif spec.system.kind in ("log", "memory", "kafka"):
         name = spec.stream.name if spec.stream.system == "log" else str(spec.stream)
         hint = f"create it: headrace stream create {name} --partitions {spec.partitions or 'N'}{_home_option(spec)}"
     else:

@@ -13,8 +13,9 @@ from difflib import get_close_matches
 import msgspec
 
 from headrace.api.specs import Role
-from headrace.core.errors import DataError, UnavailableError, UsageError
+from headrace.core.errors import UnavailableError, UsageError
 from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.core.records import decode_record
 from headrace.metadata.store import Change, Delete, MetadataStore, Put
 from headrace.plan.model import Plan, StagePlan
 from headrace.runtime.naming import changelog_name
@@ -174,17 +175,8 @@ def recorded_inputs(metadata: MetadataStore, app: str) -> AppInputs | None:
     entries = metadata.scan(_namespace(app))
     records = []
     for stage, entry in entries.items():
-        try:
-            record = _DECODER.decode(entry.value)
-        except msgspec.MsgspecError as error:
-            raise DataError(f"the inputs of stage {stage!r} of app {app!r} are unreadable: {error}") from error
-        if record.format != FORMAT:
-            raise DataError(
-                f"the inputs of stage {stage!r} of app {app!r} are of format {record.format}; this version of Headrace "
-                f"reads {FORMAT}",
-                hint="use the Headrace that wrote them, or a newer one",
-            )
-        records.append(record)
+        what = f"the record of the inputs of stage {stage!r} of app {app!r}"
+        records.append(decode_record(_DECODER, entry.value, what, FORMAT))
     return _together(app, records) if records else None
 
 

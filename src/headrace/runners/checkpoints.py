@@ -42,12 +42,16 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Position(_Part, frozen=True, kw_only=True):
-    """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown)."""
+    """A task's position in one input partition. ``lag`` is the distance to the end of the partition (None: unknown).
+
+    ``shards``: the partition is a slot, and how far each of its shards has come.
+    """
 
     stream: str
     partition: int
     offset: Offset | None
     lag: int | None
+    shards: dict[str, str] = {}
 
 
 class SnapshotFacts(_Part, frozen=True, kw_only=True):
@@ -197,8 +201,10 @@ def messages_wait(home: Path, app: str, tasks: Iterable[TaskName], stream: Strea
 
 
 def _committed(facts: TaskCheckpoint, record: CommitRecord, system: LogSystem) -> TaskCheckpoint:
-    positions = [(entry.stream, entry.partition, entry.offset) for entry in record.inputs]
-    positions += [(entry.stream, entry.partition, entry.offset) for entry in record.sources]
+    positions = [
+        *((entry.stream, entry.partition, entry.offset, dict[str, str]()) for entry in record.inputs),
+        *((entry.stream, entry.partition, entry.offset, entry.shards or {}) for entry in record.sources),
+    ]
     return msgspec.structs.replace(
         facts,
         version=record.version,
@@ -206,8 +212,14 @@ def _committed(facts: TaskCheckpoint, record: CommitRecord, system: LogSystem) -
         generation=record.generation,
         ended=record.ended,
         inputs=tuple(
-            Position(stream=stream, partition=partition, offset=offset, lag=_lag(system, stream, partition, offset))
-            for stream, partition, offset in positions
+            Position(
+                stream=stream,
+                partition=partition,
+                offset=offset,
+                lag=_lag(system, stream, partition, offset),
+                shards=shards,
+            )
+            for stream, partition, offset, shards in positions
         ),
         outputs=record.outputs,
     )

@@ -53,7 +53,7 @@ class CoordinatorLink(Protocol):
 
 
 class SessionThread(Protocol):
-    """A thread that runs beside the run loop."""
+    """A thread that runs beside a run loop, or beside the driver."""
 
     def start(self) -> None:
         """Start the thread."""
@@ -91,6 +91,9 @@ class ContainerSession:
         self._still = Standstill()
         self._at_work = AtWork()
         self._wants_shutdown = False
+        self._shards: list[list[dict[str, str]]] = []
+        self.has_news = False
+        """The coordinator should get the latest snapshot at once: tasks wait for what follows from it."""
         self._lost: Exception | None = None
 
     def open(self, plan: Plan, keep: Callable[[Work | None], None] = lambda work: None) -> None:
@@ -161,6 +164,9 @@ class ContainerSession:
     def obey(self, orders: messages.Orders) -> None:
         """Stop or drain the container, or restart tasks of it, if the coordinator ordered that."""
         self._container.cut(orders.cut)
+        self._container.direct(
+            {TaskName.parse(task): (one.generation, one.number, one.slots) for task, one in orders.slots.items()}
+        )
         self._container.restart({TaskName.parse(task): number for task, number in orders.restart.items()})
         if orders.stop:
             self._container.stop()
@@ -187,7 +193,10 @@ class ContainerSession:
     def _take_snapshot(self, hosts: Sequence[TaskHost]) -> None:
         now, epoch_ms = self._clock.monotonic_ms(), self._clock.now_ms()
         statuses = [task_status(host, now, self._still, epoch_ms) for host in hosts]
+        shards = [[slot.shards for slot in status.slots.values()] for status in statuses]
         with self._lock:
+            self.has_news = shards != self._shards or any(host.slots.unsettled(host.task) for host in hosts)
+            self._shards = shards
             self._statuses, self._observed_ms = statuses, now
             self._wants_shutdown = any(host.wants_shutdown for host in hosts)
 

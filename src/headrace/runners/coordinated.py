@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +18,15 @@ from headrace.metadata.timelines import Timelines
 from headrace.plan.model import Plan
 from headrace.runners.app_inputs import inputs_of, record_inputs
 from headrace.runners.committed import committed_in
+from headrace.runners.container_session import SessionThread
 from headrace.runners.coordination.ledger import Ledger
 from headrace.runners.coordination.publication import LifeSign, publish
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.coordination.silence import Silence, SilenceThread
+from headrace.runners.coordination.slot_book import SlotBook
 from headrace.runners.last_words import clear, folder_of, take
 from headrace.runners.savepoints.at_end import SavepointAtEnd
+from headrace.runners.slot_dealing import SlotDealing, slotted_inputs
 from headrace.runners.startpoints import StartpointService
 from headrace.runners.tables.catalogue import catalogue
 
@@ -57,6 +60,7 @@ def coordinated(
         interval_ms=settings.checkpoint_interval_ms,
         chance=random.random,
         saves=bool(savepoint),
+        slots=SlotBook(slotted_inputs(planned, stages)),
     )
     timelines = Timelines(metadata, app)
     silence = _silence(timelines, app, planned, stages)
@@ -84,21 +88,30 @@ def coordinated(
             clear(left_behind)
         record_inputs(metadata, planned, stages)
         coordinator.fan_out()
-        life_sign = LifeSign(publication, coordinator.fail)
-        life_sign.start()
-        quiet = SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail)
+        beside: list[SessionThread] = [
+            LifeSign(publication, coordinator.fail),
+            SlotDealing(planned, ledger.slots.inputs, coordinator, coordinator.fail),
+        ]
         if silence is not None:
-            quiet.start()
+            beside.append(SilenceThread(partial(coordinator.advance_silence, timelines.speak), coordinator.fail))
         try:
-            with _saving(coordinator, planned, metadata, savepoint):
+            with _at_work(beside), _saving(coordinator, planned, metadata, savepoint):
                 yield coordinator
         except BaseException as error:  # its status is kept, and shows why the app ended
             coordinator.fail(_interrupted() if isinstance(error, KeyboardInterrupt) else error)
             raise
         finally:
-            quiet.close()
-            life_sign.close()
             publication.close(msgspec.structs.replace(coordinator.status(), ended_at=time.time_ns() // 1_000_000))
+
+
+@contextmanager
+def _at_work(threads: Sequence[SessionThread]) -> Iterator[None]:
+    """Keep these threads running for the block; then close them, the last one first."""
+    with ExitStack() as stack:
+        for thread in threads:
+            thread.start()
+            stack.callback(thread.close)
+        yield
 
 
 def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str]) -> Silence | None:
@@ -110,6 +123,12 @@ def _silence(timelines: Timelines, app: str, planned: Plan, stages: Sequence[str
             f"app {app!r} was restored with --outputs silent, and hasn't come to where it was before: until then its "
             "stages can't be deployed apart",
             hint="run the whole app until its log says that it writes results again",
+        )
+    if inputs := [one.stream for one in slotted_inputs(planned)]:
+        raise UsageError(
+            f"app {app!r} was restored with --outputs silent, but its input {inputs[0]!r} can't be read "
+            "again in the same order: its shards come and go",
+            hint="restore the savepoint again, with --outputs again",
         )
     return Silence([[task.name for task in stage.tasks] for stage in planned.stages], planned.graph.settings.guarantee)
 

@@ -11,6 +11,7 @@ from headrace.core.log import logger
 from headrace.runtime.connections import Connections
 from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Consumer, Records, Rows
+from headrace.systems.moments import is_moment
 from headrace.systems.registry import SystemSpec, keeps_rows
 
 COUNT_BYTES_MAX = 64 << 20
@@ -30,8 +31,10 @@ class Distance:
 
 
 def distance(connections: Connections, spec: SystemSpec, ssp: SSP, start: Offset, end: Offset) -> Distance:
-    """Return what lies between two offsets of a partition, the lower one first."""
+    """Return what lies between two offsets of a partition, the lower one first. Up to a moment nobody knows."""
     size = end - start if spec.kind == "log" else None
+    if is_moment(end):
+        return Distance(None, None)
     if start >= end:
         return Distance(0, 0 if size is not None else None)
     if size is not None and size > COUNT_BYTES_MAX:

@@ -66,7 +66,7 @@ _REMEDIES: Mapping[What, str] = {
     "readers": "start the stage that reads it, or look at what holds that stage up",
     "target": "make the target reachable again; what is committed will be published",
     "calls": "look at the service that is called; the step's concurrency and timeout may be too low",
-    "data": "nothing to do: it goes on when messages come, or when the input is sealed; if others wait for this "
+    "data": "nothing to do: it goes on when messages come, or when the input ends; if others wait for this "
     "input meanwhile, give it an idle_timeout",
 }
 

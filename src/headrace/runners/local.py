@@ -24,7 +24,7 @@ from headrace.runners.coordination.messages import AppStatus, Orders
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.planning import Deployment, check_not_ended
-from headrace.runners.prepare import prepare_streams, stops_by_itself
+from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.user_code.source_line import users_line
 
@@ -50,6 +50,10 @@ def run_local(
     changed.changes.check()
     check_not_ended(changed, metadata)
     planned = changed.plan
+    if held := held_by_driver(planned, stages):
+        from headrace.runners.spark.dataframes import copy_dataframes  # Spark isn't needed otherwise
+
+        copy_dataframes(held)
     prepare_streams(planned, stages)
     stops = stops_by_itself(planned, stages)
     with coordinated(planned, metadata, stages, 1, until_caught_up=stops, savepoint=savepoint) as coordinator:

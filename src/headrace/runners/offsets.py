@@ -11,7 +11,13 @@ from headrace.runners.committed import Committed, position_in
 from headrace.runners.distances import lag
 from headrace.runtime.connections import Connections
 from headrace.systems.base import Extent
+from headrace.systems.moments import is_moment
 from headrace.systems.positions import newest_time
+
+SLOTS = (
+    "what is committed counts rows: its partitions are slots, which share shards. headrace checkpoint show has the "
+    "position in each shard, and headrace status of a running app says how far behind it is"
+)
 
 
 class InputOffsets(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -72,6 +78,8 @@ def _extents(connections: Connections, inputs: AppInputs, one: AppInput) -> tupl
 def _measured(
     connections: Connections, inputs: AppInputs, one: AppInput, known: InputOffsets, extent: Extent, now_ms: int
 ) -> InputOffsets:
+    if is_moment(extent.upcoming):
+        return msgspec.structs.replace(known, problem=SLOTS)
     spec = inputs.system(one)
     assert spec is not None  # else there would be no extents
     admin, ssp = connections.admin(spec), one.ssp(known.partition)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role
+from headrace.api.specs import DEAD_LETTER_COLUMNS, Graph, Role, StreamSpec
 from headrace.core.errors import StreamExistsError, StreamSealedError
 from headrace.plan.model import Plan, StreamPlan
 from headrace.runtime.connections import Connections
 from headrace.runtime.naming import changelog_name
 from headrace.systems.registry import keeps_rows
 
-_PATHS = ("root", "path", "list_file")
+_PATHS = ("root", "path", "list_file", "memo")
 """The options of systems that are paths, unless they are URIs."""
 
 
@@ -44,6 +44,12 @@ def reads(plan: Plan, stream: str, stages: Sequence[str]) -> bool:
     return any(
         stream in (*stage.inputs, *stage.side_inputs) for stage in plan.stages if not stages or stage.name in stages
     )
+
+
+def held_by_driver(plan: Plan, stages: Sequence[str] = ()) -> list[StreamSpec]:
+    """The inputs of these stages (default: all) whose rows only the driver can get at, so that they must be copied."""
+    specs = [stream.spec for stream in plan.streams.values() if stream.spec.system.held is not None]
+    return [spec for spec in specs if reads(plan, spec.id, stages)]
 
 
 def stops_by_itself(plan: Plan, stages: Sequence[str] = ()) -> bool:
@@ -87,20 +93,36 @@ def prepare_streams(plan: Plan, stages: Sequence[str] = ()) -> None:
         connections.close()
 
 
+def prepare_outputs(plan: Plan) -> None:
+    """Create the outputs that don't exist yet: all that a batch job writes."""
+    connections = Connections()
+    try:
+        for stream in plan.streams.values():
+            if stream.spec.role is Role.SINK:
+                _create(connections, plan, stream)
+                for stage in stream.writers:
+                    _check_open(connections, stage, stream.spec)
+    finally:
+        connections.close()
+
+
 def _check_unsealed(connections: Connections, plan: Plan, stages: Sequence[str]) -> None:
     for stage in plan.stages:
         if stages and stage.name not in stages:
             continue
         for id_ in stage.outputs:
-            spec = plan.streams[id_].spec
-            if keeps_rows(spec.system):
-                continue
-            if any(extent.sealed for extent in connections.admin(spec.system).extents(spec.stream.name)):
-                raise StreamSealedError(
-                    f"{spec.role.value} stream {id_!r} ({spec.stream}, {spec.location}) is sealed, "
-                    f"and stage {stage.name!r} writes to it",
-                    hint="a seal is permanent: have the app write to a stream of another name",
-                )
+            _check_open(connections, stage.name, plan.streams[id_].spec)
+
+
+def _check_open(connections: Connections, stage: str, spec: StreamSpec) -> None:
+    if keeps_rows(spec.system):
+        return
+    if any(extent.sealed for extent in connections.admin(spec.system).extents(spec.stream.name)):
+        raise StreamSealedError(
+            f"{spec.role.value} stream {spec.id!r} ({spec.stream}, {spec.location}) is sealed, "
+            f"and stage {stage!r} writes to it",
+            hint="a seal is permanent: have the app write to a stream of another name",
+        )
 
 
 def _create(connections: Connections, plan: Plan, stream: StreamPlan) -> None:

@@ -10,6 +10,7 @@ from headrace.runners.coordination.messages import (
     CutStatus,
     InputStatus,
     OutputStatus,
+    SlotStatus,
     TaskState,
     TaskStatus,
     What,
@@ -18,6 +19,7 @@ from headrace.runners.coordination.messages import (
 from headrace.runners.holdups import InputFacts, Standstill, TaskFacts, holdups
 from headrace.runtime.event_time.watermark import FOREVER, NEVER, PartitionTime
 from headrace.runtime.host.task_host import TaskHost
+from headrace.systems.base import SlotReport
 
 LATE_INTERVALS, LATE_MS = 3, 2000
 """A version is overdue when this many checkpoint intervals plus ``LATE_MS`` have passed since the last commit."""
@@ -62,8 +64,20 @@ def task_status(host: TaskHost, now_ms: float, still: Standstill | None = None, 
         uptime_ms=int(now_ms - host.started_ms),
         side_inputs_percent=host.attempt.bootstrap.percent(host.positions),
         caught_up=host.catching_up.version,
-        cut=None if host.cut_state is None else CutStatus(id=host.cut_state[0], state=host.cut_state[1]),
+        cut=None if host.keeper.state is None else CutStatus(id=host.keeper.state[0], state=host.keeper.state[1]),
+        slots={str(ssp): slot_status(report) for ssp, report in host.slots.reports(host.task).items()},
         warnings=warning_statuses(host.metrics.warnings),
+    )
+
+
+def slot_status(report: SlotReport) -> SlotStatus:
+    """What a task says of a slot, for a heartbeat."""
+    return SlotStatus(
+        generation=report.generation,
+        version=report.version,
+        shards=dict(report.shards),
+        watermark=report.watermark,
+        behind_ms=dict(report.behind_ms),
     )
 
 

@@ -28,6 +28,7 @@ from headrace.runtime.pauses import Pause, run
 from headrace.runtime.run_loop import RunLoop, backpressures
 from headrace.runtime.task import task_factory
 from headrace.runtime.task_scope import TaskScope
+from headrace.systems.base import SlotOrders
 from headrace.systems.startpoint import Grant, Outcome
 
 OBSERVE_MS = 250.0
@@ -35,6 +36,8 @@ DRAIN_PAUSE_MS = 2.0
 
 
 Observe = Callable[[Sequence[TaskHost]], None]
+Directions = tuple[int, int, Mapping[str, SlotOrders]]
+"""A generation of a task, the number of its orders, and the orders for its slots, by slot as text."""
 
 
 class Wakeup:
@@ -91,6 +94,7 @@ class Container:
         self._stopping = False
         self._cut: Cut | None = None
         self._restarts: Mapping[TaskName, int] = {}
+        self._slot_orders: Mapping[TaskName, Directions] = {}
         self._observe: Observe | None = None
         self._observed = 0.0
         mine = [(stage, task) for stage in plan.stages for task in stage.tasks if task.name in tasks]
@@ -131,6 +135,12 @@ class Container:
         """Have these tasks start over in place, unless they have a later generation. Safe from any thread."""
         self._restarts = generations
         if generations:
+            self.wakeup.ring()
+
+    def direct(self, orders: Mapping[TaskName, Directions]) -> None:
+        """Pass the dealers' orders for slots on to these tasks. Safe from any thread."""
+        if orders:
+            self._slot_orders = orders
             self.wakeup.ring()
 
     @property
@@ -189,12 +199,16 @@ class Container:
         for host in self.hosts if restarts else ():
             if host.name in restarts:
                 host.restart_beyond(restarts[host.name])
+        directed, self._slot_orders = self._slot_orders, {}
+        for host in self.hosts if directed else ():
+            if host.name in directed:
+                host.slots.direct(*directed[host.name])
         return run(self._loop.turning())
 
     def _turn_until_told(self, selector: selectors.BaseSelector) -> None:
         while not self._stopping:
             for host in self.hosts:
-                host.cut(self._cut)
+                host.keeper.order(self._cut)
             sleep = self.turn()
             self._pulse()
             if all(host.finished for host in self.hosts):

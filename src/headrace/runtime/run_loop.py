@@ -72,11 +72,16 @@ class RunLoop:
 
         What is uncommitted when the moment is over is not lost: the next start reads it again, or publishes it.
         """
+        deadline = self._clock.monotonic_ms() + self.drain_ms_max
+        yield from self._committing(deadline)
+        if any(host.publishing.would_repeat for host in self.hosts):
+            yield from self._committing(deadline)
+
+    def _committing(self, deadline: float) -> Steps[None]:
         targets = [(host, host.machine.label) for host in self.hosts if not host.finished]
         for host, _ in targets:
             host.ask_for_commit()
             yield from host.performing()
-        deadline = self._clock.monotonic_ms() + self.drain_ms_max
         while self._clock.monotonic_ms() < deadline:
             for host, _ in targets:
                 host.publish(self._clock.monotonic_ms())

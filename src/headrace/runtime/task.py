@@ -7,7 +7,7 @@ batch job can all host it. What it writes leaves through its port before a call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
@@ -67,14 +67,14 @@ class Task:
                 self.chain.update(spec.id, rows)
                 return
             partition = self.times[ssp]
-            partition.wake()
+            partition.wake(arrival.shard)
             self.chain.process(spec.id, rows, arrival)
         except DataError as error:
             place = f"{ssp}, offsets {arrival.first} to {arrival.after - 1}"
             raise DataError(f"{error.message} (in {place})", hint=error.hint) from error
         clock = self._clocks.get(ssp)
         if clock is not None and spec.role is not Role.INTERMEDIATE:
-            partition.advance(clock.read(rows))
+            partition.advance(clock.read(rows), arrival.shard)
 
     def control(self, ssp: SSP, message: ControlMessage) -> None:
         """Process a message of an upstream task. Checkpoints and restores concern the host, not the task."""
@@ -92,9 +92,13 @@ class Task:
         if ssp not in self.side_inputs:
             self.times[ssp].end()
 
-    def idle(self, ssp: SSP) -> None:
-        """A source partition has sent nothing for its timeout: until it sends something, nobody waits for it."""
-        self.times[ssp].fall_idle()
+    def slot(self, ssp: SSP, shards: Collection[str], holding: Collection[str]) -> None:
+        """A source partition is a slot, and has these shards now; of those that are ``holding`` nothing comes yet."""
+        self.times[ssp].has_shards(shards, holding)
+
+    def idle(self, ssp: SSP, shard: str = "") -> None:
+        """A source partition, or a shard of a slot, has sent nothing for its timeout: nobody waits for it now."""
+        self.times[ssp].fall_idle(shard)
 
     def advance(self) -> None:
         """Let event time and ends pass through the operators, as far as the inputs allow."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import polars as pl
@@ -49,10 +49,11 @@ class _Entry:
 
 
 class Outbox(StateStore):
-    """The rows of one task for one target."""
+    """The rows of one task for one target. ``accept`` makes of a version's rows what is kept of them."""
 
-    def __init__(self, id_: str) -> None:
+    def __init__(self, id_: str, accept: Callable[[pl.DataFrame], pl.DataFrame] = lambda rows: rows) -> None:
         self._id = id_
+        self._accept = accept
         self._view: View | None = None
         self._fresh: list[pl.DataFrame] = []
         self._sealed: _Entry | None = None
@@ -97,6 +98,11 @@ class Outbox(StateStore):
             self._published_to = entry.version
             self._to_delete.append(entry)
 
+    @property
+    def doubtful(self) -> bool:
+        """The target has something that no commit says it has, so that a restart would publish it again."""
+        return self._published_to > self._logged_to
+
     @override
     def entries(self) -> int:
         """Return how many versions are committed, and not known to be in the target."""
@@ -115,14 +121,14 @@ class Outbox(StateStore):
     def take_changes(self, version: int) -> list[bytes]:
         """Seal the fresh rows into the entry of this version, and return it and the removals as changes.
 
-        The entry must not be published before ``commit``.
+        The entry must not be published before ``commit``. Raises ``DataError`` if the target can't take the rows.
         """
         changes = []
         if self._published_to > self._logged_to:
             self._logged_to = self._published_to
             changes.append(_REMOVE + _VERSION.pack(self._published_to))
         if self._fresh:
-            pieces = [encode_rows(part) for part in _parts(concat_rows(self._fresh))]
+            pieces = [encode_rows(part) for part in _parts(self._accept(concat_rows(self._fresh)))]
             self._fresh = []
             self._sealed = _entry(version, pieces)
             head = _PIECE + _VERSION.pack(version)

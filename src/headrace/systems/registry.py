@@ -28,27 +28,41 @@ _BUILT_IN = {
         "memory": "headrace.systems.memory:open_memory",
     },
     ROW_GROUP: {
+        "delta": "headrace.systems.delta:open_delta",
         "files": "headrace.systems.files:open_files",
+        "kinesis": "headrace.systems.kinesis.system:open_kinesis",
         "sql": "headrace.systems.sql:open_sql",
         "remote": "headrace.systems.remote:open_remote",
     },
 }
 
+_SLOTTED = {"kinesis"}
+
 
 @dataclass(frozen=True, slots=True)
 class SystemSpec:
-    """A system as an app declares it: its name in stream ids, its kind, and the options of that kind."""
+    """A system as an app declares it: its name in stream ids, its kind, and the options of that kind.
+
+    ``may_repeat`` says why its targets may receive rows again after a failure; empty: they keep positions. ``held`` is
+    what only this process has of it, such as a DataFrame of Spark; specs aren't compared by it, and don't send it.
+    """
 
     name: str
     kind: str
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    may_repeat: str = field(default="", kw_only=True)
+    held: object = field(default=None, kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     @override
-    def __reduce__(self) -> tuple[type[SystemSpec], tuple[str, str, dict[str, Any]]]:
-        return SystemSpec, (self.name, self.kind, dict(self.options))
+    def __reduce__(self) -> tuple[Callable[..., SystemSpec], tuple[str, str, dict[str, Any], str]]:
+        return _spec_of, (self.name, self.kind, dict(self.options), self.may_repeat)
+
+
+def _spec_of(name: str, kind: str, options: dict[str, Any], may_repeat: str) -> SystemSpec:
+    return SystemSpec(name, kind, options, may_repeat=may_repeat)
 
 
 def kinds(group: str) -> dict[str, str]:
@@ -61,6 +75,11 @@ def keeps_rows(spec: SystemSpec) -> bool:
     if any(spec.kind in built_in for built_in in _BUILT_IN.values()):
         return spec.kind in _BUILT_IN[ROW_GROUP]
     return spec.kind in kinds(ROW_GROUP)
+
+
+def has_slots(spec: SystemSpec) -> bool:
+    """Whether the partitions of its inputs are slots (``SlottedSystem``). Imports no implementation."""
+    return spec.kind in _SLOTTED
 
 
 def open_system(spec: SystemSpec) -> System:

@@ -55,7 +55,8 @@ def numbers(cli: Cli, tmp_path: Path) -> None:
 def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     nothing = {"master": None, "containers": None, "stages": None, "local": False, "conf": None, "progress": True}
-    assert cli("run", "recorder.py").json() == {**nothing, "drop_state": [], "rename": {}, "savepoint": ""}
+    nothing |= {"drop_state": [], "rename": {}, "savepoint": "", "batch": False, "until": None, "again": False}
+    assert cli("run", "recorder.py").json() == nothing
     words = ("--master", "local[2]", "--containers", 2, "--stage", "a", "--stage", "b", "--conf", "x.y=1=2", "--quiet")
     accepted = ("--drop-state", "w", "--drop-state", "v", "--rename", "old=new")
     assert cli("run", "recorder.py", *words, *accepted, "--savepoint", "monday").json() == {
@@ -68,7 +69,12 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
         "drop_state": ["w", "v"],
         "rename": {"new": "old"},
         "savepoint": "monday",
+        "batch": False,
+        "until": None,
+        "again": False,
     }
+    batch = {**nothing, "batch": True, "until": "now", "again": True}
+    assert cli("run", "recorder.py", "--batch", "--until", "now", "--again").json() == batch
     assert cli("run", "recorder.py", "--local", "--json").out.endswith('{\n  "app": "recorded",\n  "ended": true\n}\n')
 
 
@@ -78,6 +84,22 @@ def test_local_takes_no_options_of_spark(cli: Cli, pipeline: Path, other: tuple[
     refused = cli("run", pipeline, "--local", *other)
     assert refused.code == 2
     assert "--local runs without Spark" in refused.err
+
+
+@pytest.mark.parametrize("other", [("--local",), ("--containers", "2"), ("--stage", "a"), ("--savepoint", "monday")])
+@pytest.mark.usefixtures("clean_modules")
+def test_a_batch_job_takes_no_options_of_containers(cli: Cli, pipeline: Path, other: tuple[str, ...]) -> None:
+    refused = cli("run", pipeline, "--batch", *other)
+    assert refused.code == 2
+    assert "--batch runs one Spark job without containers" in refused.err
+
+
+@pytest.mark.parametrize("other", [("--until", "now"), ("--again",)])
+@pytest.mark.usefixtures("clean_modules")
+def test_options_of_batch_jobs_need_one(cli: Cli, pipeline: Path, other: tuple[str, ...]) -> None:
+    refused = cli("run", pipeline, *other)
+    assert refused.code == 2
+    assert "--until and --again are for batch jobs" in refused.err
 
 
 @pytest.mark.parametrize("pairs", [["a"], ["=b"], [" =b"], ["a=1", "a=2"]])

@@ -1,5 +1,6 @@
 """What the app's guarantee means at its edges."""
 
+import pickle
 from typing import Any
 
 import polars as pl
@@ -12,6 +13,7 @@ from headrace.plan.planner import plan
 from headrace.plan.render import render
 from headrace.plan.text import to_text
 from headrace.systems.base import StreamInfo
+from headrace.systems.registry import SystemSpec
 
 SECRET = "postgresql://me:s3cret@db/results"
 
@@ -47,3 +49,14 @@ def test_a_plan_shows_no_password() -> None:
     edges = planned("exactly_once")
     for shown in (repr(edges), to_text(render(edges)), str(to_json(render(edges)))):
         assert "s3cret" not in shown
+
+
+def test_a_target_without_positions_says_so_and_why() -> None:
+    app = hr.App("edges")
+    system = SystemSpec("out", "files", {"path": "out"}, may_repeat="Kinesis keeps no positions of writers")
+    app.input("views", {"member": pl.String}).send_to(app.output("out", system=system))
+    edges = plan(app.graph(), {"views": StreamInfo("views", 2)})
+    assert deliveries(edges.graph, edges.stages[0]) == {"out": "at-least-once"}
+    assert "into out (at-least-once, because Kinesis keeps no positions of writers)" in to_text(render(edges))
+    assert pickle.loads(pickle.dumps(system)) == system
+    assert pickle.loads(pickle.dumps(system)).may_repeat == system.may_repeat

@@ -8,10 +8,11 @@ import polars as pl
 import pytest
 
 import headrace as hr
-from headrace.core.errors import PlanError, StreamExistsError, StreamSealedError
+from headrace.api.dataframe import DataFrameInput
+from headrace.core.errors import PlanError, StreamExistsError, StreamNotFoundError, StreamSealedError
 from headrace.plan.planner import plan
 from headrace.runners.facts import gather_facts
-from headrace.runners.prepare import at_home, prepare_streams
+from headrace.runners.prepare import at_home, held_by_driver, prepare_streams
 from headrace.streams.place import open_log
 
 COLUMNS = {"n": pl.Int64}
@@ -55,6 +56,23 @@ def test_a_sealed_stream_is_found_before_its_writers_start(
 def test_a_sealed_input_is_as_good_as_any(tmp_path: Path, app: hr.App) -> None:
     open_log(tmp_path).admin().seal("numbers")
     prepare(app)
+
+
+def test_only_stages_that_read_a_dataframe_need_it(tmp_path: Path) -> None:
+    app = hr.App("doubles", home=tmp_path)
+    dealt = app.input("numbers", system=DataFrameInput(object(), {"n": pl.Int64()})).partition_by("n", id="dealt")
+    dealt.send_to(app.output("out"))
+    planned = plan(at_home(app.graph()), gather_facts(app.graph()))
+    assert [spec.id for spec in held_by_driver(planned)] == ["numbers"]
+    assert [spec.id for spec in held_by_driver(planned, ["numbers"])] == ["numbers"]
+    assert held_by_driver(planned, ["dealt"]) == []
+
+
+def test_without_its_copy_a_dataframe_is_no_stream(tmp_path: Path) -> None:
+    app = hr.App("doubles", home=tmp_path)
+    app.input("numbers", system=DataFrameInput(object(), {"n": pl.Int64()})).send_to(app.output("out"))
+    with pytest.raises(StreamNotFoundError, match=r"no file, folder or pattern .*dataframes/doubles/numbers"):
+        prepare(app)
 
 
 def grown(home: Path, *, reports: bool) -> hr.App:

@@ -21,7 +21,7 @@ from headrace.runtime.connections import Connections
 from headrace.runtime.container import Container
 from headrace.runtime.host.task_host import TaskHost
 from headrace.serdes.ipc import encode_rows
-from headrace.systems.base import Admin, Consumer, StreamInfo
+from headrace.systems.base import Admin, Consumer, StreamInfo, Target
 from headrace.systems.memory import MemorySystem
 from headrace.systems.registry import SystemSpec
 from headrace.systems.startpoint import Grant
@@ -33,7 +33,7 @@ class Crash(BaseException):
     """The process is gone: nobody catches this."""
 
 
-class Shelf:
+class Shelf(Target):
     """A place for rows with a transaction: a row system of one target. ``trouble`` is asked before and after each."""
 
     shelves: dict[str, Shelf] = {}  # noqa: RUF012 - by name, as the memory system has it
@@ -101,15 +101,24 @@ def away(moment: str) -> None:
 class Scene:
     """One app of two stages (or one), in memory, restarted at will."""
 
-    def __init__(self, name: str, *, stages: int = 1, home: str | None = None, ahead_bytes_max: int = 64 << 20) -> None:
-        self.shelf = Shelf.shelves[f"{name}-shelf"] = Shelf()
+    def __init__(
+        self,
+        name: str,
+        *,
+        stages: int = 1,
+        home: str | None = None,
+        ahead_bytes_max: int = 64 << 20,
+        shelf: Shelf | None = None,
+        may_repeat: str = "",
+    ) -> None:
+        self.shelf = Shelf.shelves[f"{name}-shelf"] = shelf or Shelf()
         self.memory = SystemSpec(name, "memory", {"name": name})
         self.clock = ManualClock()
         self.clock.advance(5_000_000)
         app = hr.App("app", home=home or "unused", ahead_bytes_max=ahead_bytes_max)
         numbers = app.input("numbers", {"n": pl.Int64}, system=self.memory)
         flow = numbers if stages == 1 else numbers.partition_by("n", id="by-n", partitions=2)
-        flow.send_to(app.output("out", system=SystemSpec(f"{name}-shelf", KIND)))
+        flow.send_to(app.output("out", system=SystemSpec(f"{name}-shelf", KIND, may_repeat=may_repeat)))
         self._connections = Connections()
         self._connections.admin(self.memory).create("numbers", 1)
         self.plan = self._planned(app.graph(), on_disk=home is not None)

@@ -315,3 +315,19 @@ def test_an_intermediate_stream_below_its_oldest_frame_is_read_by_stale_copies_o
             admin.trim(SSP(StreamId("log", name), number), extent.upcoming)
         with pytest.raises(FencedError, match="task by-member/0: it would have to read what was given up"):
             app.start()
+
+
+def test_an_intermediate_stream_without_its_beginning_is_begun_by_stale_copies_only(
+    tmp_path: Path, orders: Orders
+) -> None:
+    """It looks as if frames were missing; but who trims is the reader, when it has committed what it has read."""
+    with DrivenApp(orders_app(tmp_path)) as app:
+        app.start("orders", "by-region")
+        orders.write()
+        app.run(60)  # and no commit
+        admin = LogSystem(tmp_path / "streams").admin()
+        name = app.plan.streams["by-member"].spec.stream.name
+        for number, extent in enumerate(admin.extents(name)):
+            admin.trim(SSP(StreamId("log", name), number), extent.upcoming)
+        with pytest.raises(FencedError, match=r"task by-member/0: it would have .* its beginning was trimmed"):
+            app.start("by-member")

@@ -228,7 +228,8 @@ def test_a_stream_that_has_ended_is_not_fed_again() -> None:
         with pytest.raises(DeploymentError, match="has written the end of stream 'p1', and this version"):
             again.resume(ended, {"p1": UNHEARD, "p2": UNHEARD})
         again.resume(ended, host.task.outputs)
-        assert (again.ended, again.news(host.task.outputs)) == (ended, host.task.outputs["p2"] != UNHEARD)
+        assert again.ended == ended
+        assert again.news({"p2": UNHEARD}), "an earlier generation may have said that it was idle"
 
 
 def test_a_source_that_is_gone_after_a_change_is_not_waited_for() -> None:

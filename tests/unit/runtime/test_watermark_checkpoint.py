@@ -181,12 +181,12 @@ def example() -> TimesCheckpoint:
 
 
 GOLDEN = (
-    b'{"format":2,"watermark":700,"partitions":['
+    b'{"format":3,"watermark":700,"partitions":['
     b'{"streamId":"log.by-member","partition":0,"progress":[1500,false,false],"totalTasks":{"count":2,"enrich":1},'
-    b'"tasks":{"count/1":[1500,false,false],"count/0":[-9223372036854775808,false,true],"enrich/0":[900,true,false]}},'
+    b'"tasks":{"count/1":[1500,false,false],"count/0":[-9223372036854775808,false,true],"enrich/0":[900,true,false]},"shards":{}},'
     b'{"streamId":"log.by-member","partition":1,"progress":[-9223372036854775808,false,false],'
-    b'"totalTasks":{"count":2,"enrich":1},"tasks":{}},'
-    b'{"streamId":"log.views","partition":0,"progress":[700,true,false],"totalTasks":{},"tasks":{}}],'
+    b'"totalTasks":{"count":2,"enrich":1},"tasks":{},"shards":{}},'
+    b'{"streamId":"log.views","partition":0,"progress":[700,true,false],"totalTasks":{},"tasks":{},"shards":{}}],'
     b'"streams":{"log.by-member":1500,"log.views":700},"operators":{"per-second":1500,"per-view":700},'
     b'"endedOperators":["per-view"],"endedStreams":["log.by-region"]}'
 )
@@ -204,9 +204,9 @@ def test_the_durable_form_is_read_back() -> None:
     assert restored.save(name) == example().partitions
 
 
-@pytest.mark.parametrize("old", [GOLDEN.replace(b'"format":2', b'"format":3'), b'{"watermark":3,"ends":[]}'])
+@pytest.mark.parametrize("old", [GOLDEN.replace(b'"format":3', b'"format":2'), b'{"watermark":3,"ends":[]}'])
 def test_another_format_is_refused(old: bytes) -> None:
-    with pytest.raises(ProtocolError, match=r"have format [13]; this version of Headrace reads 2"):
+    with pytest.raises(ProtocolError, match=r"have format [12]; this version of Headrace reads 3"):
         decode_times(old)
 
 

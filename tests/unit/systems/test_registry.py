@@ -28,11 +28,11 @@ def test_an_unknown_kind_names_what_is_installed() -> None:
     with pytest.raises(UsageError, match="of kind 'pulsar', which isn't installed here") as caught:
         open_system(SystemSpec("x", "pulsar"))
     assert caught.value.hint is not None
-    assert "files, log, memory, remote, sql" in caught.value.hint
+    assert "files, kinesis, log, memory, remote, sql" in caught.value.hint
 
 
 def test_records_and_rows_are_distinguished_by_the_kind() -> None:
-    assert [keeps_rows(SystemSpec("x", kind)) for kind in ("log", "memory", "files", "sql", "pulsar")] == [
+    assert [keeps_rows(SystemSpec("x", kind)) for kind in ("log", "memory", "files", "kinesis", "pulsar")] == [
         *(False, False, True, True, False)
     ]
     with pytest.raises(UsageError, match="keeps rows, not frames"):

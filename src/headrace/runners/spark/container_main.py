@@ -7,11 +7,8 @@ The payload comes inside Spark's own task closure, from the driver that made it.
 
 from __future__ import annotations
 
-import pickle
-import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from headrace.runners.coordination.client import CoordinatorClient, HeartbeatThr
 from headrace.runners.coordination.messages import ErrorReport, Failure
 from headrace.runners.last_words import Recorder, folder_of
 from headrace.runners.spark.hosting import ContainerArgs
+from headrace.runners.spark.parcel import unpacked
 from headrace.runners.tables.answering import AnswerThread
 from headrace.runtime.operators.base import RAISED
 
@@ -44,7 +42,7 @@ class ContainerPayload:
 
 def container_main(args: ContainerArgs) -> dict[str, Any]:
     """Run one container; returns what it did, for the driver's log."""
-    payload = _decode_payload(args.payload)
+    payload: ContainerPayload = unpacked(args.payload)
     fields = {"container": args.container, "attempt": args.attempt}
     with logging_to(payload.log, fields=fields), closing(CoordinatorClient(payload.url, payload.token)) as client:
         return _attempt(args, payload, client)
@@ -109,22 +107,12 @@ def _run_recorded(
         interval_s=session.assignment.heartbeat_ms / 1000,
     )
     answers = AnswerThread.over(client, session.number, session.incarnation, session.answers())
+
+    def observed() -> None:
+        if session.has_news:
+            heartbeats.poke()
+
     with session.beside(heartbeats, answers):
-        session.run()
+        session.run(observed)
         heartbeats.poke()
         return len(session.finish())
-
-
-def encode_payload(payload: ContainerPayload, dumps: Callable[[object], bytes]) -> bytes:
-    """The payload as bytes. The user's folders come first: reading the rest needs them."""
-    folders = "\n".join(payload.python_path).encode()
-    return len(folders).to_bytes(4, "big") + folders + dumps(payload)
-
-
-def _decode_payload(data: bytes) -> ContainerPayload:
-    size = int.from_bytes(data[:4], "big")
-    for folder in data[4 : 4 + size].decode().split("\n"):
-        if folder and folder not in sys.path:
-            sys.path.append(folder)
-    payload: ContainerPayload = pickle.loads(data[4 + size :])  # noqa: S301 - our own driver's, in Spark's closure
-    return payload

@@ -7,10 +7,8 @@ server has its own thread.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyspark import SparkContext
 
@@ -25,9 +23,11 @@ from headrace.runners.coordination.messages import AppStatus
 from headrace.runners.coordination.server import Coordinator
 from headrace.runners.interrupts import Interrupts
 from headrace.runners.planning import Deployment, check_not_ended
-from headrace.runners.prepare import prepare_streams, stops_by_itself
+from headrace.runners.prepare import held_by_driver, prepare_streams, stops_by_itself
 from headrace.runners.spark.container_main import ContainerPayload, container_main
+from headrace.runners.spark.dataframes import copy_dataframes
 from headrace.runners.spark.hosting import ContainerJob
+from headrace.runners.spark.parcel import user_folders
 from headrace.runners.spark.session import close_context, open_context
 from headrace.runners.spark.shipping import ship
 from headrace.runners.spark.slots import check_slots, usable_slots
@@ -78,6 +78,8 @@ def run_on_spark(graph: Graph, metadata: MetadataStore, options: SparkOptions) -
             changed = deployment.planned(containers, options.stages)
             changed.changes.check()
             planned = changed.plan
+            if not copy_dataframes(held_by_driver(planned, options.stages), interrupts):
+                return _never_started(planned, metadata, options)
             prepare_streams(planned, options.stages)
             stops = stops_by_itself(planned, options.stages)
             with coordinated(
@@ -123,7 +125,7 @@ def _run(
         plan=planned,
         url=coordinator.url,
         token=coordinator.token,
-        python_path=_user_folders(),
+        python_path=user_folders(),
         log=current_settings(),
     )
     named = f"headrace {planned.graph.app}: {containers} containers"
@@ -142,8 +144,3 @@ def _run(
     finally:
         if not job.wait(0):
             job.cancel()
-
-
-def _user_folders() -> tuple[str, ...]:
-    """The folder of the user's script, where its own modules are."""
-    return tuple(str(Path(folder).resolve()) for folder in sys.path[:1] if folder)

@@ -1,7 +1,7 @@
 """Open Spark for containers. SparkSessions are created nowhere else.
 
-``open_context`` is enough to host containers, and about a second faster; ``open_session`` adds Spark SQL for apps that
-read or write DataFrames. Both reuse a running session (of a notebook, or an app's own) after checking that containers
+``open_context`` is enough to host containers, and about a second faster; ``open_session`` adds Spark SQL for jobs over
+DataFrames. Both reuse a running session (of a notebook, or an app's own) after checking that containers
 can run in it. Both leave Ctrl-C to the caller: PySpark's own handler, which cancels every job, is not installed.
 """
 
@@ -29,33 +29,39 @@ from headrace.runners.spark.signals import leave_signals_to_driver
 
 
 def open_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
-    """Open a SparkSession whose tasks can be containers, as ``open_context`` does."""
-    open_context(app_name, master, conf)
+    """Return the running SparkSession, or a new one, for ordinary jobs: Spark gives up on tasks that keep failing."""
+    running = SparkContext._active_spark_context
+    if running is None:
+        open_context(app_name, master, conf, hosts=False)
     return SparkSession.builder.getOrCreate()
 
 
-def open_context(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkContext:
+def open_context(
+    app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None, *, hosts: bool = True
+) -> SparkContext:
     """Return a SparkContext whose tasks can be containers: the running one, or a new one.
 
     The default ``master`` is that of spark-submit or spark-defaults.conf, else ``local[*]``. ``conf`` has precedence
-    over both. A value in it that would stop containers is an error, as it is in a running session.
+    over both. A value in it that would stop containers is an error, as it is in a running session. With ``hosts=False``
+    containers won't run in it, and what they need isn't set.
     """
     conf = dict(conf or {})
     master = master or conf.pop("spark.master", None)
     if master is not None:
         settings.check_master(master)
-        master = settings.with_retries(master)
+        master = settings.with_retries(master) if hosts else master
     running = SparkContext._active_spark_context
     if running is not None and running._jsc is not None:
         _check_running(running, master)
-        _prepare_workers(running)
+        prepare_workers(running)
         return running
-    _check_asked(conf)
+    if hosts:
+        _check_asked(conf)
     if master is not None:
         check_reachable(master)
     launch_conf = conf | ({"spark.master": master} if master else {})
     jvm = ensure_jvm(launch_conf)
-    complete = _complete(SparkConf(), app_name, master, conf, jvm)
+    complete = _complete(SparkConf(), app_name, master, conf, jvm, hosts=hosts)
     if master is None:
         check_reachable(complete.get("spark.master", ""))
     os.environ.setdefault("PYSPARK_PYTHON", complete.get("spark.pyspark.python") or sys.executable)
@@ -67,7 +73,7 @@ def open_context(app_name: str, master: str | None = None, conf: Mapping[str, st
             f"Spark doesn't start on {complete.get('spark.master')}: {error.java_exception.getMessage()}",
             hint="look at --conf and spark-defaults.conf; HEADRACE_TRACEBACK=1 shows all that Spark says",
         ) from error
-    _prepare_workers(context)
+    prepare_workers(context)
     return context
 
 
@@ -89,9 +95,12 @@ def _spark_home(context: SparkContext) -> Path | None:
     return Path(home) if home else None
 
 
-def _complete(conf: SparkConf, app_name: str, master: str | None, asked: Mapping[str, str], jvm: Any) -> SparkConf:
+def _complete(
+    conf: SparkConf, app_name: str, master: str | None, asked: Mapping[str, str], jvm: Any, *, hosts: bool
+) -> SparkConf:
     """Settings from weak to strong: our preferences, Spark's files and spark-submit, the caller, containers' needs."""
-    master = settings.with_retries(master or conf.get("spark.master", None) or "local[*]")
+    master = master or conf.get("spark.master", None) or "local[*]"
+    master = settings.with_retries(master) if hosts else master
     conf.setMaster(master).setAppName(app_name)
     for key, value in settings.preferred(master).items():
         conf.setIfMissing(key, value)
@@ -100,7 +109,7 @@ def _complete(conf: SparkConf, app_name: str, master: str | None, asked: Mapping
         files = jvm.org.apache.spark.util.Utils
         folder = files.createTempDir(files.getLocalDir(conf._jconf), "headrace-warehouse")
         conf.set("spark.sql.warehouse.dir", folder.toURI().toString())
-    for key, value in (dict(asked) | settings.required()).items():
+    for key, value in (dict(asked) | (settings.required() if hosts else {})).items():
         conf.set(key, value)
     return conf
 
@@ -130,8 +139,15 @@ def _check_running(context: SparkContext, master: str | None) -> None:
     leave_signals_to_driver()
 
 
-def _prepare_workers(context: SparkContext) -> None:
-    """Set what each Python worker starts with. This also works in a running session."""
+def prepare_session(session: SparkSession) -> None:
+    """Set what each Python worker of a session starts with."""
+    context = getattr(session, "_sc", None)
+    if context is not None:  # a session of Spark Connect has none
+        prepare_workers(context)
+
+
+def prepare_workers(context: SparkContext) -> None:
+    """Set what each Python worker starts with. This also works in a running session, and may be repeated."""
     context.environment.setdefault("POLARS_MAX_THREADS", "1")
     if settings.is_on_this_machine(str(context.master)):
         # A worker finds the modules beside the user's script, as the driver does.

@@ -15,18 +15,21 @@ from pyspark import cloudpickle
 
 from headrace.api.location import Location
 from headrace.core.errors import DeclarationError
-from headrace.runners.spark.container_main import ContainerPayload, encode_payload
+from headrace.plan.model import Plan
+from headrace.runners.spark.batch.work import BatchPayload
+from headrace.runners.spark.container_main import ContainerPayload
+from headrace.runners.spark.parcel import packed
 
 _MODULE = "cloudpickle"
 
 
-def ship(payload: ContainerPayload) -> bytes:
+def ship(payload: ContainerPayload | BatchPayload) -> bytes:
     """The payload as bytes. Raises ``DeclarationError`` for the step that can't be sent."""
     with _found_by_polars():
         try:
-            return encode_payload(payload, _dumps)
+            return packed(payload.python_path, _dumps(payload))
         except Exception as error:
-            raise _unsendable(payload, error) from error
+            raise _unsendable(payload.plan, error) from error
 
 
 def _dumps(value: object) -> bytes:
@@ -50,8 +53,8 @@ def _found_by_polars() -> Iterator[None]:
             sys.modules[_MODULE] = before
 
 
-def _unsendable(payload: ContainerPayload, error: Exception) -> DeclarationError:
-    graph = payload.plan.graph
+def _unsendable(plan: Plan, error: Exception) -> DeclarationError:
+    graph = plan.graph
     parts: list[tuple[str, object, Location]] = [
         (f"step {node.id!r}", node.operator, node.location) for node in graph.nodes.values()
     ]

@@ -53,10 +53,11 @@ class Arrival:
     """Rows of a partition from the offsets ``first`` up to, but not including, ``after``.
 
     ``offsets`` and ``heights`` are the offset of each frame and the number of its rows that are processed. They are
-    empty for single messages, which have an offset each; ``rows`` is the number that is processed.
+    empty for single messages, which have an offset each; ``rows`` is the number that is processed. ``shard``: the one
+    of a slot that they are from.
     """
 
-    __slots__ = ("_ends", "_offsets", "after", "first", "rows", "ssp")
+    __slots__ = ("_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
 
     def __init__(
         self,
@@ -66,8 +67,9 @@ class Arrival:
         rows: int,
         offsets: Sequence[Offset] = (),
         heights: Sequence[int] = (),
+        shard: str = "",
     ) -> None:
-        self.ssp, self.first, self.after, self.rows = ssp, first, after, rows
+        self.ssp, self.first, self.after, self.rows, self.shard = ssp, first, after, rows, shard
         self._offsets = offsets
         self._ends = list(accumulate(heights))
 

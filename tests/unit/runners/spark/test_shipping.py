@@ -19,9 +19,9 @@ from headrace.systems.base import StreamInfo
 
 _READ = """
 import sys
-from headrace.runners.spark.container_main import _decode_payload
+from headrace.runners.spark.parcel import unpacked
 import polars as pl
-graph = _decode_payload(open(sys.argv[1], "rb").read()).plan.graph
+graph = unpacked(open(sys.argv[1], "rb").read()).plan.graph
 (predicate,) = (n.operator.predicate for n in graph.nodes.values() if hasattr(n.operator, "predicate"))
 print(pl.DataFrame({"ms": [1, 2, 3]}).filter(predicate)["ms"].to_list())
 """

@@ -1,0 +1,440 @@
+"""Polars expressions as Spark's, where both give the same result for every row; else None.
+
+Spark may then skip partitions and files of which no row is wanted. What isn't known to be the same stays with Polars,
+so translating too little costs time, and translating too much would cost rows. The two differ in:
+
+- integer arithmetic (Polars wraps, Spark raises), division by zero, and casts that lose something: left to Polars;
+- operands of different types, for which each has its own rules: translated if both sides convert without loss;
+- null in a list: ``is_in`` ignores it, Spark's ``IN`` turns each mismatch into null: it is taken out of the list;
+- NaN and -0.0 in files: Spark compares them as Polars does, but when it hands a comparison to Parquet, the statistics
+  of a file leave NaN out and tell -0.0 from 0.0, and rows are lost. So a floating-point column is compared behind
+  ``nanvl``, which changes nothing and is never handed on. Its statistics skip no file.
+
+An expression is read in the form in which Polars serializes it. Polars may change this form in any release: then it
+isn't recognized, and nothing is translated. JSON has no NaN and no infinity, so such a literal isn't either.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Self, TypeAlias
+
+import polars as pl
+from polars.exceptions import PolarsError
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from headrace.runners.spark.batch.constants import Constant, constant, fitting, spark_literal, stored
+
+_SIGNED = (pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64())
+_FLOATS = (pl.Float32(), pl.Float64())
+_BOOLEAN = pl.Boolean()
+_SPARK_NAMES: Mapping[pl.DataType, str] = {
+    pl.Int16(): "smallint",
+    pl.Int32(): "int",
+    pl.Int64(): "bigint",
+    pl.Float32(): "float",
+    pl.Float64(): "double",
+}
+"""The types that a value can be converted to without loss."""
+
+# These mean more in a regular expression than themselves.
+_PATTERN_CHARACTERS = frozenset(r"\.+*?()|[]{}^$")
+
+_Form: TypeAlias = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """What has been translated: its dtype, and how Spark writes it.
+
+    The column is made only when it is wanted, because that takes a running Spark.
+    """
+
+    dtype: pl.DataType
+    build: Callable[[], Column]
+    name: str | None = None
+    """If it is a column of the DataFrame as it is: the column's name."""
+
+
+class _UntranslatableError(Exception):
+    """Spark has no expression that is known to give the same result."""
+
+
+_Part: TypeAlias = _Term | Constant
+
+
+def to_spark(expr: pl.Expr, columns: Mapping[str, pl.DataType]) -> Column | None:
+    """``expr`` as Spark's expression over a DataFrame with these columns, named as Polars names it.
+
+    None if it can't be translated, or if the two could differ in any value. Each column must hold the same values for
+    both; ``pushdown.plain_columns`` says which do. Needs a running Spark.
+    """
+    return Scope.over(columns).translated(expr)
+
+
+def split_conjunction(predicate: pl.Expr, columns: Mapping[str, pl.DataType]) -> tuple[Column | None, pl.Expr | None]:
+    """A predicate as two that keep the same rows together: one for Spark, and the rest for Polars.
+
+    Either is None if nothing is left for it.
+    """
+    return Scope.over(columns).split(predicate)
+
+
+def translatable(expr: pl.Expr, columns: Mapping[str, pl.DataType]) -> bool:
+    """Whether ``to_spark`` translates ``expr``. Needs no Spark."""
+    return Scope.over(columns).translates(expr)
+
+
+def quoted(name: str) -> str:
+    """A column's name such that Spark takes none of its characters for syntax."""
+    return "`{}`".format(name.replace("`", "``"))
+
+
+class Scope:
+    """The columns that an expression can read: all of them with their dtypes, and those that Spark can compute."""
+
+    __slots__ = ("_dtypes", "_terms")
+
+    def __init__(self, dtypes: Mapping[str, pl.DataType], terms: Mapping[str, _Term]) -> None:
+        self._dtypes = dict(dtypes)
+        self._terms = dict(terms)
+
+    @classmethod
+    def over(cls, columns: Mapping[str, pl.DataType], plain: Iterable[str] | None = None) -> Self:
+        """The scope of a DataFrame with these columns, of which only the ``plain`` ones (None: all) are translated."""
+        wanted = set(columns if plain is None else plain)
+        spelled = Counter(name.casefold() for name in columns)
+        terms = {
+            # Spark doesn't tell two names apart that differ only in case.
+            name: _column(name, dtype)
+            for name, dtype in columns.items()
+            if name in wanted and _is_known(dtype) and spelled[name.casefold()] == 1
+        }
+        return cls(columns, terms)
+
+    def projected(self, exprs: Iterable[pl.Expr], *, keep: bool) -> Scope:
+        """The scope after a projection; ``keep`` says whether the columns stay that it doesn't replace."""
+        lazy = pl.LazyFrame(schema=self._dtypes)
+        dtypes = dict(self._dtypes) if keep else {}
+        terms = dict(self._terms) if keep else {}
+        for expr in exprs:
+            computed = dict(lazy.select(expr).collect_schema())
+            same = expr.meta.is_column_selection(allow_aliasing=False)
+            for name, dtype in computed.items():
+                dtypes[name] = dtype
+                term = self._terms.get(name) if same else self._term(expr)
+                if term is None:
+                    terms.pop(name, None)
+                else:
+                    terms[name] = term
+        return Scope(dtypes, terms)
+
+    def translates(self, expr: pl.Expr) -> bool:
+        """Whether ``translated`` returns an expression."""
+        return self._term(expr) is not None
+
+    def translated(self, expr: pl.Expr) -> Column | None:
+        """``expr`` as Spark's, or None: see ``to_spark``."""
+        term = self._term(expr)
+        if term is None:
+            return None
+        name = expr.meta.output_name()
+        return term.build() if term.name == name else term.build().alias(name)
+
+    def split(self, predicate: pl.Expr) -> tuple[Column | None, pl.Expr | None]:
+        """A predicate in two parts: see ``split_conjunction``."""
+        pushed: list[_Term] = []
+        rest: list[pl.Expr] = []
+        for part in _conjuncts(predicate):
+            term = self._term(part)
+            if term is not None and term.dtype == _BOOLEAN:
+                pushed.append(term)
+            else:
+                rest.append(part)
+        column = reduce(lambda a, b: a & b, (term.build() for term in pushed)) if pushed else None
+        return column, reduce(lambda a, b: a & b, rest) if rest else None
+
+    def _term(self, expr: pl.Expr) -> _Term | None:
+        form = _form(expr)
+        if form is None:
+            return None
+        try:
+            part = _translated(form, self._terms)
+            schema = dict(pl.LazyFrame(schema=self._dtypes).select(expr).collect_schema())
+            if len(schema) != 1:
+                return None
+            (dtype,) = schema.values()
+            term = _fitted(part, dtype) if isinstance(part, Constant) else part
+        except (_UntranslatableError, PolarsError):
+            return None
+        # Polars has the last word on what it computes.
+        return term if term.dtype == dtype else None
+
+
+def _form(expr: pl.Expr) -> _Form | None:
+    try:
+        form = json.loads(_serialized(expr))
+    except (PolarsError, ModuleNotFoundError):
+        return None  # it contains a Python function
+    return form if isinstance(form, dict) else None
+
+
+def _serialized(expr: pl.Expr) -> str:
+    return expr.meta.serialize(format="json")
+
+
+def _conjuncts(expr: pl.Expr) -> list[pl.Expr]:
+    form = _form(expr)
+    if form is None or not (isinstance(inner := form.get("BinaryExpr"), dict) and inner.get("op") in _AND):
+        return [expr]
+    return [part for side in reversed(expr.meta.pop()) for part in _conjuncts(side)]
+
+
+def _is_known(dtype: pl.DataType) -> bool:
+    """Spark has this dtype, and compares its values in the same order."""
+    if isinstance(dtype, pl.Datetime):
+        return dtype.time_unit == "us"
+    return dtype in (*_SIGNED, *_FLOATS, _BOOLEAN, pl.String(), pl.Binary(), pl.Date()) or isinstance(dtype, pl.Decimal)
+
+
+def _column(name: str, dtype: pl.DataType) -> _Term:
+    return _Term(dtype, lambda: F.col(quoted(name)), name)
+
+
+# -- the forms
+
+
+def _translated(form: _Form, terms: Mapping[str, _Term]) -> _Part:
+    match form:
+        case {"Column": str(name)} if name in terms:
+            return terms[name]
+        case {"Literal": dict(literal)} if (part := constant(literal)) is not None:
+            return part
+        case {"Alias": [dict(inner), str()]}:
+            return _translated(inner, terms)
+        case {"BinaryExpr": {"left": dict(left), "op": str(op), "right": dict(right)}}:
+            term = _binary(op, _translated(left, terms), _translated(right, terms))
+            if op in _ARITHMETIC:
+                _check_dtype(form, term, terms)
+            return term
+        case {"Cast": {"expr": dict(inner), "dtype": {"Literal": str(dtype)}}}:
+            return _cast(_translated(inner, terms), dtype)
+        case {"Function": {"input": [dict(value), dict(listed)], "function": {"Boolean": {"IsIn": dict(how)}}}}:
+            return _is_in(_translated(value, terms), listed, how)
+        case {"Function": {"input": list(inputs), "function": {"Boolean": what}}}:
+            return _boolean(what, [_translated(value, terms) for value in inputs])
+        case {"Function": {"input": list(inputs), "function": {"StringExpr": what}}}:
+            return _of_text(what, [_translated(value, terms) for value in inputs])
+    raise _UntranslatableError
+
+
+_COMPARISONS: Mapping[str, Callable[[Column, Column], Column]] = {
+    "Eq": lambda a, b: a == b,
+    "NotEq": lambda a, b: a != b,
+    "Lt": lambda a, b: a < b,
+    "LtEq": lambda a, b: a <= b,
+    "Gt": lambda a, b: a > b,
+    "GtEq": lambda a, b: a >= b,
+    "EqValidity": lambda a, b: a.eqNullSafe(b),
+    "NotEqValidity": lambda a, b: ~a.eqNullSafe(b),
+}
+_ARITHMETIC: Mapping[str, Callable[[Column, Column], Column]] = {
+    "Plus": lambda a, b: a + b,
+    "Minus": lambda a, b: a - b,
+    "Multiply": lambda a, b: a * b,
+}
+_AND = ("And", "LogicalAnd")
+_OR = ("Or", "LogicalOr")
+
+
+def _binary(op: str, left: _Part, right: _Part) -> _Term:
+    if op in _COMPARISONS:
+        return _comparison(op, left, right)
+    if op in _ARITHMETIC:
+        return _arithmetic(_ARITHMETIC[op], left, right)
+    if op in _AND:
+        return _all((left, right))
+    if op in _OR:
+        return _any((left, right))
+    if op == "Xor":
+        return _comparison("NotEq", _fitted(left, _BOOLEAN), _fitted(right, _BOOLEAN))
+    raise _UntranslatableError
+
+
+def _comparison(op: str, left: _Part, right: _Part) -> _Term:
+    first, second = _alike(left, right)
+    compare = _COMPARISONS[op]
+    return _Term(_BOOLEAN, lambda: compare(_kept_from_files(first), _kept_from_files(second)))
+
+
+def _alike(left: _Part, right: _Part) -> tuple[_Term, _Term]:
+    """Two operands whose values Polars and Spark convert to the same common type, without loss."""
+    if isinstance(left, Constant):
+        if isinstance(right, Constant):
+            raise _UntranslatableError  # their dtypes depend on each other
+        return _fitted(left, right.dtype), right
+    if isinstance(right, Constant):
+        return left, _fitted(right, left.dtype)
+    one_kind = any(left.dtype in kind and right.dtype in kind for kind in (_SIGNED, _FLOATS))
+    if left.dtype == right.dtype or one_kind:
+        return left, right
+    raise _UntranslatableError
+
+
+def _fitted(part: _Part, dtype: pl.DataType) -> _Term:
+    """``part`` as a value of ``dtype``; a constant must be one of its values exactly."""
+    if isinstance(part, Constant):
+        value = fitting(part, dtype)
+        if value is None:
+            raise _UntranslatableError
+        return _Term(dtype, lambda: spark_literal(value, dtype))
+    if part.dtype != dtype:
+        raise _UntranslatableError
+    return part
+
+
+def _kept_from_files(term: _Term) -> Column:
+    """The same values; if they are floating-point, no comparison with them is handed to a file format."""
+    if term.dtype not in _FLOATS:
+        return term.build()
+    return F.nanvl(term.build(), F.lit(float("nan")).cast(_SPARK_NAMES[term.dtype]))
+
+
+def _arithmetic(compute: Callable[[Column, Column], Column], left: _Part, right: _Part) -> _Term:
+    """Sums and products of floating-point numbers. Integers wrap in Polars; in Spark they raise."""
+    terms = [part for part in (left, right) if not isinstance(part, Constant)]
+    if len(terms) == 2 and all(term.dtype == pl.Float32() for term in terms):
+        dtype: pl.DataType = pl.Float32()
+    elif any(term.dtype in _FLOATS for term in terms) and all(term.dtype in (*_SIGNED, *_FLOATS) for term in terms):
+        floats = [term.dtype for term in terms if term.dtype in _FLOATS]
+        dtype = floats[0] if len(terms) == 1 else pl.Float64()
+    else:
+        raise _UntranslatableError
+    first, second = (_fitted(p, dtype) if isinstance(p, Constant) else _as_type(p, dtype) for p in (left, right))
+    return _Term(dtype, lambda: compute(first.build(), second.build()))
+
+
+def _as_type(term: _Term, dtype: pl.DataType) -> _Term:
+    if term.dtype == dtype:
+        return term
+    name = _SPARK_NAMES[dtype]
+    return _Term(dtype, lambda: term.build().cast(name))
+
+
+_WIDENINGS = {
+    str(to): (to, frozenset(narrower))
+    for to, narrower in {
+        pl.Int16(): _SIGNED[:1],
+        pl.Int32(): _SIGNED[:2],
+        pl.Int64(): _SIGNED[:3],
+        pl.Float64(): (*_SIGNED[:3], pl.Float32()),
+    }.items()
+}
+"""Casts that keep every value, by the name of their result: the result, and what it can be made from."""
+
+
+def _cast(part: _Part, name: str) -> _Term:
+    if isinstance(part, Constant) or name not in _WIDENINGS:
+        raise _UntranslatableError
+    dtype, narrower = _WIDENINGS[name]
+    if part.dtype not in (dtype, *narrower):
+        raise _UntranslatableError
+    return _as_type(part, dtype)
+
+
+def _all(parts: Iterable[_Part]) -> _Term:
+    terms = [_fitted(part, _BOOLEAN) for part in parts]
+    return _Term(_BOOLEAN, lambda: reduce(lambda a, b: a & b, (term.build() for term in terms)))
+
+
+def _any(parts: Iterable[_Part]) -> _Term:
+    terms = [_fitted(part, _BOOLEAN) for part in parts]
+    return _Term(_BOOLEAN, lambda: reduce(lambda a, b: a | b, (term.build() for term in terms)))
+
+
+def _boolean(what: object, parts: list[_Part]) -> _Term:
+    match what, parts:
+        case "Not", [part]:
+            inner = _fitted(part, _BOOLEAN)
+            return _Term(_BOOLEAN, lambda: ~inner.build())
+        case "IsNull", [_Term() as term]:
+            return _Term(_BOOLEAN, lambda: term.build().isNull())
+        case "IsNotNull", [_Term() as term]:
+            return _Term(_BOOLEAN, lambda: term.build().isNotNull())
+        case {"IsBetween": {"closed": str(closed)}}, [value, low, high]:
+            above = "GtEq" if closed in ("Both", "Left") else "Gt"
+            below = "LtEq" if closed in ("Both", "Right") else "Lt"
+            return _all((_comparison(above, value, low), _comparison(below, value, high)))
+        case "AllHorizontal", [_, *_]:
+            return _all(parts)
+        case "AnyHorizontal", [_, *_]:
+            return _any(parts)
+    raise _UntranslatableError
+
+
+def _is_in(part: _Part, listed: _Form, how: Mapping[str, object]) -> _Term:
+    """Null is in a list only if ``nulls_equal`` says so; what isn't in the list isn't, even if null is."""
+    if isinstance(part, Constant) or part.dtype in _FLOATS:
+        raise _UntranslatableError  # a long list of Spark's tells -0.0 from 0.0
+    found = _listed_values(listed)
+    values = [_fitted(value, part.dtype) for value in stored(found)]
+    if not values or not isinstance(nulls_equal := how.get("nulls_equal"), bool):
+        raise _UntranslatableError
+    has_null = found.null_count() > 0
+
+    def build() -> Column:
+        column = part.build()
+        among = column.isin([value.build() for value in values])
+        if not nulls_equal:
+            return among
+        return (column.isNull() | among) if has_null else (column.isNotNull() & among)
+
+    return _Term(_BOOLEAN, build)
+
+
+def _listed_values(form: _Form) -> pl.Series:
+    match form:
+        case {"Literal": {"Scalar": {"List": list()}}}:
+            return _evaluated(form).explode(empty_as_null=False)
+        case {"Literal": {"Series": list()}}:
+            return _evaluated(form)
+    raise _UntranslatableError
+
+
+def _evaluated(form: _Form) -> pl.Series:
+    return pl.select(_expression(form)).to_series()
+
+
+def _expression(form: _Form) -> pl.Expr:
+    return pl.Expr.deserialize(io.StringIO(json.dumps(form)), format="json")
+
+
+def _check_dtype(form: _Form, term: _Term, terms: Mapping[str, _Term]) -> None:
+    """Raise unless Polars computes a part of an expression in the same precision: what is around it may hide that."""
+    schema = {name: column.dtype for name, column in terms.items()}
+    (dtype,) = pl.LazyFrame(schema=schema).select(_expression(form)).collect_schema().dtypes()
+    if dtype != term.dtype:
+        raise _UntranslatableError
+
+
+def _of_text(what: object, parts: list[_Part]) -> _Term:
+    """Tests for a part of a text that is the same in each row."""
+    match parts:
+        case [_Term(dtype=pl.String()) as text, Constant(value=str(part))]:
+            pass
+        case _:
+            raise _UntranslatableError
+    match what:
+        case "StartsWith":
+            return _Term(_BOOLEAN, lambda: text.build().startswith(F.lit(part)))
+        case "EndsWith":
+            return _Term(_BOOLEAN, lambda: text.build().endswith(F.lit(part)))
+        case {"Contains": {"literal": bool(literal)}} if literal or not _PATTERN_CHARACTERS.intersection(part):
+            return _Term(_BOOLEAN, lambda: text.build().contains(F.lit(part)))
+    raise _UntranslatableError

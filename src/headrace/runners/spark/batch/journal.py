@@ -1,0 +1,105 @@
+"""How far the batch runs of an app have come, in a file of its home: what is computed isn't computed again.
+
+    {"format":1,"run":3,"state":"computed","until":"now"}
+
+A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and the
+folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from headrace.core.durable import replace_file
+from headrace.core.errors import StateLockedError, UnavailableError, UsageError
+from headrace.core.records import decode_record
+from headrace.stores.state_folder import FolderLock
+
+FORMAT = 1
+
+State = Literal["begun", "computed", "published"]
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the last run. ``until`` says, in words, up to where it reads inputs that don't end."""
+
+    format: int = FORMAT
+    run: int
+    state: State
+    until: str
+
+
+_DECODER = msgspec.json.Decoder(Entry)
+
+
+class Journal:
+    """The runs of one app. One process has it at a time."""
+
+    def __init__(self, home: Path, app: str) -> None:
+        self._app = app
+        self._folder = home / "batches" / app
+        self._file = self._folder / "journal.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have it for the block. Raises ``UnavailableError`` if another run has it."""
+        try:
+            lock = FolderLock(self._folder / "runs")
+        except StateLockedError as error:
+            raise UnavailableError(
+                f"another batch run of app {self._app!r} is at work in this home", hint="wait until it has ended"
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def read(self) -> Entry | None:
+        """The last run; None before there was one. Raises ``DataError`` if it can't be read."""
+        try:
+            data = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        return decode_record(_DECODER, data, f"{self._file}, which says how far batch runs have come,", FORMAT)
+
+    def begin(self, until: str, *, again: bool) -> Entry:
+        """Begin a run, or continue one that is computed. Raises ``UsageError`` if that would publish results twice."""
+        last = self.read()
+        if last is not None and last.state == "computed":
+            return last
+        if last is not None and last.state == "published" and not again:
+            raise UsageError(
+                f"app {self._app!r} has had a batch run that is published (run {last.run}, until {last.until}): "
+                "another one would publish its results a second time",
+                hint="if that is what you want: --again, or again=True",
+            )
+        run = 1 if last is None else last.run + (last.state == "published")
+        entry = Entry(run=run, state="begun", until=until)
+        self._discard()
+        self._write(entry)
+        return entry
+
+    def note(self, entry: Entry, state: State) -> Entry:
+        """The run has come this far."""
+        noted = msgspec.structs.replace(entry, state=state)
+        self._write(noted)
+        if state == "published":
+            self._discard()
+        return noted
+
+    def results(self, entry: Entry) -> Path:
+        """Where the results of a run are, until they are published."""
+        return self._folder / "runs" / str(entry.run)
+
+    def _write(self, entry: Entry) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._file, msgspec.json.encode(entry))
+
+    def _discard(self) -> None:
+        shutil.rmtree(self._folder / "runs", ignore_errors=True)

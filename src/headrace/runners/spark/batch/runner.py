@@ -1,0 +1,180 @@
+"""Run an app as a batch job on Spark, or give what it would write as DataFrames.
+
+A run has two steps. First Spark computes everything that leaves the app, and keeps it in the app's home. Then this
+process publishes it, output by output. If the run dies in the first step, nothing is published, and the next run starts
+over; in the second, the next run continues. The journal says which it is.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from headrace.api.specs import Graph, Role
+from headrace.core import errors
+from headrace.core.errors import HeadraceError, InfrastructureError, PlanError, UsageError
+from headrace.core.log import current_settings
+from headrace.plan.model import Plan
+from headrace.plan.planner import plan
+from headrace.runners.batch_ends import Until, ends_of
+from headrace.runners.facts import gather_facts
+from headrace.runners.interrupts import Interrupts
+from headrace.runners.prepare import at_home, prepare_outputs
+from headrace.runners.spark.batch.job import BatchJob
+from headrace.runners.spark.batch.journal import Entry, Journal
+from headrace.runners.spark.batch.publishing import Open, publish
+from headrace.runners.spark.batch.work import BatchPayload
+from headrace.runners.spark.dataframes import dataframe_of
+from headrace.runners.spark.parcel import user_folders
+from headrace.runners.spark.session import close_context, open_session, prepare_session
+from headrace.runners.spark.shipping import ship
+from headrace.runners.spark.watched_job import run_watched
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """Where and how to run a batch job. ``again``: although a run has been published. ``say`` shows progress.
+
+    ``open_stream`` opens outputs that are streams of frames.
+    """
+
+    open_stream: Open
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    until: Until | None = None
+    again: bool = False
+    say: Say = lambda line: None
+
+
+def run_batch(graph: Graph, options: BatchOptions) -> None:
+    """Compute what the app makes of all that its inputs hold, and publish it."""
+    planned = _planned(graph)
+    journal = Journal(Path(graph.settings.home), graph.app)
+    with journal.held():
+        entry = journal.begin(str(options.until or "their ends"), again=options.again)
+        outputs = _outputs(planned)
+        if entry.state == "begun":
+            entry = _compute(planned, journal, entry, options, outputs)
+        else:
+            options.say(f"run {entry.run} of {graph.app} is computed already; publishing the rest of it")
+        try:
+            prepare_outputs(planned)
+            for output in outputs:
+                rows = publish(planned, output, entry.run, journal.results(entry), options.open_stream)
+                options.say(f"published {rows:,} rows to {planned.streams[output].spec.stream}")
+        except HeadraceError as error:
+            again = "run it again: it goes on with publishing what is computed"
+            error.hint = again if error.hint is None else f"{error.hint}; then {again}"
+            raise
+        journal.note(entry, "published")
+
+
+def to_dataframe(graph: Graph, output: str, spark: SparkSession | None, until: Until | None) -> DataFrame:
+    """What the app writes to an output, as a DataFrame that is computed when it is used."""
+    planned = _planned(at_home(graph))
+    outputs = _outputs(planned)
+    if output not in outputs:
+        raise UsageError(f"the app has no output {output!r}", hint=f"it has {', '.join(outputs) or 'none'}")
+    return _job(planned, spark or open_session(f"headrace {graph.app}"), until).rows(output)
+
+
+def _planned(graph: Graph) -> Plan:
+    """The plan of an app for the streams that exist now: that of a live run, so that both place keys alike."""
+    return plan(graph, gather_facts(graph))
+
+
+def _outputs(planned: Plan) -> list[str]:
+    """What leaves the app. Raises ``PlanError`` for what a batch job can't write."""
+    outputs = sorted(spec.id for spec in planned.graph.streams.values() if spec.role is Role.SINK)
+    for table in planned.graph.tables.values():
+        if table.id in outputs:
+            raise PlanError(
+                f"a batch job can't write to the remote table {table.id!r} ({table.location})",
+                hint="run the app live, or leave the step out",
+            )
+    return outputs
+
+
+def _job(planned: Plan, spark: SparkSession, until: Until | None) -> BatchJob:
+    prepare_session(spark)
+    inputs = {id_: dataframe_of(spec) for id_, spec in planned.graph.streams.items()}
+    given = {id_: frame for id_, frame in inputs.items() if frame is not None}
+    payload = BatchPayload(
+        plan=planned,
+        ends=ends_of(planned, until, frozenset(given)),
+        now_ms=time.time_ns() // 1_000_000,
+        python_path=user_folders(),
+        log=current_settings(),
+    )
+    return BatchJob(spark, planned, ship(payload), given)
+
+
+def _compute(planned: Plan, journal: Journal, entry: Entry, options: BatchOptions, outputs: list[str]) -> Entry:
+    """Compute a run's results, all of them or nothing. Raises ``KeyboardInterrupt`` if a signal has ended it."""
+    began = time.monotonic()
+    with Interrupts() as interrupts:
+        try:
+            done = _computed(planned, journal.results(entry), options, outputs, interrupts)
+        except HeadraceError:
+            if not interrupts.requested:
+                raise
+            done = False  # the signal has ended Spark, too
+    if not done:
+        options.say("interrupted: nothing is published, and the next run starts over")
+        raise KeyboardInterrupt
+    options.say(f"{planned.graph.app} computed in {time.monotonic() - began:.1f} s")
+    return journal.note(entry, "computed")
+
+
+def _computed(planned: Plan, folder: Path, options: BatchOptions, outputs: list[str], interrupts: Interrupts) -> bool:
+    """Write the results into a folder. False if a signal has ended it."""
+    theirs = SparkContext._active_spark_context
+    named = f"headrace {planned.graph.app}"
+    spark = open_session(named, options.master, options.conf)
+    try:
+        job = _job(planned, spark, options.until)
+        writer = _by_output(job.pieces(outputs), planned, outputs).write.mode("overwrite")
+        try:
+            write = partial(writer.parquet, folder.as_uri())
+            return run_watched(spark.sparkContext, f"{named}: batch", write, _as_ours, interrupts)
+        finally:
+            job.close()
+    finally:
+        if theirs is None:
+            close_context(spark.sparkContext)
+
+
+def _by_output(pieces: DataFrame, planned: Plan, outputs: list[str]) -> DataFrame:
+    """Pieces in the order in which they are published: each partition of an output has a Spark partition."""
+    places = [(id_, number) for id_ in outputs for number in range(planned.streams[id_].partitions)]
+    known = sf.create_map(
+        *(part for place, (id_, number) in enumerate(places) for part in (sf.lit(f"{id_}/{number}"), sf.lit(place)))
+    )
+    place = sf.element_at(known, sf.concat_ws("/", sf.col("stream"), sf.col("partition")))
+    return pieces.repartitionById(len(places), place).sortWithinPartitions("first", "writer", "number")
+
+
+_RAISED = re.compile(r"headrace\.core\.errors\.(\w+): (.*?)\n(?: SQLSTATE|\n|Driver stack)", re.S)
+
+
+def _as_ours(said: str) -> HeadraceError:
+    """The error of our own that a worker has raised; else what Spark says."""
+    found = _RAISED.search(f"{said}\n\n")
+    kind = getattr(errors, found[1], None) if found is not None else None
+    if found is None or not isinstance(kind, type) or not issubclass(kind, HeadraceError):
+        missing = "No module named 'headrace'" in said
+        hint = "what Spark logged above says more" if not missing else "executors need Headrace: see docs/deploying.md"
+        return InfrastructureError(f"Spark couldn't compute the results: {said[:1000]}", hint=hint)
+    message, _, hint = found[2].partition("\n  hint: ")
+    return kind(message, hint=hint or None)

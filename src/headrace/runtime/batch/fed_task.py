@@ -1,0 +1,188 @@
+"""A task of a batch job: the operators of a live task, fed with runs in order of event time until there are no more.
+
+Watermarks come from the order: whatever is older than the next run has come. So no message is late, windows close as
+soon as they are over, and little state is held at a time. Only a stage that goes by another time than its input's stays
+behind by the lateness of the sources, as a live one. State that doesn't fit into memory goes to a database in a
+folder of its own, as in a live task. There is no changelog: if the process dies, Spark feeds another task from the
+start.
+
+The wall clock stands still at the moment at which the job began. What is due by it happens at the end, if at all.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import polars as pl
+
+from headrace.checkpoint.record import LocalCheckpoint
+from headrace.core.errors import UnavailableError
+from headrace.core.ids import SSP
+from headrace.plan.batch import Order, ranks_of, slack_of
+from headrace.plan.model import Plan, StagePlan, TaskPlan
+from headrace.runtime.batch.merging import Merging, Run
+from headrace.runtime.batch.piece_writer import PieceWriter
+from headrace.runtime.batch.reading import Reading
+from headrace.runtime.connections import Connections
+from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.metrics import TaskMetrics
+from headrace.runtime.naming import StateFolders
+from headrace.runtime.operators.provenance import Arrival
+from headrace.runtime.state.task_state import TaskState
+from headrace.runtime.task import task_factory
+from headrace.runtime.task_scope import TaskScope
+from headrace.serdes.pieces import Piece
+from headrace.stores.base import StateStore
+
+SPILL_ROWS = 1 << 20
+"""After how many rows state goes from memory to the database."""
+
+WAIT_S_MAX = 600.0
+"""How long to wait for a call of the app's that doesn't answer, if it has no timeout of its own."""
+
+
+class FedTask:
+    """One task of a stage. Use it as a context manager."""
+
+    def __init__(
+        self, plan: Plan, stage: StagePlan, task: TaskPlan, folder: Path, now_ms: int, writer: str = ""
+    ) -> None:
+        """``folder`` is for its state; ``now_ms`` is the wall clock. ``writer`` is its name in its pieces."""
+        self.scope = TaskScope.of(plan, stage, task)
+        self.metrics = TaskMetrics(str(task.name))
+        self._woken = threading.Event()
+        self._connections = Connections(self._woken.set)
+        self._port = PieceWriter(plan.graph, self.scope.outputs, writer or str(task.name), task.name.number)
+        self.task = task_factory(plan, stage, self.scope)(self._port, self.metrics, self._connections.calls)
+        self._now_ms = now_ms
+        self._timed = [ssp for ssp, spec in self.scope.inputs.items() if spec.event_time is not None]
+        self._untimed = [ssp for ssp in self.scope.inputs if ssp not in self._timed]
+        self._reached = NEVER
+        self._slack = slack_of(plan, stage)
+        self._fed: dict[SSP, int] = dict.fromkeys(self.scope.specs, 0)
+        self._since_spill = 0
+        folders = StateFolders(folder / "state", folder / "snapshots")
+        changelog = SSP(self.scope.changelog[0].stream, task.name.number)
+        self.state = TaskState(changelog, folders, self.metrics.warnings)
+        self._spills = 0
+
+    def __enter__(self) -> Self:
+        if stores := self._stores():  # to open a database takes longer than a small piece
+            self.state.begin(stores)
+        self.task.chain.tell_time(self._now_ms)
+        self.task.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with ExitStack() as closing_all:
+            closing_all.callback(self._connections.close)
+            closing_all.callback(self.state.close)
+            closing_all.callback(self.task.close)
+
+    def map(self, ssp: SSP, tables: Iterable[pl.DataFrame]) -> Iterator[Piece]:
+        """Process rows that need no order; yields what the task writes, as it becomes enough for pieces."""
+        for rows in tables:
+            self._process(Run(ssp, rows, NEVER))
+            yield from self._port.take()
+
+    @property
+    def port(self) -> PieceWriter:
+        """Where its results leave; dead letters, too."""
+        return self._port
+
+    def feed(self, runs: Iterable[Run]) -> Iterator[Piece]:
+        """Process runs in their order; yields what the task writes, as it becomes enough for pieces."""
+        for run in runs:
+            self._advance(run.complete)
+            self._process(run)
+            yield from self._port.take()
+
+    def finish(self) -> Iterator[Piece]:
+        """All inputs have ended: emit what is open."""
+        for ssp in self.scope.inputs:
+            self.task.end(ssp)
+        self.task.advance()
+        self._settle()
+        while not self.task.finish():
+            self._wait()
+            self.task.chain.collect()
+        yield from self._port.take(all_of_it=True)
+
+    def _process(self, run: Run) -> None:
+        offset = self._fed[run.ssp]
+        self._fed[run.ssp] = after = offset + run.rows.height
+        self.task.rows(Arrival(run.ssp, offset, after, run.rows.height), run.rows)
+        self._settle()
+        self._since_spill += run.rows.height
+        if self._since_spill >= SPILL_ROWS:
+            self._spill()
+
+    def _advance(self, complete: int) -> None:
+        """Nothing older than this will come. Inputs without event time have been read by then."""
+        if complete <= self._reached:
+            return
+        self._reached = complete
+        for ssp in self._untimed:
+            self.task.end(ssp)
+        for ssp in self._timed:
+            self.task.times[ssp].advance(complete - self._slack)
+        self.task.advance()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Let steps that wait for answers emit what has come, until they take more rows."""
+        chain = self.task.chain
+        chain.collect()
+        while chain.full is not None:
+            self._wait()
+            chain.collect()
+
+    def _wait(self) -> None:
+        if not self._woken.wait(WAIT_S_MAX):
+            raise UnavailableError(
+                f"a call of the app hasn't answered for {WAIT_S_MAX:g} s ({self.task.chain.held_by})",
+                hint="give the step a timeout=",
+            )
+        self._woken.clear()
+
+    def _stores(self) -> Mapping[str, StateStore]:
+        return {self.scope.store_name(id_): store for id_, store in self.task.stores().items()}
+
+    def _spill(self) -> None:
+        """Move what the stores keep in memory to the database."""
+        self._since_spill = 0
+        self._spills += 1
+        for _ in self.state.changes(self._spills):
+            pass  # there is no changelog that wants them
+        self.state.persist(LocalCheckpoint(self._spills, 1, self._spills))
+
+
+def fed(
+    plan: Plan, stage: StagePlan, task: TaskPlan, pieces: Iterable[Piece], order: Order, folder: Path, now_ms: int
+) -> Iterator[Piece]:
+    """Run one task over the pieces of its inputs, which are sorted; yields the pieces that it writes."""
+    with FedTask(plan, stage, task, folder, now_ms) as run:
+        ssps = {(spec.id, ssp.partition): ssp for ssp, spec in run.scope.specs.items()}
+        ranks = ranks_of(plan, stage)
+        merging = Merging(order, {ssp: ranks[spec.id] for ssp, spec in run.scope.specs.items()})
+        for piece in pieces:
+            if (ssp := ssps.get((piece.stream, piece.partition))) is not None:
+                yield from run.feed(merging.add(ssp, piece))
+            elif piece.stream in run.scope.outputs:
+                yield piece  # a dead letter of a source
+        yield from run.feed(merging.rest())
+        yield from run.finish()
+
+
+def mapped(
+    plan: Plan, stage: StagePlan, task: TaskPlan, ssps: Iterable[SSP], reading: Reading, folder: Path, now_ms: int
+) -> Iterator[Piece]:
+    """Run a stage that needs no order over some partitions of its sources, as they are read."""
+    with FedTask(plan, stage, task, folder, now_ms) as run:
+        for ssp in ssps:
+            yield from run.map(ssp, reading.of(ssp, run.port.write, run.metrics))
+        yield from run.finish()

@@ -1,0 +1,116 @@
+"""Sources of a batch job: a partition is read from its beginning to where it ends, or to an offset that was set before.
+
+Rows are checked as in a live run: the input's policy decides about those that don't fit. Of another app's streams only
+what is committed is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+
+import polars as pl
+
+from headrace.api.specs import Role, StreamSpec
+from headrace.core.errors import UnavailableError
+from headrace.core.ids import SSP, Offset
+from headrace.core.readable import readable
+from headrace.plan.model import Plan, StreamPlan
+from headrace.runtime.batch.piece_writer import PieceWriter
+from headrace.runtime.connections import Connections
+from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.inputs.committed_source import CommittedSource
+from headrace.runtime.inputs.consumers import POLL_BYTES_MAX, up_to
+from headrace.runtime.inputs.intake import DeadLetters, Intake
+from headrace.runtime.metrics import TaskMetrics
+from headrace.serdes.hashing import partition_of, split
+from headrace.serdes.pieces import TIME, Piece
+from headrace.systems.base import Consumer, Edge, Ended, Polled, Records, Rows
+
+WAIT_MS_MAX = 60_000
+"""How long a partition may have nothing to read before its end is reached."""
+
+
+class Reading:
+    """Reads source partitions of a plan, each up to its end."""
+
+    def __init__(self, plan: Plan, ends: Mapping[SSP, Offset], connections: Connections) -> None:
+        """``ends`` has those that don't end by themselves."""
+        self._plan = plan
+        self._ends = ends
+        self._connections = connections
+        self._specs = {ssp: stream.spec for stream in plan.streams.values() for ssp in stream.ssps()}
+
+    def of(self, ssp: SSP, dead_letters: DeadLetters, metrics: TaskMetrics) -> Iterator[pl.DataFrame]:
+        """The rows of a partition that fit."""
+        spec = self._specs[ssp]
+        intake = self.intake(spec, dead_letters, metrics)
+        source = CommittedSource(ssp, 0, None)
+        for polled in self._polled(ssp, spec):
+            match polled:
+                case Rows(frame=frame, offset=offset, bad=bad, place=place):
+                    if frame.height or bad:  # else only the position moves
+                        yield intake.accept(ssp, frame, offset, bad, place)
+                case Records(offsets=offsets, payloads=payloads, next=after):
+                    released = source.receive(offsets, payloads, after)
+                    yield from intake.decode(ssp, released.offsets, released.payloads)
+                case Ended():
+                    return
+
+    def intake(self, spec: StreamSpec, dead_letters: DeadLetters, metrics: TaskMetrics) -> Intake:
+        """What checks the rows of an input."""
+        tables = self._plan.graph.tables.values()
+        keys = dict.fromkeys(name for table in tables if spec.id in table.side_inputs for name in table.key)
+        added = self._plan.streams[spec.id].added
+        return Intake(spec, metrics, dead_letters, keys=list(keys), added=added)
+
+    def pieces(self, ssp: SSP, metrics: TaskMetrics) -> Iterator[Piece]:
+        """The rows of a partition as pieces, for a stage that needs them in order."""
+        spec = self._specs[ssp]
+        writer = PieceWriter(self._plan.graph, self._plan.streams, f"{ssp.stream}/{ssp.partition}")
+        for rows in self.of(ssp, writer.write, metrics):
+            if rows.height:
+                put_source(writer, self._plan.streams[spec.id], ssp.partition, rows)
+                yield from writer.take()
+        yield from writer.take(all_of_it=True)
+
+    def _polled(self, ssp: SSP, spec: StreamSpec) -> Iterator[Polled]:
+        columns = None if spec.schema is None else spec.schema.columns
+        with closing(
+            self._connections.consumer(spec.system, columns, whole=spec.on_error == "dead_letter" or columns is None)
+        ) as consumer:
+            consumer.register(ssp, Edge.OLDEST)
+            end = self._ends.get(ssp)
+            while end is None or consumer.position(ssp) < end:
+                found = consumer.poll([ssp], POLL_BYTES_MAX)
+                if not found:
+                    _wait(consumer, ssp)
+                for polled in found:
+                    yield polled if end is None else up_to(polled, end)
+                    if isinstance(polled, Ended):
+                        return
+
+
+def put_source(
+    writer: PieceWriter, stream: StreamPlan, partition: int, rows: pl.DataFrame, key: Sequence[str] = ()
+) -> None:
+    """Hand rows of a source to a writer of pieces, for this partition, or for those of a key.
+
+    Side inputs come before everything else, as in a live run.
+    """
+    spec, count = stream.spec, stream.partitions
+    early = spec.role is Role.SIDE_INPUT
+    timed = rows.with_columns(pl.lit(NEVER, pl.Int64).alias(TIME)) if early else writer.timed(spec.id, rows)
+    placed = split(timed, partition_of(rows, key, count), count) if key else [(partition, timed)]
+    for number, part in placed:
+        if part.height:
+            writer.put(spec.id, number, part)
+
+
+def _wait(consumer: Consumer, ssp: SSP) -> None:
+    number = consumer.fileno()
+    if number is None or not readable(number, WAIT_MS_MAX):
+        raise UnavailableError(
+            f"{ssp} has nothing to read before its end, at offset {consumer.position(ssp)}",
+            hint="it may have lost its end; headrace stream describe shows where it is",
+        )
