@@ -5,6 +5,10 @@ and logs it. Once the commit counts, the entry is *pending* and may be published
 commit logs its removal. A crash in between can leave entries that the target already has. They are published again,
 and the target's own position decides that they don't count twice.
 
+A target keeps a position for each *timeline* of the app, since a later one may have published higher versions when a
+savepoint of an earlier one is restored. So the outbox knows with which versions the timelines of its rows began: an
+entry is of the latest that began below it.
+
 An entry consists of encoded pieces, each below the size limit of a changelog record. With a local database, only the
 oldest pending pieces stay in memory, so a target that is down for long costs disk space, not memory. Example, with the
 target down since version 7::
@@ -17,6 +21,7 @@ target down since version 7::
 from __future__ import annotations
 
 import struct
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,9 +36,11 @@ from headrace.stores.share import Share
 
 _PIECE = b"\x01"
 _REMOVE = b"\x02"
+_TIMELINE = b"\x03"
 _VERSION = struct.Struct(">q")
 _KEY = struct.Struct(">cQI")
 _KEYS = b"e"
+_TIMELINES_KEY = b"t"
 _PIECE_BYTES = 8 << 20
 _MEMORY_BYTES_MAX = 16 << 20
 
@@ -61,6 +68,8 @@ class Outbox(StateStore):
         self._to_delete: list[_Entry] = []
         self._published_to = -1
         self._logged_to = -1
+        self._timelines: list[int] = []
+        self._timelines_stored = 0
         self.pending_bytes = 0
         """How many bytes are committed, and not known to be in the target."""
 
@@ -98,6 +107,15 @@ class Outbox(StateStore):
             self._published_to = entry.version
             self._to_delete.append(entry)
 
+    def timeline_of(self, version: int) -> int | None:
+        """Return the version with which the timeline of an entry began; None for the first timeline."""
+        return next((begun for begun in reversed(self._timelines) if begun < version), None)
+
+    @property
+    def timelines(self) -> tuple[int, ...]:
+        """The versions with which timelines began, of which entries may be."""
+        return tuple(self._timelines)
+
     @property
     def doubtful(self) -> bool:
         """The target has something that no commit says it has, so that a restart would publish it again."""
@@ -114,6 +132,7 @@ class Outbox(StateStore):
         self._fresh, self._sealed = [], None
         self._pending.clear()
         self.pending_bytes = 0
+        self._timelines, self._timelines_stored = [], 0
 
     # -- the changelog
 
@@ -149,6 +168,9 @@ class Outbox(StateStore):
         elif operation == _REMOVE:
             self.published(version)
             self._logged_to = version
+        elif operation == _TIMELINE:
+            if version not in self._timelines:
+                insort(self._timelines, version)
         else:
             raise CorruptLogError(
                 f"outbox {self._id!r}: unknown change format {operation!r} in the changelog",
@@ -168,6 +190,7 @@ class Outbox(StateStore):
     def whole(self, share: Share | None = None) -> Iterator[bytes]:
         """Yield what is pending. It isn't dealt: rows in the target have no key, and all of them are the first's."""
         if share is None or share.first:
+            yield from map(timeline_begun, self._timelines)
             for entry in self._pending:
                 for piece in self._load(entry):
                     yield _PIECE + _VERSION.pack(entry.version) + piece
@@ -183,6 +206,9 @@ class Outbox(StateStore):
     @override
     def attach(self, view: View) -> None:
         self._view = view
+        timelines = view.get(_TIMELINES_KEY) or b""
+        self._timelines = [version for (version,) in _VERSION.iter_unpack(timelines)]
+        self._timelines_stored = len(self._timelines)
         for key, piece in view.scan(_KEYS):
             _, version, _ = _KEY.unpack(key)
             if not self._pending or self._pending[-1].version != version:
@@ -199,6 +225,9 @@ class Outbox(StateStore):
                 for number in range(len(entry.pieces)):
                     writes.delete(_KEY.pack(_KEYS, entry.version, number))
         self._to_delete = []
+        if self._timelines_stored != len(self._timelines):
+            writes.put(_TIMELINES_KEY, b"".join(map(_VERSION.pack, self._timelines)))
+            self._timelines_stored = len(self._timelines)
         new = [*self._pending, *([self._sealed] if self._sealed else [])]
         for entry in new:
             if entry.stored:
@@ -221,6 +250,11 @@ class Outbox(StateStore):
                     hint="delete the task's local state: it is rebuilt from the changelog",
                 )
             yield data
+
+
+def timeline_begun(version: int) -> bytes:
+    """Return the change that says: a timeline began with this version, and entries above it are of that one."""
+    return _TIMELINE + _VERSION.pack(version)
 
 
 def _entry(version: int, pieces: list[bytes]) -> _Entry:
