@@ -30,6 +30,7 @@ from headrace.runners.spark.parcel import unpacked
 from headrace.runtime.batch.fed_task import FedTask, fed, mapped
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.batch.reading import Reading, put_source
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import concat_rows
@@ -51,6 +52,8 @@ class BatchPayload:
     now_ms: int
     python_path: tuple[str, ...] = ()
     log: LogSettings = OFF
+    seam: Seam | None = None
+    """Where a live run goes on; None: inputs end where they are read to."""
 
 
 @lru_cache(maxsize=2)
@@ -131,7 +134,8 @@ class MapSources(Work):
             for n in _numbers(tables):
                 task = stage.tasks[n]
                 ssps = [ssp for ssp in task.inputs if ssp.stream not in without]
-                yield from mapped(payload.plan, stage, task, ssps, reading, Path(folder) / str(n), payload.now_ms)
+                home, now_ms = Path(folder) / str(n), payload.now_ms
+                yield from mapped(payload.plan, stage, task, ssps, reading, home, now_ms, payload.seam)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ class RunTask(Work):
         task = stage.tasks[next(pieces).partition]
         order = order_of(payload.plan, stage)
         with tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
-            yield from fed(payload.plan, stage, task, pieces, order, Path(folder), payload.now_ms)
+            home, now_ms = Path(folder), payload.now_ms
+            yield from fed(payload.plan, stage, task, pieces, order, home, now_ms, payload.seam)
 
 
 @dataclass(frozen=True)
