@@ -15,9 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+import polars as pl
 
+from headrace.api.specs import StreamSpec
 from headrace.checkpoint.record import CommitRecord, SourceEntry
 from headrace.core.ids import SSP
+from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.watermark import NEVER, Progress
 from headrace.serdes.pieces import Piece
 
@@ -55,6 +58,13 @@ class Seam:
     version: int
     folder: str
     given: Mapping[SSP, Said] = field(default_factory=dict)
+
+    def before(self, ssp: SSP, spec: StreamSpec, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those rows of the history of a partition that aren't read live."""
+        time, said = spec.event_time, self.given.get(ssp)
+        if time is None or spec.schema is None or said is None:
+            return rows
+        return rows.filter(time_ms(time, spec.schema.columns[time.column]) < said.progress.watermark)
 
 
 def note_of(said: Said, stream: str, partition: int, writer: str) -> Piece:

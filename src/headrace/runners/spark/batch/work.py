@@ -170,7 +170,7 @@ class ReadRows(Work):
         stream = payload.plan.streams[self.input]
         partition = number % stream.partitions
         writer = PieceWriter(payload.plan.graph, payload.plan.streams, f"{self.input}#{number}")
-        for rows in _accepted(payload.plan, self.input, partition, writer, tables):
+        for rows in _accepted(payload, self.input, partition, writer, tables):
             put_source(writer, stream, partition, rows, self.key)
             yield from writer.take()
         yield from writer.take(all_of_it=True)
@@ -193,18 +193,21 @@ class MapRows(Work):
             tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder,
             FedTask(plan, stage, task, Path(folder), payload.now_ms, f"{task.name}#{number}") as run,
         ):
-            yield from run.map(ssp, _accepted(plan, self.input, ssp.partition, run.port, tables))
+            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, tables))
             yield from run.finish()
 
 
-def _accepted(plan: Plan, input_: str, partition: int, writer: PieceWriter, tables: Tables) -> Iterator[pl.DataFrame]:
-    """The rows of a DataFrame that fit the input."""
-    spec = plan.streams[input_].spec
+def _accepted(
+    payload: BatchPayload, input_: str, partition: int, writer: PieceWriter, tables: Tables
+) -> Iterator[pl.DataFrame]:
+    """The rows of a DataFrame that fit the input; of a table of history, those before the seam."""
+    spec = payload.plan.streams[input_].spec
     ssp, offset = SSP(spec.stream, partition), 0
     with closing(Connections()) as connections:
-        intake = Reading(plan, {}, connections).intake(spec, writer.write, TaskMetrics(str(ssp)))
+        intake = Reading(payload.plan, {}, connections).intake(spec, writer.write, TaskMetrics(str(ssp)))
         for rows in _large(tables):
-            yield intake.accept(ssp, _filled(rows, spec), offset)
+            accepted = intake.accept(ssp, _filled(rows, spec), offset)
+            yield accepted if payload.seam is None else payload.seam.before(ssp, spec, accepted)
             offset += rows.height
 
 
