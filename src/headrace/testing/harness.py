@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Self
 
 import polars as pl
@@ -37,6 +38,7 @@ from headrace.runners.coordination.startpoint_desk import StartpointDesk
 from headrace.runners.coordination.startpoint_messages import SetStartpoint
 from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
+from headrace.runners.savepoints.restoring import Restoring, restore
 from headrace.runners.startpoint_access import as_startpoint
 from headrace.runners.startpoints import StartpointService
 from headrace.runtime.connections import Connections
@@ -80,6 +82,7 @@ class TestApp:
         self._generations: dict[TaskName, int] = {}
         self.clock = ManualClock()
         self._closed = False
+        self._declared = graph
         try:
             self._partitions = partitions
             self._metadata = MemoryMetadata()
@@ -236,7 +239,30 @@ class TestApp:
         changed = self._deployed(app.graph(), consent_of(drop_state, rename or {}))
         self._commit()
         self._stop()
+        self._declared = app.graph()
         self.plan = changed.plan
+        self._container = self._start()
+        self.settle()
+
+    def restore(self, savepoint: str) -> None:
+        """Stop as if killed, and go on from a savepoint in the app's home.
+
+        Parameters
+        ----------
+        savepoint
+            The name of one that ``hr.write_savepoint`` or a backfill has made.
+
+        Raises
+        ------
+        UsageError
+            If there is no such savepoint.
+        """
+        self._check_open("restore")
+        graph = self._declared
+        home = Path(graph.settings.home)
+        restore(Restoring(home=home, app=graph.app, metadata=self._metadata, name=savepoint))
+        self._stop()
+        self.plan = self._deployed(graph, NO_CONSENT).plan
         self._container = self._start()
         self.settle()
 
