@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import polars as pl
 import pytest
@@ -12,7 +15,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import headrace as hr
-from headrace.core.errors import PlanError, UsageError
+from headrace.core.errors import HeadraceError, PlanError, UsageError
+from headrace.metadata.opening import open_metadata
+from headrace.runners.savepoints.restoring import Restoring, restore
+from running_apps import find_all, wait_until
 
 VIEWS = {"id": pl.Int64(), "member": pl.String(), "ts": pl.Int64()}
 START_MS = 1_700_000_000_000
@@ -24,8 +30,11 @@ def view(n: int) -> dict[str, object]:
     return {"id": n, "member": f"m{n * 7 % 5}", "ts": START_MS + 400 * n + (n * 1103 % 11 - 5) * 1000}
 
 
-def declare(home: Path, poison: Path | None = None) -> hr.App:
-    """``poison``: the first worker that sees a certain message dies, and leaves this file."""
+def declare(home: Path, poison: Path | None = None, without: str = "") -> hr.App:
+    """``poison``: the first worker that sees a certain message dies, and leaves this file.
+
+    ``without``: a member whose views aren't counted, as in a version of the app that is wrong.
+    """
 
     def deadly(frame: pl.DataFrame) -> pl.DataFrame:
         if poison is not None and frame["id"].is_in([77]).any() and not poison.exists():
@@ -35,7 +44,8 @@ def declare(home: Path, poison: Path | None = None) -> hr.App:
 
     app = hr.App(APP, home=home)
     views = app.input("views", VIEWS, event_time="ts", lateness="20s")
-    by_member = views.map_batches(deadly, VIEWS).partition_by("member", id="by-member", partitions=2)
+    counted = views.map_batches(deadly, VIEWS).filter(pl.col("member") != without)
+    by_member = counted.partition_by("member", id="by-member", partitions=2)
     counts = by_member.window(hr.tumbling("1m"), key="member", id="per-minute").agg(n=hr.count(), ids=hr.sum("id"))
     counts.send_to(app.output("counts"))
     counts.partition_by("n", id="by-n", partitions=2).window(hr.tumbling("3m"), key="n", id="per-3m").agg(
@@ -138,6 +148,53 @@ def test_an_app_that_runs_is_backfilled_without_publishing_and_restored(
     assert hr.read_savepoint(app, "anew").app == APP
     with pytest.raises(UsageError, match="has a savepoint 'anew' already"):
         app.backfill("now", savepoint="anew", publish=False, progress=False)
+
+
+def run_to_the_end_of_what_is_there(app: hr.App, home: Path, views: int, savepoint: str) -> None:
+    """Run until all views are through and committed; then drain, with a savepoint."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            app.run(local=True, progress=False, savepoint=savepoint)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="app")
+    thread.start()
+    wait_until(lambda: find_all(home, APP) and seen(home) == views, errors, 3000)
+    client = find_all(home, APP)[0].client()
+    client.drain()
+    client.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert errors == []
+
+
+def seen(home: Path) -> int:
+    try:
+        return hr.streams.read_stream("seen", home=home, committed=True).height
+    except HeadraceError:
+        return 0
+
+
+def test_a_wrong_version_is_replaced_by_a_right_one_whose_state_was_computed_beside_it(
+    tmp_path: Path, spark_context: SparkContext, expected: dict[str, list[tuple[object, ...]]]
+) -> None:
+    write_views(tmp_path, range(500))
+    run_to_the_end_of_what_is_there(declare(tmp_path, without="m0"), tmp_path, 500, "first")
+    declare(tmp_path).backfill("now", savepoint="right", publish=False, progress=False)
+    write_views(tmp_path, range(500, 600))
+    run_to_the_end_of_what_is_there(declare(tmp_path, without="m0"), tmp_path, 600, "second")
+    with closing(open_metadata(tmp_path, None)) as metadata:
+        restore(Restoring(home=tmp_path, app=APP, metadata=metadata, name="right", outputs="silent"))
+    write_views(tmp_path, range(600, 1000), seal=True)
+    declare(tmp_path).run(local=True, progress=False)
+    found = results(tmp_path)
+    assert found["seen"] == expected["seen"]
+    open_then = START_MS + 600 * 400 - 20_000
+    wanted = [row for row in expected["counts"] if cast("int", row[3]) > open_then or row[1] != "m0"]
+    assert found["counts"] == wanted
 
 
 def test_what_cannot_be_backfilled_is_refused(tmp_path: Path, spark_context: SparkContext) -> None:

@@ -1,4 +1,4 @@
-"""Where a batch job stops and a live run goes on: what tasks hear of their inputs there, and what they leave behind.
+"""Where a batch job stops and a live run goes on: what tasks are told there of their inputs, and what they leave.
 
 A backfill reads a part of each input. Its tasks don't end when they have processed it. Event time stops where it would
 be in a live task that has read so far: at the lowest of the partitions' watermarks, less the lateness. So windows that

@@ -14,7 +14,7 @@ import polars as pl
 from headrace.api.specs import Graph
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.batch import order_of, ranks_of, readers_of
-from headrace.plan.model import Plan, StagePlan
+from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.batch.fed_task import fed, mapped
 from headrace.runtime.batch.reading import Reading
 from headrace.runtime.batch.seam import LEFT, Left, Seam, is_note, left_in
@@ -70,6 +70,13 @@ class InProcess:
         finally:
             self._connections.close()
         return self._pieces
+
+    def leave(self, stage: StagePlan, task: TaskPlan) -> None:
+        """Have a task whose sources come from elsewhere leave what it has without them."""
+        folder = self._folder / f"{task.name.stage}-{task.name.number}"
+        for piece in mapped(self._plan, stage, task, (), self._reading, folder, self._now_ms, self._seam):
+            if piece.stream == LEFT:
+                self.left[task.name] = left_in(piece)
 
     def _run(self, stage: StagePlan) -> None:
         order, ranks = order_of(self._plan, stage), ranks_of(self._plan, stage)

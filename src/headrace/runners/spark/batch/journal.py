@@ -1,6 +1,6 @@
 """How far the batch runs of an app have come, in a file of its home: what is computed isn't computed again.
 
-    {"format":1,"run":3,"state":"computed","until":"now"}
+    {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
 
 A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and the
 folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.

@@ -63,7 +63,7 @@ class BatchOptions:
 
 
 class Handover(ABC):
-    """What a live run is to go on from, besides the results that are published.
+    """What a live run is to go on from, when the results are published.
 
     ``savepoint`` is its name. ``publishes``: the results are published, too.
     """
