@@ -33,7 +33,6 @@ from headrace.runtime.batch.reading import Reading, put_source
 from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
-from headrace.serdes.ipc import concat_rows
 from headrace.serdes.pieces import TIME, Piece, as_batch, pieces_in
 
 _PIECES_AT_ONCE = 8
@@ -75,11 +74,27 @@ class Work(ABC):
 
 
 @dataclass(frozen=True)
+class DecodedRows:
+    """The rows of pieces of one stream, in the types that Spark expects."""
+
+    stream: str
+    schema: pa.Schema
+
+    def tables(self, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+        """Those rows; what isn't of this stream is left out."""
+        for piece in pieces:
+            if piece.stream == self.stream:
+                rows = piece.frame.drop(TIME).to_arrow()
+                yield from rows.select(self.schema.names).cast(self.schema).to_batches()
+
+
+@dataclass(frozen=True)
 class Worker:
-    """A function for ``DataFrame.mapInArrow``."""
+    """A function for ``DataFrame.mapInArrow``. It gives pieces, or the rows of one stream."""
 
     payload: bytes
     work: Work
+    rows: DecodedRows | None = None
 
     def __call__(self, tables: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Called by Spark with the tables of a Spark partition."""
@@ -87,7 +102,8 @@ class Worker:
         payload = _decoded(self.payload)
         number = 0 if context is None else context.partitionId()
         with logging_to(payload.log, fields={"batch": number}):
-            yield from _tables(self.work.pieces(payload, number, tables))
+            pieces = self.work.pieces(payload, number, tables)
+            yield from _tables(pieces) if self.rows is None else self.rows.tables(pieces)
 
 
 def _tables(pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
@@ -246,14 +262,10 @@ def _numbers(tables: Tables) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class DecodeRows:
-    """For ``mapInArrow``: from pieces of one stream to its rows, in the types that Spark expects."""
+    """For ``mapInArrow``: from pieces to rows."""
 
-    schema: pa.Schema
+    rows: DecodedRows
 
     def __call__(self, tables: Tables) -> Iterator[pa.RecordBatch]:
         """Called by Spark with the tables of a Spark partition."""
-        for table in tables:
-            frames = [piece.frame.drop(TIME) for piece in pieces_in(table)]
-            if frames:
-                rows = concat_rows(frames).to_arrow()
-                yield from rows.select(self.schema.names).cast(self.schema).to_batches()
+        yield from self.rows.tables(chain.from_iterable(pieces_in(table) for table in tables))
