@@ -42,7 +42,8 @@ from headrace.runners.spark.batch.expressions import quoted
 from headrace.runners.spark.batch.journal import Journal
 from headrace.runners.spark.batch.runner import BatchOptions, Handover, run_planned
 from headrace.runners.spark.dataframes import copy_dataframes, without_maps
-from headrace.runtime.batch.seam import Said, Seam, left_in
+from headrace.runtime.batch.notes import Said, left_in
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.event_time.watermark import Progress
 from headrace.savepoints.folder import Shelf

@@ -33,7 +33,7 @@ from headrace.runners.spark.batch.work import (
     Worker,
 )
 from headrace.runners.spark.dataframes import key_of, without_maps
-from headrace.runtime.batch.seam import LEFT
+from headrace.runtime.batch.notes import FOR_DRIVER
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.serdes.pieces import SCHEMA
 
@@ -47,12 +47,12 @@ class BatchJob:
     def __init__(
         self, spark: SparkSession, plan: Plan, payload: bytes, given: Mapping[str, DataFrame], *, seam: bool = False
     ) -> None:
-        """``seam``: tasks leave their state, and what they say of it goes along to the end."""
+        """``seam``: all tasks leave their state, also those whose inputs are all given."""
         self._spark = spark
         self._plan = plan
         self._payload = payload
         self._given = given
-        self._notes = [LEFT] if seam else []
+        self._seam = seam
         self._readers = readers_of(plan)
         self._stages: dict[str, DataFrame] = {}
         self._kept: list[DataFrame] = []
@@ -79,7 +79,7 @@ class BatchJob:
         return self._together([self._written(self._plan.stage(name), streams) for name in writers])
 
     def last_pieces(self, outputs: Sequence[str]) -> DataFrame:
-        """The pieces of the outputs; all stages are run, and what tasks leave at the seam is there, too."""
+        """The pieces of the outputs, when all stages are run."""
         between = {id_ for stage in self._plan.stages for id_ in (*stage.inputs, *stage.side_inputs)}
         last = [s for s in self._plan.stages if set(s.outputs) & set(outputs) or not set(s.outputs) & between]
         return self._together([self._written(stage, outputs) for stage in last])
@@ -93,7 +93,7 @@ class BatchJob:
     # -- stages
 
     def _written(self, stage: StagePlan, streams: Sequence[str]) -> DataFrame:
-        return self._stage(stage).where(sf.col("stream").isin([*streams, *self._notes]))
+        return self._stage(stage).where(sf.col("stream").isin([*streams, *FOR_DRIVER]))
 
     def _stage(self, stage: StagePlan) -> DataFrame:
         """The pieces that a stage writes. What several others read is computed once, and kept on disk."""
@@ -120,7 +120,7 @@ class BatchJob:
         """A stage that needs no order, over its sources. DataFrames stay in the partitions that Spark has them in."""
         given = [id_ for id_ in stage.inputs if id_ in self._given]
         parts = [self._run(self._narrowed(id_, stage), MapRows(stage.name, id_), rows) for id_ in given]
-        if len(given) < len(stage.inputs) or self._notes:
+        if len(given) < len(stage.inputs) or self._seam:
             work = MapSources(stage.name, frozenset(given))
             parts.append(self._run(self._numbers(len(stage.tasks)), work, rows))
         return self._together(parts)
@@ -203,7 +203,7 @@ class BatchJob:
                 if id_ is not None
                 for partition in range(self._plan.streams[id_].partitions)
             }
-            | {(note, 0): [0] for note in self._notes}
+            | {(note, 0): [0] for note in FOR_DRIVER}
         )
 
     def _tasks_reading(self, ssp: SSP) -> tuple[TaskName, ...]:

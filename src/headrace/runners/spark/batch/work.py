@@ -28,6 +28,7 @@ from headrace.plan.batch import order_of
 from headrace.plan.model import Plan
 from headrace.runners.spark.parcel import unpacked
 from headrace.runtime.batch.fed_task import FedTask, fed, mapped
+from headrace.runtime.batch.notes import note_of_counts
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.batch.reading import Reading, put_source
 from headrace.runtime.batch.seam import Seam
@@ -185,11 +186,14 @@ class ReadRows(Work):
     def pieces(self, payload: BatchPayload, number: int, tables: Tables) -> Iterator[Piece]:
         stream = payload.plan.streams[self.input]
         partition = number % stream.partitions
-        writer = PieceWriter(payload.plan.graph, payload.plan.streams, f"{self.input}#{number}")
-        for rows in _accepted(payload, self.input, partition, writer, tables):
+        name, metrics = f"{self.input}#{number}", TaskMetrics()
+        writer = PieceWriter(payload.plan.graph, payload.plan.streams, name)
+        for rows in _accepted(payload, self.input, partition, writer, metrics, tables):
             put_source(writer, stream, partition, rows, self.key)
             yield from writer.take()
         yield from writer.take(all_of_it=True)
+        if metrics.counters:
+            yield note_of_counts(metrics.counters, name)
 
 
 @dataclass(frozen=True)
@@ -209,18 +213,18 @@ class MapRows(Work):
             tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder,
             FedTask(plan, stage, task, Path(folder), payload.now_ms, f"{task.name}#{number}") as run,
         ):
-            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, tables))
+            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, run.metrics, tables))
             yield from run.finish()
 
 
 def _accepted(
-    payload: BatchPayload, input_: str, partition: int, writer: PieceWriter, tables: Tables
+    payload: BatchPayload, input_: str, partition: int, writer: PieceWriter, metrics: TaskMetrics, tables: Tables
 ) -> Iterator[pl.DataFrame]:
     """The rows of a DataFrame that fit the input; of a table of history, those before the seam."""
     spec = payload.plan.streams[input_].spec
     ssp, offset = SSP(spec.stream, partition), 0
     with closing(Connections()) as connections:
-        intake = Reading(payload.plan, {}, connections).intake(spec, writer.write, TaskMetrics(str(ssp)))
+        intake = Reading(payload.plan, {}, connections).intake(spec, writer.write, metrics)
         for rows in _large(tables):
             accepted = intake.accept(ssp, _filled(rows, spec), offset)
             yield accepted if payload.seam is None else payload.seam.before(ssp, spec, accepted)
