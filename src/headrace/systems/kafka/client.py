@@ -13,8 +13,21 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from typing_extensions import override
 
 from headrace.core.errors import (
@@ -36,6 +49,31 @@ from headrace.core.log import Throttle, logger
 from headrace.core.secret_options import SecretOptions
 from headrace.core.secret_places import SecretPlace
 from headrace.systems.kafka.settings import KafkaSettings
+
+__all__ = [
+    "ANSWER_S",
+    "AdminClient",
+    "ConfigResource",
+    "Consumer",
+    "ConsumerGroupTopicPartitions",
+    "IsolationLevel",
+    "KafkaClient",
+    "KafkaError",
+    "Message",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetSpec",
+    "Producer",
+    "TopicCollection",
+    "TopicPartition",
+    "Troubles",
+    "open_admin",
+    "open_consumer",
+    "open_plain_producer",
+    "open_producer",
+    "problem_of",
+    "resolved",
+]
 
 ANSWER_S = 10.0
 """How long a call waits for a broker's answer. Those that a run loop makes have to be shorter."""
@@ -127,6 +165,12 @@ def open_producer(
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
     return _open(settings, Producer, {}, options)
+
+
+def open_plain_producer(settings: KafkaSettings) -> KafkaClient[Producer]:
+    """A producer that may write a record twice. An idempotent one has to wait half a second before its first record."""
+    ours: dict[str, str | int | float] = {"enable.idempotence": "false", "acks": "all", "linger.ms": 0}
+    return _open(settings, Producer, {"message.timeout.ms": str(int(ANSWER_S * 1000))}, ours)
 
 
 def open_admin(settings: KafkaSettings) -> KafkaClient[AdminClient]:
