@@ -4,6 +4,7 @@ from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
 from headrace.api.formats import avro
+from headrace.api.kafka import kafka
 from headrace.api.kinesis import kinesis
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "dataframe",
     "delta",
     "files",
+    "kafka",
     "kinesis",
     "log",
     "memory",
