@@ -3,11 +3,12 @@
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
-from headrace.api.formats import avro
+from headrace.api.formats import avro, changelog, registry
 from headrace.api.kinesis import kinesis
 
 __all__ = [
     "avro",
+    "changelog",
     "csv",
     "dataframe",
     "delta",
@@ -15,6 +16,7 @@ __all__ = [
     "kinesis",
     "log",
     "memory",
+    "registry",
     "sql",
 ]
 

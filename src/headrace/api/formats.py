@@ -1,34 +1,100 @@
-"""What a record of a broker is: the words for ``format=``, and ``avro(...)``."""
+"""What a record of a broker is: the words for ``format=``, formats with settings, and where schemas are."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring
+from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
+from headrace.core.secret_places import SecretPlace
 from headrace.serdes.formats import FormatSpec, open_format
+from headrace.serdes.formats.registry import RegistrySettings
 
 FormatName = Literal["json", "text", "bytes"]
 
 
-def avro(schema: Mapping[str, Any] | str) -> FormatSpec:
-    """Records in Avro: each is one datum, without a header.
+def registry(
+    url: str,
+    *,
+    user: str | None = None,
+    password: SecretPlace | None = None,
+    token: SecretPlace | None = None,
+    ca_file: str | os.PathLike[str] | None = None,
+    timeout: Duration = "5s",
+) -> RegistrySettings:
+    """A schema registry with Confluent's interface.
 
-    An input needs no schema then: its columns are the fields. Enumerations become texts, and timestamps
-    ``pl.Datetime`` in UTC. Maps and unions, except those with null, can't be columns. Writing needs
+    Parameters
+    ----------
+    url
+        Its address. Some registries have the interface under a path, such as ``/apis/ccompat/v7``.
+    user, password
+        What logs in, or ``token`` does. The password and the token are places: ``hr.secret_env(...)`` or
+        ``hr.secret_file(...)``.
+    token
+        A bearer token.
+    ca_file
+        A file with the certificates to trust, in PEM. By default those of the machine.
+    timeout
+        How long one request may take.
+
+    Returns
+    -------
+    RegistrySettings
+        For ``registry=`` of ``avro``, ``json_schema`` and ``protobuf``.
+
+    Examples
+    --------
+    >>> schemas = hr.io.registry("https://schemas:8081", user="app", password=hr.secret_env("REGISTRY_PASSWORD"))
+    >>> hr.io.avro(registry=schemas).settings["registry"]["password"]
+    {'env': 'REGISTRY_PASSWORD'}
+    """
+    with Declaring("registry"):
+        if not isinstance(url, str):
+            raise DeclarationError(f"url={url!r} is not an address", hint='write "http://localhost:8081"')
+        for name, value in {"password": password, "token": token}.items():
+            if value is not None and not isinstance(value, SecretPlace):
+                raise DeclarationError(
+                    f"{name}= takes the place of a secret, not the secret, which would be shown in plans",
+                    hint=f'write {name}=hr.secret_env("REGISTRY_{name.upper()}"), or hr.secret_file(path)',
+                )
+        timeout_ms = to_ms(timeout, "timeout", minimum=1)
+        return RegistrySettings(url, user, password, token, None if ca_file is None else os.fspath(ca_file), timeout_ms)
+
+
+def avro(
+    schema: Mapping[str, Any] | str | None = None,
+    *,
+    registry: RegistrySettings | None = None,
+    subject: str | None = None,
+    register: bool = False,
+) -> FormatSpec:
+    """Records in Avro: each is one datum, without a header or with the id of its schema in a registry.
+
+    An input needs no schema of its own if there is one here: its columns are the fields. Enumerations become texts, and
+    timestamps ``pl.Datetime`` in UTC. Maps and unions, except those with null, can't be columns. Writing needs
     ``pip install "headrace[avro]"``.
 
     Parameters
     ----------
     schema
-        The Avro schema of a record, as a dict or as the text of an ``.avsc`` file.
+        The Avro schema of a record, as a dict or as the text of an ``.avsc`` file. With a registry an input can do
+        without: each record is then read by its own schema, as the columns of the input.
+    registry
+        Where the schemas of records are: ``hr.io.registry(...)``. Without it all records are of ``schema``.
+    subject
+        For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
+    register
+        For outputs with a registry: register the schema if it isn't there yet. By default that is an error.
 
     Returns
     -------
     FormatSpec
-        For ``format=`` of ``kinesis``.
+        For ``format=`` of ``kafka`` and ``kinesis``.
 
     Examples
     --------
@@ -39,16 +105,89 @@ def avro(schema: Mapping[str, Any] | str) -> FormatSpec:
     ... }
     >>> app.input("orders", system=hr.io.kinesis("orders", format=hr.io.avro(schema))).schema
     Schema(member: String, euros: Float64)
+    >>> registered = hr.io.avro(registry=hr.io.registry("http://localhost:8081"))
+    >>> app.input("more", {"member": pl.String}, system=hr.io.kinesis("more", format=registered)).schema
+    Schema(member: String)
     """
     with Declaring("avro"):
-        if not isinstance(schema, Mapping | str):
+        if schema is None and registry is None:
+            raise DeclarationError(
+                "Avro needs a schema, or a registry that has it",
+                hint='write hr.io.avro(schema), or hr.io.avro(registry=hr.io.registry("http://localhost:8081"))',
+            )
+        if schema is not None and not isinstance(schema, Mapping | str):
             raise DeclarationError(
                 f"schema={schema!r:.80} is not an Avro schema",
                 hint="give a dict, or the text of the file: Path('order.avsc').read_text()",
             )
-        spec = FormatSpec("avro", schema if isinstance(schema, str) else dict(schema))
-        open_format(spec)
-        return spec
+        given = dict(schema) if isinstance(schema, Mapping) else schema
+        return _opened(FormatSpec("avro", given, _registered(registry, subject, register)))
+
+
+def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "deleted") -> FormatSpec:
+    """Records of another format, and records without a value, which delete what has their key: those of a table.
+
+    A record without a value, in Kafka a tombstone, becomes a row whose column ``deleted`` is true and whose other
+    columns are null, except those that the system adds, such as its key. In an output, a row whose ``deleted`` is true
+    becomes such a record. Kinesis has none.
+
+    Parameters
+    ----------
+    format
+        What the other records are.
+    deleted
+        The Boolean column. The schema has it, if there is one.
+
+    Returns
+    -------
+    FormatSpec
+        For ``format=`` of ``kafka``.
+
+    Examples
+    --------
+    >>> hr.io.changelog("json", deleted="gone").settings
+    {'format': {'name': 'json'}, 'deleted': 'gone'}
+    """
+    with Declaring("changelog"):
+        return _opened(FormatSpec("changelog", settings=_around(format, deleted)))
+
+
+def _around(format: object, deleted: object) -> dict[str, Any]:
+    """The settings of a format around another one."""
+    if not isinstance(deleted, str) or not deleted:
+        raise DeclarationError(f"deleted={deleted!r} is not the name of a column", hint='write deleted="deleted"')
+    inner = format_of(format)
+    if "format" in inner.settings:
+        raise DeclarationError(
+            f"{inner.name} has a column for what is deleted already", hint="put it around a plain format"
+        )
+    return {"format": inner.options(), "deleted": deleted}
+
+
+def _registered(registry: object, subject: object, register: object) -> dict[str, Any]:
+    """The settings of a format with a registry; none without."""
+    if registry is None:
+        if subject is not None or register:
+            raise DeclarationError(
+                "subject= and register= say where a registry has the schema, and registry= isn't given",
+                hint='write registry=hr.io.registry("http://localhost:8081")',
+            )
+        return {}
+    if not isinstance(registry, RegistrySettings):
+        raise DeclarationError(
+            f"registry={registry!r:.80} is not a schema registry",
+            hint='write registry=hr.io.registry("http://localhost:8081")',
+        )
+    if subject is not None and (not isinstance(subject, str) or not subject):
+        raise DeclarationError(f"subject={subject!r} is not a subject", hint='write subject="orders-value"')
+    named = {} if subject is None else {"subject": subject}
+    return {"registry": registry.options()} | named | ({"register": True} if register else {})
+
+
+def _opened(spec: FormatSpec) -> FormatSpec:
+    """Return it if such a format can be."""
+    open_format(spec)
+    return spec
 
 
 def format_of(format: object) -> FormatSpec:

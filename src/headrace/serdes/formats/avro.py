@@ -23,7 +23,7 @@ from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
 
-_MARK = "__headrace_end"
+_MARK, _LEAD = "__headrace_end", "__headrace_lead"
 _MARK_BYTES = 12
 _SYNC = bytes(16)
 
@@ -56,7 +56,7 @@ class AvroFormat(Format):
             ) from error
         payloads = []
         try:
-            schema = fastavro.parse_schema(_parsed(self._given))
+            schema = fastavro.parse_schema(parsed_schema(self._given))
             for row in rows.iter_rows(named=True):
                 out = io.BytesIO()
                 fastavro.schemaless_writer(out, schema, row)
@@ -72,28 +72,41 @@ class AvroFormat(Format):
 class _AvroDecoder(Decoder):
     def __init__(self, schema: ReadSchema, columns: Columns, casts: Mapping[str, pl.Expr]) -> None:
         self._columns = columns
-        self._casts = casts
+        self._read = DatumReader(schema, casts).read
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        return decode_halving(payloads, self._columns, self._read, lambda payload, reason: reason)
+
+
+class DatumReader:
+    """Reads many datums of one schema as the columns ``made``. ``lead`` bytes before each aren't looked at."""
+
+    def __init__(self, schema: ReadSchema, made: Mapping[str, pl.Expr], lead: int = 0) -> None:
+        self._made = [expression.alias(name) for name, expression in made.items()]
+        self._names = list(made)
         self._mark = secrets.token_bytes(_MARK_BYTES)
-        mark = {"name": _MARK, "type": {"type": "fixed", "name": _MARK, "size": _MARK_BYTES}}
-        marked = {**schema.record, "fields": [*schema.record["fields"], mark]}
+        ends = [(_LEAD, lead)] if lead else []
+        first, last = (
+            [{"name": name, "type": {"type": "fixed", "name": name, "size": size}} for name, size in fields]
+            for fields in (ends, [(_MARK, _MARK_BYTES)])
+        )
+        marked = {**schema.record, "fields": [*first, *schema.record["fields"], *last]}
         text = json.dumps(marked).encode()
         entries = _bytes(b"avro.schema") + _bytes(text) + _bytes(b"avro.codec") + _bytes(b"null")
         self._header = b"Obj\x01" + _varint(2) + entries + _varint(0) + _SYNC
 
-    @override
-    def decode(self, payloads: Sequence[Payload]) -> Decoded:
-        return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
-
-    def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+    def read(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+        """One row for each payload. Raises ``RowsUnreadable`` if any of them isn't a datum."""
         block = b"".join([part for payload in payloads for part in (payload, self._mark)])
         data = self._header + _varint(len(payloads)) + _varint(len(block)) + block + _SYNC
         try:
             frame = pl.read_avro(io.BytesIO(data))
+            if frame.height != len(payloads) or not frame.select((pl.col(_MARK) == pl.lit(self._mark)).all()).item():
+                raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
+            return frame.with_columns(self._made).select(self._names)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
             raise RowsUnreadable("not a datum of the Avro schema") from error
-        if frame.height != len(payloads) or not frame.select((pl.col(_MARK) == pl.lit(self._mark)).all()).item():
-            raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
-        return frame.select(**self._casts)
 
 
 def _cast(name: str, there: Columns, wanted: pl.DataType) -> pl.Expr:
@@ -115,7 +128,8 @@ def _cast(name: str, there: Columns, wanted: pl.DataType) -> pl.Expr:
     return column.cast(wanted)
 
 
-def _parsed(schema: object) -> Any:
+def parsed_schema(schema: object) -> Any:
+    """A schema as JSON types."""
     return json.loads(schema) if isinstance(schema, str) else schema
 
 

@@ -4,18 +4,42 @@ from __future__ import annotations
 
 from headrace.core.errors import DeclarationError
 from headrace.serdes.formats.avro import AvroFormat
+from headrace.serdes.formats.changelog import ChangelogFormat
 from headrace.serdes.formats.contract import Format, FormatSpec
 from headrace.serdes.formats.json import JsonFormat
 from headrace.serdes.formats.raw import RawFormat
+from headrace.serdes.formats.registered_avro import RegisteredAvroFormat, avro_to_register
+from headrace.serdes.formats.registry import Registered, RegistryClient, RegistrySettings, SchemaSource
+from headrace.serdes.formats.registry.writing import SubjectWriter
 from headrace.serdes.formats.text import TextFormat
 
 _PLAIN: dict[str, type[Format]] = {"json": JsonFormat, "text": TextFormat, "bytes": RawFormat}
 
 
 def open_format(spec: FormatSpec) -> Format:
-    """The format that ``spec`` names. Raises ``DeclarationError`` if there is none."""
-    if spec.name in _PLAIN:
-        return _PLAIN[spec.name]()
-    if spec.name == "avro":
-        return AvroFormat(spec.schema)
-    raise DeclarationError(f"unknown format {spec.name!r} of records", hint="known: json, text, bytes, avro")
+    """The format that ``spec`` names. Raises ``DeclarationError`` if there is none. Reads and fetches nothing yet."""
+    settings = spec.settings
+    match spec.name:
+        case name if name in _PLAIN:
+            return _PLAIN[name]()
+        case "avro" if "registry" not in settings:
+            return AvroFormat(spec.schema)
+        case "avro":
+            writer = None if spec.schema is None else _writer(spec, avro_to_register(spec.schema))
+            return RegisteredAvroFormat(spec.schema, SchemaSource(_client(spec)), writer)
+        case "changelog":
+            return ChangelogFormat(_inner(spec), settings["deleted"])
+    raise DeclarationError(f"unknown format {spec.name!r} of records", hint="known: json, text, bytes, avro, changelog")
+
+
+def _inner(spec: FormatSpec) -> Format:
+    return open_format(FormatSpec(**spec.settings["format"]))
+
+
+def _client(spec: FormatSpec) -> RegistryClient:
+    return RegistryClient(RegistrySettings.of(spec.settings["registry"]))
+
+
+def _writer(spec: FormatSpec, schema: Registered) -> SubjectWriter:
+    settings = spec.settings
+    return SubjectWriter(_client(spec), schema, settings.get("subject"), register=settings.get("register", False))
