@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from headrace.api.literals import one_of
 from headrace.api.location import Declaring
@@ -12,6 +12,7 @@ from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import DeclarationError
 from headrace.core.secret_places import SecretPlace
 from headrace.serdes.formats import FormatSpec, open_format
+from headrace.serdes.formats.debezium import About
 from headrace.serdes.formats.registry import RegistrySettings
 
 FormatName = Literal["json", "text", "bytes"]
@@ -150,6 +151,63 @@ def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "delet
     """
     with Declaring("changelog"):
         return _opened(FormatSpec("changelog", settings=_around(format, deleted)))
+
+
+def debezium(
+    format: FormatName | FormatSpec = "json", *, deleted: str = "deleted", about: Mapping[str, About] | None = None
+) -> FormatSpec:
+    """Changes of a database's table, as Debezium sends them: rows as they are after a change, and deleted ones.
+
+    JSON may be with or without Kafka Connect's schema around it. The tombstones that Debezium sends after deletions are
+    passed over. An update that changes the key is a deletion and a new row, as Debezium has it. A change that is none
+    of one row (truncating a table) is handled by the input's ``on_error``.
+
+    Parameters
+    ----------
+    format
+        What a record is: ``"json"``, or ``hr.io.avro(registry=...)``.
+    deleted
+        The Boolean column that is true for deletions. It has to be in the input's schema, if there is one. Give it to
+        the table, too: ``app.table(..., deleted="deleted")``.
+    about
+        Columns for what an envelope says of a change, by the name of the column: ``"op"``, ``"ts_ms"`` (when Debezium
+        saw it) and ``"source_ts_ms"`` (when the database made it). The schema has them, too.
+
+    Returns
+    -------
+    FormatSpec
+        For ``format=`` of ``kafka`` and ``kinesis``.
+
+    Examples
+    --------
+    >>> changes = hr.io.kinesis("shop.members", format=hr.io.debezium(), record_columns={"shard": "shard"})
+    >>> member = {"id": pl.Int64, "country": pl.String, "deleted": pl.Boolean}
+    >>> members = app.input("members", member, system=changes)
+    >>> table = app.table("countries", key="id", deleted="deleted")
+    """
+    with Declaring("debezium"):
+        settings = _around(format, deleted)
+        if settings["format"]["name"] in ("text", "bytes"):
+            raise DeclarationError(
+                f"envelopes of Debezium aren't {settings['format']['name']}", hint='write hr.io.debezium("json")'
+            )
+        if about is not None:
+            settings["about"] = _about(about, deleted)
+        return _opened(FormatSpec("debezium", settings=settings))
+
+
+def _about(about: object, deleted: str) -> dict[str, str]:
+    if not isinstance(about, Mapping) or not all(isinstance(name, str) and name for name in about):
+        raise DeclarationError(f"about={about!r} doesn't name columns", hint='write about={"at": "source_ts_ms"}')
+    known = get_args(About)
+    for name, what in about.items():
+        if what not in known:
+            raise DeclarationError(
+                f"about: {name!r} is to be {what!r}, which envelopes don't say", hint=f"they say {', '.join(known)}"
+            )
+    if deleted in about:
+        raise DeclarationError(f"about: {deleted!r} says which rows are deletions", hint="take another name")
+    return dict(about)
 
 
 def _around(format: object, deleted: object) -> dict[str, Any]:

@@ -17,8 +17,8 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, InfrastructureError
-from headrace.serdes.casting import CastSafety, cast_safety
-from headrace.serdes.dtypes import Columns, written
+from headrace.serdes.dtypes import Columns
+from headrace.serdes.formats.avro_resolution import SchemasDisagreeError, resolve
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
@@ -41,8 +41,23 @@ class AvroFormat(Format):
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        casts = {name: _cast(name, self._schema.columns, dtype) for name, dtype in columns.items()}
-        return _AvroDecoder(self._schema, columns, casts)
+        return _AvroDecoder(self._schema, columns, self.made(columns))
+
+    def made(self, columns: Columns) -> Mapping[str, pl.Expr]:
+        """How to make the columns that the app declares. Raises ``DeclarationError`` if a value could be lost."""
+        for name in columns:
+            if name not in self._schema.columns:
+                raise DeclarationError(
+                    f"the Avro schema has no field {name!r}; it has {', '.join(self._schema.columns)}",
+                    hint="declare columns that are there, or leave the schema out for all of them",
+                )
+        try:
+            return resolve(self._schema, columns, self._schema)
+        except SchemasDisagreeError as error:
+            raise DeclarationError(
+                f"the Avro schema and the columns disagree: {error}",
+                hint="declare them as they are, or convert them afterwards: .with_columns(...)",
+            ) from error
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
@@ -107,25 +122,6 @@ class DatumReader:
             return frame.with_columns(self._made).select(self._names)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
             raise RowsUnreadable("not a datum of the Avro schema") from error
-
-
-def _cast(name: str, there: Columns, wanted: pl.DataType) -> pl.Expr:
-    """How a column becomes what the app declares. Raises ``DeclarationError`` if a value could be lost."""
-    if name not in there:
-        raise DeclarationError(
-            f"the Avro schema has no field {name!r}; it has {', '.join(there)}",
-            hint="declare columns that are there, or leave the schema out for all of them",
-        )
-    found = there[name]
-    column = pl.col(name)
-    if isinstance(found, pl.Datetime) and isinstance(wanted, pl.Datetime) and wanted.time_zone is None:
-        found, column = pl.Datetime(found.time_unit), column.dt.replace_time_zone(None)
-    if cast_safety(found, wanted) not in (CastSafety.SAME, CastSafety.LOSSLESS):
-        raise DeclarationError(
-            f"the field {name!r} of the Avro schema is of type {written(found)} and can't be read as {written(wanted)}",
-            hint="declare it so, or convert it afterwards: .with_columns(...)",
-        )
-    return column.cast(wanted)
 
 
 def parsed_schema(schema: object) -> Any:

@@ -54,12 +54,12 @@ class _Resolution:
             elif note.default:
                 made[name] = _default(note.default[0], dtype, path)
             else:
-                raise SchemasDisagreeError(f"it has no field {path!r}, and the reader's schema has no default for it")
+                raise SchemasDisagreeError(f"there is no field {path!r}, and the reader's schema has no default for it")
         return made
 
     def _fitted(self, column: pl.Expr, found: pl.DataType, wanted: pl.DataType, path: str) -> pl.Expr:
         if found == wanted:
-            return column
+            return column.cast(wanted)  # Polars reads an enumeration as a category
         if isinstance(found, pl.Struct) and isinstance(wanted, pl.Struct):
             fields = self.fields(_columns(found), _columns(wanted), column.struct.field, path)
             return pl.when(column.is_not_null()).then(pl.struct([one.alias(name) for name, one in fields.items()]))
@@ -71,7 +71,7 @@ class _Resolution:
         safe = cast_safety(found, wanted) in (CastSafety.SAME, CastSafety.LOSSLESS)
         if not safe and (type(found), type(wanted)) not in _PROMOTED:
             raise SchemasDisagreeError(
-                f"its field {path!r} is of type {written(found)} and can't be read as {written(wanted)}"
+                f"the field {path!r} is of type {written(found)} and can't be read as {written(wanted)}"
             )
         return column.cast(wanted)
 
@@ -90,7 +90,7 @@ def _default(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
         return pl.lit(pl.Series([value], dtype=dtype)).first()
     except (pl.exceptions.PolarsError, TypeError, ValueError, AttributeError, OverflowError):
         raise SchemasDisagreeError(
-            f"it has no field {path!r}, and the default {value!r:.40} of the reader's schema can't be used"
+            f"there is no field {path!r}, and the default {value!r:.40} of the reader's schema can't be used"
         ) from None
 
 

@@ -6,6 +6,7 @@ from headrace.core.errors import DeclarationError
 from headrace.serdes.formats.avro import AvroFormat
 from headrace.serdes.formats.changelog import ChangelogFormat
 from headrace.serdes.formats.contract import Format, FormatSpec
+from headrace.serdes.formats.debezium import DebeziumFormat
 from headrace.serdes.formats.json import JsonFormat
 from headrace.serdes.formats.raw import RawFormat
 from headrace.serdes.formats.registered_avro import RegisteredAvroFormat, avro_to_register
@@ -14,6 +15,7 @@ from headrace.serdes.formats.registry.writing import SubjectWriter
 from headrace.serdes.formats.text import TextFormat
 
 _PLAIN: dict[str, type[Format]] = {"json": JsonFormat, "text": TextFormat, "bytes": RawFormat}
+_JSON = ("json", "json_schema")
 
 
 def open_format(spec: FormatSpec) -> Format:
@@ -29,7 +31,11 @@ def open_format(spec: FormatSpec) -> Format:
             return RegisteredAvroFormat(spec.schema, SchemaSource(_client(spec)), writer)
         case "changelog":
             return ChangelogFormat(_inner(spec), settings["deleted"])
-    raise DeclarationError(f"unknown format {spec.name!r} of records", hint="known: json, text, bytes, avro, changelog")
+        case "debezium":
+            wrapped = settings["format"]["name"] in _JSON
+            return DebeziumFormat(_inner(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)
+    known = ", ".join((*_PLAIN, "avro", "changelog", "debezium"))
+    raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known: {known}")
 
 
 def _inner(spec: FormatSpec) -> Format:

@@ -49,7 +49,7 @@ class RegisteredAvroFormat(Format):
     @override
     def decoder(self, columns: Columns) -> Decoder:
         if self._plain is not None:
-            self._plain.decoder(columns)  # refuses columns that the reader's schema can't have
+            self._plain.made(columns)  # refuses columns that the reader's schema can't have
         return _RegisteredAvroDecoder(self._source, columns, self._reader)
 
     @override

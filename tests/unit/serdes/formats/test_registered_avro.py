@@ -135,8 +135,12 @@ def test_a_schema_may_change_as_avro_allows_it(
 @pytest.mark.parametrize(
     ("writer", "value", "reason"),
     [
-        (record(n="string"), {"n": "1"}, "schema 1 .* columns of the input: its field 'n' is of type str .* as i64"),
-        (record(m="int"), {"m": 1}, "schema 1 .*: it has no field 'n', and the reader's schema has no default for it"),
+        (record(n="string"), {"n": "1"}, "schema 1 .* columns of the input: the field 'n' is of type str .* as i64"),
+        (
+            record(m="int"),
+            {"m": 1},
+            "schema 1 .*: there is no field 'n', and the reader's schema has no default for it",
+        ),
         (record(n={"type": "map", "values": "int"}), {"n": {}}, "schema 1 can't be read: .*field n"),
     ],
 )

@@ -191,7 +191,7 @@ class RegistryClient:
                 )
             case HTTPStatus.CONFLICT:
                 return DataError(
-                    f"the schema registry {self.url} refuses the schema, whose change breaks the subject's rule: {said}",
+                    f"the schema registry {self.url} refuses the schema: its change breaks the subject's rule: {said}",
                     hint="make a change that the rule allows, such as a field with a default; or use another subject",
                 )
             case HTTPStatus.UNPROCESSABLE_ENTITY | HTTPStatus.BAD_REQUEST:
