@@ -3,7 +3,7 @@
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
-from headrace.api.formats import avro, changelog, debezium, registry
+from headrace.api.formats import avro, changelog, debezium, protobuf, registry
 from headrace.api.kinesis import kinesis
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "kinesis",
     "log",
     "memory",
+    "protobuf",
     "registry",
     "sql",
 ]

@@ -13,6 +13,7 @@ from headrace.core.errors import DeclarationError
 from headrace.core.secret_places import SecretPlace
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.serdes.formats.debezium import About
+from headrace.serdes.formats.protobuf_messages import files_of_class, files_of_set, is_message_class
 from headrace.serdes.formats.registry import RegistrySettings
 
 FormatName = Literal["json", "text", "bytes"]
@@ -123,6 +124,59 @@ def avro(
             )
         given = dict(schema) if isinstance(schema, Mapping) else schema
         return _opened(FormatSpec("avro", given, _registered(registry, subject, register)))
+
+
+def protobuf(
+    message: type | str,
+    *,
+    descriptors: bytes | None = None,
+    registry: RegistrySettings | None = None,
+    subject: str | None = None,
+    register: bool = False,
+) -> FormatSpec:
+    """Records in Protobuf: each is one message, without a header or with the id of its schema in a registry.
+
+    An input needs no schema of its own: its columns are the fields. Enumerations become texts, ``Timestamp``
+    ``pl.Datetime("us", "UTC")``, messages structs, maps lists of ``key`` and ``value``. A field is null where a message
+    doesn't have it and can tell; otherwise it has its default. Needs ``pip install "headrace[protobuf]"``.
+
+    Parameters
+    ----------
+    message
+        The generated class of the message, or its full name.
+    descriptors
+        For a name: what ``protoc --include_imports --descriptor_set_out=FILE`` has written.
+    registry
+        For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
+    subject
+        For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
+    register
+        For outputs with a registry: register the schema if it isn't there yet. By default that is an error.
+
+    Returns
+    -------
+    FormatSpec
+        For ``format=`` of ``kafka`` and ``kinesis``.
+
+    Examples
+    --------
+    >>> from google.protobuf.duration_pb2 import Duration
+    >>> app.input("waits", system=hr.io.kinesis("waits", format=hr.io.protobuf(Duration))).schema
+    Schema(seconds: Int64, nanos: Int32)
+    """
+    with Declaring("protobuf"):
+        if isinstance(message, str) and isinstance(descriptors, bytes):
+            name, files = message, files_of_set(descriptors)
+        elif descriptors is None and is_message_class(message):
+            name, files = files_of_class(message)
+        else:
+            raise DeclarationError(
+                f"{message!r:.80} is no protobuf message",
+                hint='give a generated class, or a name and its descriptors: hr.io.protobuf("shop.Order", '
+                "descriptors=Path('shop.desc').read_bytes())",
+            )
+        settings = {"message": name, "descriptors": files, **_registered(registry, subject, register)}
+        return _opened(FormatSpec("protobuf", settings=settings))
 
 
 def changelog(format: FormatName | FormatSpec = "json", *, deleted: str = "deleted") -> FormatSpec:

@@ -38,6 +38,11 @@ def resolve(writer: ReadSchema, columns: Columns, reader: ReadSchema | None) -> 
     return _Resolution(None if reader is None else reader.notes).fields(writer.columns, columns, pl.col, "")
 
 
+def fitted(found: Columns, columns: Columns) -> dict[str, pl.Expr]:
+    """How to make ``columns`` of those found, which have at least the same names. Raises ``SchemasDisagreeError``."""
+    return _Resolution({}).fields(found, columns, pl.col, "")
+
+
 class _Resolution:
     def __init__(self, notes: Mapping[str, Note] | None) -> None:
         self._notes = notes

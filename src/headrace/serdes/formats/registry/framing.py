@@ -61,3 +61,15 @@ def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
     """What becomes of records that have no header: all are bad."""
     reasons = ((index, no_header(payload[:HEADER_BYTES])) for index, payload in enumerate(payloads))
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
+
+
+def message_indexes(indexes: Sequence[int]) -> bytes:
+    """What a record of protobuf has after its header: how many indexes there are, and each, as zigzag varints."""
+    out = bytearray()
+    for number in (len(indexes), *indexes):
+        rest = number << 1
+        while rest > 0x7F:
+            out.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        out.append(rest)
+    return bytes(out)

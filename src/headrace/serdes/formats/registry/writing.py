@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from headrace.core.errors import DeclarationError, HeadraceError, InfrastructureError
@@ -48,14 +48,14 @@ class SubjectWriter:
         subject: str | None,
         *,
         register: bool = False,
-        needed: Callable[[], dict[str, Registered]] = dict,
+        needed: Mapping[str, Registered] | None = None,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
         self._client = client
         self._schema = schema
         self._subject = subject
         self._register = register
-        self._needed = needed
+        self._needed = needed or {}
         self._wait = wait
         self._header: bytes | None = None
 
@@ -88,7 +88,7 @@ class SubjectWriter:
 
     def _id(self, subject: str) -> int:
         references = []
-        for name, one in self._needed().items():
+        for name, one in self._needed.items():
             # The name by which a schema imports another one is its subject, as Confluent's serializers have it.
             found = self._client.lookup(name, one)
             if found is None and self._register:
