@@ -3,7 +3,7 @@
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
-from headrace.api.formats import avro, changelog, debezium, protobuf, registry
+from headrace.api.formats import avro, changelog, debezium, json_schema, protobuf, registry
 from headrace.api.kinesis import kinesis
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "debezium",
     "delta",
     "files",
+    "json_schema",
     "kinesis",
     "log",
     "memory",

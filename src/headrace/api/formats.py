@@ -55,7 +55,7 @@ def registry(
     >>> hr.io.avro(registry=schemas).settings["registry"]["password"]
     {'env': 'REGISTRY_PASSWORD'}
     """
-    with Declaring("registry"):
+    with Declaring("registry", quoting=False):
         if not isinstance(url, str):
             raise DeclarationError(f"url={url!r} is not an address", hint='write "http://localhost:8081"')
         for name, value in {"password": password, "token": token}.items():
@@ -124,6 +124,55 @@ def avro(
             )
         given = dict(schema) if isinstance(schema, Mapping) else schema
         return _opened(FormatSpec("avro", given, _registered(registry, subject, register)))
+
+
+def json_schema(
+    schema: Mapping[str, Any] | str | None = None,
+    *,
+    registry: RegistrySettings | None = None,
+    subject: str | None = None,
+    register: bool = False,
+) -> FormatSpec:
+    """Records in JSON that has a JSON Schema, without a header or with the id of the schema in a registry.
+
+    An input needs no schema of its own if there is one here: its columns are the properties of the object. Values are
+    read as those of ``format="json"``; nothing else in the schema is validated.
+
+    Parameters
+    ----------
+    schema
+        The JSON Schema of an object, as a dict or as text. An input that names its columns itself needs none.
+    registry
+        For records with the header of a registry: ``hr.io.registry(...)``. Reading doesn't ask it.
+    subject
+        For outputs with a registry: the subject that has the schema. ``hr.io.kafka`` uses ``<topic>-value``.
+    register
+        For outputs with a registry: register the schema if it isn't there yet. By default that is an error.
+
+    Returns
+    -------
+    FormatSpec
+        For ``format=`` of ``kafka`` and ``kinesis``.
+
+    Examples
+    --------
+    >>> schema = {"type": "object", "properties": {"member": {"type": "string"}, "euros": {"type": ["number", "null"]}}}
+    >>> orders = hr.io.json_schema(schema, registry=hr.io.registry("http://localhost:8081"))
+    >>> app.input("orders", system=hr.io.kinesis("orders", format=orders)).schema
+    Schema(member: String, euros: Float64)
+    """
+    with Declaring("json_schema"):
+        if schema is None and registry is None:
+            raise DeclarationError(
+                "this is JSON without a schema and without a registry", hint='write format="json", or give either'
+            )
+        if schema is not None and not isinstance(schema, Mapping | str):
+            raise DeclarationError(
+                f"schema={schema!r:.80} is not a JSON Schema",
+                hint="give a dict, or the text of the file: Path('order.json').read_text()",
+            )
+        given = dict(schema) if isinstance(schema, Mapping) else schema
+        return _opened(FormatSpec("json_schema", given, _registered(registry, subject, register)))
 
 
 def protobuf(

@@ -10,6 +10,7 @@ from headrace.serdes.formats.changelog import ChangelogFormat
 from headrace.serdes.formats.contract import Format, FormatSpec
 from headrace.serdes.formats.debezium import DebeziumFormat
 from headrace.serdes.formats.json import JsonFormat
+from headrace.serdes.formats.json_schema import JsonSchemaFormat, json_schema_to_register
 from headrace.serdes.formats.protobuf import ProtobufFormat
 from headrace.serdes.formats.protobuf_messages import MessageType
 from headrace.serdes.formats.raw import RawFormat
@@ -33,6 +34,11 @@ def open_format(spec: FormatSpec) -> Format:
         case "avro":
             writer = None if spec.schema is None else _writer(spec, avro_to_register(spec.schema))
             return RegisteredAvroFormat(spec.schema, SchemaSource(_client(spec)), writer)
+        case "json_schema" if "registry" not in settings:
+            return JsonSchemaFormat(spec.schema)
+        case "json_schema":
+            writer = None if spec.schema is None else _writer(spec, json_schema_to_register(spec.schema))
+            return JsonSchemaFormat(spec.schema, framed=True, writer=writer)
         case "protobuf":
             message = MessageType(settings["message"], settings["descriptors"])
             if "registry" not in settings:
@@ -44,7 +50,7 @@ def open_format(spec: FormatSpec) -> Format:
         case "debezium":
             wrapped = settings["format"]["name"] in _JSON
             return DebeziumFormat(_inner(spec), settings["deleted"], settings.get("about", {}), wrapped=wrapped)
-    known = ", ".join((*_PLAIN, "avro", "protobuf", "changelog", "debezium"))
+    known = ", ".join((*_PLAIN, "json_schema", "avro", "protobuf", "changelog", "debezium"))
     raise DeclarationError(f"unknown format {spec.name!r} of records", hint=f"known: {known}")
 
 

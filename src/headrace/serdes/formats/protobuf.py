@@ -27,11 +27,10 @@ from headrace.serdes.formats.contract import (
     Payload,
     all_values,
     decode_halving,
-    gathered,
     without_nulls,
 )
 from headrace.serdes.formats.protobuf_messages import Field, Message, MessageType
-from headrace.serdes.formats.registry.framing import HEADER_BYTES, message_indexes, no_header
+from headrace.serdes.formats.registry.framing import HEADER_BYTES, decode_framed, message_indexes, no_header
 from headrace.serdes.formats.registry.writing import SubjectWriter
 from headrace.serdes.row_pieces import RowsUnreadable
 
@@ -125,21 +124,16 @@ class _ProtobufDecoder(Decoder):
             ends = set(map(itemgetter(slice(HEADER_BYTES, size)), payloads))
             if ends == {lead} and set(map(itemgetter(slice(0, 1)), payloads)) == {b"\0"}:
                 return self._messages(list(map(itemgetter(slice(size, None)), payloads)))
-        good: list[int] = []
-        bodies: list[bytes] = []
-        wrong: list[tuple[int, str]] = []
-        for index, payload in enumerate(payloads):
-            lead_found = next((one for one in self._leads if payload.startswith(one, HEADER_BYTES)), None)
-            if payload[:1] == b"\0" and lead_found is not None:
-                good.append(index)
-                bodies.append(payload[HEADER_BYTES + len(lead_found) :])
-            elif payload[:1] != b"\0" or len(payload) <= HEADER_BYTES:
-                wrong.append((index, no_header(payload[:HEADER_BYTES])))
-            else:
-                wrong.append((index, "it is another message of its schema"))
-        places = np.array([index for index, _ in wrong], dtype=np.int64)
-        bad = Decoded(pl.DataFrame(schema=self._columns), [(n, reason) for n, (_, reason) in enumerate(wrong)])
-        return gathered([(np.array(good, dtype=np.int64), self._messages(bodies)), (places, bad)])
+        return decode_framed(payloads, self._columns, self._size, self._messages)
+
+    def _size(self, payload: bytes) -> int | str:
+        """The bytes before the message, or what is wrong with them."""
+        if payload[:1] != b"\0" or len(payload) <= HEADER_BYTES:
+            return no_header(payload[:HEADER_BYTES])
+        for lead in self._leads:
+            if payload.startswith(lead, HEADER_BYTES):
+                return HEADER_BYTES + len(lead)
+        return "it is another message of its schema"
 
 
 def _leads(indexes: Sequence[int]) -> tuple[bytes, ...]:

@@ -63,6 +63,22 @@ def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
 
 
+def decode_framed(
+    payloads: Sequence[bytes],
+    columns: Columns,
+    size: Callable[[bytes], int | str],
+    decode: Callable[[Sequence[bytes]], Decoded],
+) -> Decoded:
+    """Decode what comes after the headers. ``size`` says how long one is, or why its record is bad."""
+    sizes = list(map(size, payloads))
+    good = [index for index, one in enumerate(sizes) if isinstance(one, int)]
+    wrong = [(index, one) for index, one in enumerate(sizes) if isinstance(one, str)]
+    places = np.array([index for index, _ in wrong], dtype=np.int64)
+    bad = Decoded(pl.DataFrame(schema=columns), [(number, reason) for number, (_, reason) in enumerate(wrong)])
+    found = decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[misc]
+    return gathered([(np.array(good, dtype=np.int64), found), (places, bad)])
+
+
 def message_indexes(indexes: Sequence[int]) -> bytes:
     """What a record of protobuf has after its header: how many indexes there are, and each, as zigzag varints."""
     out = bytearray()
