@@ -67,6 +67,7 @@ __all__ = [
     "TopicCollection",
     "TopicPartition",
     "Troubles",
+    "cannot_log_in",
     "open_admin",
     "open_consumer",
     "open_plain_producer",
@@ -140,12 +141,27 @@ class KafkaClient(Generic[R]):
         return problem_of(error, doing, self.brokers, self.troubles)
 
 
-def open_consumer(settings: KafkaSettings, group: str, *, uncommitted: bool = False) -> KafkaClient[Consumer]:
+def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
+    """What to raise if a client has reported that it isn't let in: it would try forever. None if it hasn't."""
+    heard = client.troubles.last
+    if heard is None or _BY_CODE.get(heard.code()) is not _LOGIN:
+        return None
+    return problem_of(heard, doing, client.brokers, client.troubles)
+
+
+def open_consumer(
+    settings: KafkaSettings,
+    group: str,
+    *,
+    uncommitted: bool = False,
+    committed: Callable[[KafkaError | None], None] | None = None,
+) -> KafkaClient[Consumer]:
     """A consumer that commits nothing by itself, never jumps, and says where a partition ends.
 
-    Without ``uncommitted`` it returns what transactions have committed, and what is in none.
+    Without ``uncommitted`` it returns what transactions have committed, and what is in none. ``committed`` is called
+    with the outcome of each commit that wasn't waited for, by the thread that polls.
     """
-    ours = {
+    ours: dict[str, Any] = {
         "group.id": group,
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
@@ -153,6 +169,8 @@ def open_consumer(settings: KafkaSettings, group: str, *, uncommitted: bool = Fa
         "enable.partition.eof": "true",
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
     }
+    if committed is not None:
+        ours["on_commit"] = lambda error, _: committed(error)
     return _open(settings, Consumer, {"allow.auto.create.topics": "false", "queued.max.messages.kbytes": "32768"}, ours)
 
 
@@ -192,7 +210,7 @@ def _open(
     settings: KafkaSettings,
     make: Callable[..., R],
     usual: Mapping[str, str],
-    ours: Mapping[str, str | int | float],
+    ours: Mapping[str, Any],
 ) -> KafkaClient[R]:
     given, secret = resolved(settings)
     troubles = Troubles(secret=secret)
