@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from headrace.core.errors import StreamExistsError, StreamNotFoundError
+from headrace.core.errors import StreamExistsError, StreamNotFoundError, UnavailableError
 from headrace.core.ids import Offset
 from headrace.systems.kafka.client import (
     ANSWER_S,
@@ -34,6 +34,7 @@ T = TypeVar("T")
 _LOOK_S = 0.01
 _EARLIEST = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_LEADERS_MOVE_S = 5.0
 _ASK_AGAIN = 20
 """How often a call is made again that another client's call has overtaken."""
 
@@ -95,18 +96,22 @@ class Cluster:
 
     def extents(self, topic: str, partitions: int) -> tuple[list[Offset], list[Offset]]:
         """Where each partition begins and ends."""
-        places = range(partitions)
-        oldest, upcoming = (self._ask(topic, dict.fromkeys(places, spec)) for spec in (_EARLIEST, _LATEST))
-        return self._offsets(topic, oldest, partitions), self._offsets(topic, upcoming, partitions)
+
+        def ask() -> tuple[list[Offset], list[Offset]]:
+            places = range(partitions)
+            oldest, upcoming = (self._ask(topic, dict.fromkeys(places, spec)) for spec in (_EARLIEST, _LATEST))
+            return self._offsets(topic, oldest), self._offsets(topic, upcoming)
+
+        return self._patiently(ask)
 
     def upcoming(self, topic: str, partition: int) -> Offset:
         """Where a partition ends."""
-        return self._offset(topic, self._ask(topic, {partition: _LATEST})[partition])
+        return self._patiently(lambda: self._offsets(topic, self._ask(topic, {partition: _LATEST}))[0])
 
     def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
         """The first record of that time or later; None if there is none."""
-        asked = self._ask(topic, {partition: OffsetSpec.for_timestamp(max(0, time_ms))})
-        offset = self._offset(topic, asked[partition])
+        spec = OffsetSpec.for_timestamp(max(0, time_ms))
+        offset = self._patiently(lambda: self._offsets(topic, self._ask(topic, {partition: spec}))[0])
         return None if offset < 0 else offset
 
     def delete_before(self, topic: str, partition: int, before: Offset) -> None:
@@ -155,11 +160,20 @@ class Cluster:
         )
         return {place.partition: future for place, future in asked.items()}
 
-    def _offset(self, topic: str, future: Future[Any]) -> Offset:
-        return int(self._answer(future, f"looking for offsets of topic {topic!r}").offset)
+    def _offsets(self, topic: str, asked: Mapping[int, Future[Any]]) -> list[Offset]:
+        doing = f"looking for offsets of topic {topic!r}"
+        return [int(self._answer(future, doing).offset) for _, future in sorted(asked.items())]
 
-    def _offsets(self, topic: str, asked: Mapping[int, Future[Any]], partitions: int) -> list[Offset]:
-        return [self._offset(topic, asked[partition]) for partition in range(partitions)]
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Call again while leaders move, or one has just been chosen, and not every broker knows it."""
+        end = time.monotonic() + _LEADERS_MOVE_S
+        while True:
+            try:
+                return call()
+            except UnavailableError:
+                if time.monotonic() > end:
+                    raise
+                threading.Event().wait(_LOOK_S)
 
     def _answer(self, future: Future[T], doing: str) -> T:
         with self._admin.translating(doing):
