@@ -20,7 +20,7 @@ from headrace.core.errors import DataError, DeclarationError, InfrastructureErro
 from headrace.serdes.casting import CastSafety, cast_safety
 from headrace.serdes.dtypes import Columns, written
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, decode_halving
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
 
 _MARK = "__headrace_end"
@@ -81,7 +81,7 @@ class _AvroDecoder(Decoder):
         self._header = b"Obj\x01" + _varint(2) + entries + _varint(0) + _SYNC
 
     @override
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
         return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
 
     def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
