@@ -8,7 +8,7 @@ short payload be a list of any length. All these are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ import polars as pl
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 
+_FIELD = ", field "
 _PRIMITIVES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
     "int": pl.Int32(),
@@ -39,29 +40,50 @@ _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader's schema says about a field that isn't in a record. ``default`` is empty if it says nothing."""
+
+    aliases: tuple[str, ...] = ()
+    default: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A record: ``record`` without references, and its columns."""
+    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``."""
 
     record: dict[str, Any]
     columns: Columns
+    notes: Mapping[str, Note] = field(default_factory=dict)
 
 
-def read_schema(given: object) -> ReadSchema:
-    """Read a schema of a record, as JSON types or their text. Raises ``DeclarationError`` for what can't be read."""
-    schema = given
-    if isinstance(given, str):
-        try:
-            schema = json.loads(given)
-        except ValueError as error:
-            raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint="give a file's contents") from error
+def read_schema(given: object, needed: Sequence[object] = ()) -> ReadSchema:
+    """Read a schema of a record, as JSON types or their text. ``needed`` define types that it refers to.
+
+    Raises ``DeclarationError`` for what can't be read.
+    """
+    schema = _json(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise DeclarationError(
             f"the Avro schema isn't one of a record: {schema!s:.80}",
             hint='write {"type": "record", "name": "Order", "fields": [...]}',
         )
-    written, dtype = _Reading().type_of(schema, "")
+    reading = _Reading()
+    for one in needed:
+        reading.type_of(_json(one), "")
+    reading.notes.clear()
+    written, dtype = reading.type_of(schema, "")
     assert isinstance(dtype, pl.Struct)
-    return ReadSchema(written, {one.name: one.dtype for one in dtype.fields})  # type: ignore[misc]
+    columns: Columns = {one.name: one.dtype for one in dtype.fields}  # type: ignore[misc]
+    return ReadSchema(written, columns, reading.notes)
+
+
+def _json(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint="give a file's contents") from error
 
 
 @dataclass(slots=True)
@@ -70,6 +92,7 @@ class _Reading:
 
     named: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
+    notes: dict[str, Note] = field(default_factory=dict)
     count: int = 0
 
     def type_of(self, schema: Any, where: str, space: str = "") -> tuple[Any, pl.DataType]:
@@ -144,9 +167,11 @@ class _Reading:
                     f"the Avro schema{where}: {one!s:.80} is no field", hint='it has "name" and "type"'
                 )
             column = one["name"]
-            inside = f"{where}.{column}" if where else f", field {column}"
+            inside = f"{where}.{column}" if where else f"{_FIELD}{column}"
             written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
             plain.append({"name": column, "type": written})
+            default = (one["default"],) if "default" in one else ()
+            self.notes[inside.removeprefix(_FIELD)] = Note(tuple(one.get("aliases") or ()), default)
         self.open.discard(full)
         return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
 

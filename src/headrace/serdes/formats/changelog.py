@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns, written
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, all_values
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, all_values, gathered, nulls
 
 
 class ChangelogFormat(Format):
@@ -64,19 +64,14 @@ class _ChangelogDecoder(Decoder):
         if all_values(payloads):
             decoded = self._inner.decode(payloads)
             return Decoded(self._flagged(decoded.frame, gone=False), decoded.bad, decoded.skipped)
-        null = np.array([payload is None for payload in payloads])
-        places = np.flatnonzero(~null)
+        null = nulls(payloads)
         decoded = self._inner.decode([payload for payload in payloads if payload is not None])
-        bad = [(int(places[index]), reason) for index, reason in decoded.bad]
-        skipped = [int(places[index]) for index in decoded.skipped]
-        kept = np.delete(places, [*(index for index, _ in decoded.bad), *decoded.skipped])
-        deletions = self._flagged(pl.DataFrame(schema=self._columns).clear(int(null.sum())), gone=True)
-        order = np.argsort(np.concatenate([kept, np.flatnonzero(null)]))
-        rows = pl.concat([self._flagged(decoded.frame, gone=False), deletions])
-        return Decoded(rows[order], bad, skipped)
+        values = Decoded(self._flagged(decoded.frame, gone=False), decoded.bad, decoded.skipped)
+        deletions = Decoded(self._flagged(pl.DataFrame(schema=self._columns).clear(int(null.sum())), gone=True))
+        return gathered([(np.flatnonzero(~null), values), (np.flatnonzero(null), deletions)])
 
     def _flagged(self, rows: pl.DataFrame, *, gone: bool) -> pl.DataFrame:
-        return rows.with_columns(pl.lit(gone).alias(self._deleted)).select(self._columns)
+        return rows.with_columns(pl.lit(gone).alias(self._deleted)).select(list(self._columns))
 
 
 def with_flag(columns: Columns | None, deleted: str) -> Columns | None:

@@ -7,14 +7,15 @@ frozen data, and part of a ``SystemSpec``. All formats read many payloads at onc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeGuard
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from headrace.serdes.dtypes import Columns
 from headrace.serdes.row_pieces import readable_rows
-
 
 Payload = bytes | None
 """The value of a record; None if it has none (in Kafka a tombstone: it deletes what has its key)."""
@@ -34,6 +35,15 @@ class FormatSpec:
         """What ``FormatSpec(**options)`` makes the same one of."""
         schema = {} if self.schema is None else {"schema": self.schema}
         return {"name": self.name} | schema | ({"settings": dict(self.settings)} if self.settings else {})
+
+    def under(self, subject: str) -> FormatSpec:
+        """The same format, with schemas under ``subject`` in its registry. It may have none, or name another itself."""
+        settings = dict(self.settings)
+        if "format" in settings:
+            settings["format"] = FormatSpec(**settings["format"]).under(subject).options()
+        elif "registry" in settings:
+            settings.setdefault("subject", subject)
+        return replace(self, settings=settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +124,27 @@ def all_values(payloads: Sequence[Payload]) -> TypeGuard[Sequence[bytes]]:
 
 def without_nulls(payloads: Sequence[Payload], decode: Callable[[Sequence[bytes]], Decoded]) -> Decoded:
     """Decode those that aren't None; the others are bad."""
-    there = [index for index, payload in enumerate(payloads) if payload is not None]
+    null = nulls(payloads)
+    places = np.flatnonzero(null)
     decoded = decode([payload for payload in payloads if payload is not None])
-    bad = {there[index]: reason for index, reason in decoded.bad}
-    nulls = {index: NO_VALUE for index, payload in enumerate(payloads) if payload is None}
-    return Decoded(decoded.frame, sorted((bad | nulls).items()), [there[index] for index in decoded.skipped])
+    none = Decoded(decoded.frame.clear(), [(index, NO_VALUE) for index in range(len(places))])
+    return gathered([(np.flatnonzero(~null), decoded), (places, none)])
+
+
+def nulls(payloads: Sequence[Payload]) -> npt.NDArray[np.bool_]:
+    """Which of them are None."""
+    return np.fromiter((payload is None for payload in payloads), dtype=bool, count=len(payloads))
+
+
+def gathered(parts: Sequence[tuple[npt.NDArray[np.int64], Decoded]]) -> Decoded:
+    """Put parts together, at least one: of each where its payloads were among all of them, and what they became."""
+    bad: list[tuple[int, str]] = []
+    skipped: list[int] = []
+    kept = []
+    for places, decoded in parts:
+        wrong = [index for index, _ in decoded.bad]
+        bad += zip(places[wrong].tolist(), [reason for _, reason in decoded.bad], strict=True)
+        skipped += places[list(decoded.skipped)].tolist()
+        kept.append(np.delete(places, [*wrong, *decoded.skipped]))
+    frame = pl.concat([decoded.frame for _, decoded in parts])
+    return Decoded(frame[np.argsort(np.concatenate(kept))], sorted(bad), sorted(skipped))

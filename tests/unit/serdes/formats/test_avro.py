@@ -86,7 +86,7 @@ def test_columns_are_those_that_the_app_declares() -> None:
     ("columns", "message"),
     [
         ({"m": pl.Int64()}, "the Avro schema has no field 'm'; it has n"),
-        ({"n": pl.Int32()}, "the field 'n' of the Avro schema is of type i64 and can't be read as i32"),
+        ({"n": pl.Int32()}, "the field 'n' is of type i64 and can't be read as i32"),
     ],
 )
 def test_columns_that_the_schema_does_not_have(columns: dict[str, pl.DataType], message: str) -> None:
