@@ -152,8 +152,8 @@ TABLE: Mapping[State, Mapping[Event, Row]] = {
         Event.WANTED_OLD: (State.REPLACED, Action.REST),
         Event.OTHERS: (State.SHARED, Action.REST),
     },
-    State.LOST: {event: (State.LOST, Action.REST) for event in (Event.WANTED, Event.WANTED_OLD)},
-    State.SHARED: {event: (State.SHARED, Action.REST) for event in (Event.WANTED, Event.WANTED_OLD)},
+    State.LOST: dict.fromkeys((Event.WANTED, Event.WANTED_OLD), (State.LOST, Action.REST)),
+    State.SHARED: dict.fromkeys((Event.WANTED, Event.WANTED_OLD), (State.SHARED, Action.REST)),
 }
 
 
@@ -167,7 +167,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the progress topic says of a writer: its newest version. ``by`` names the process that has written it."""
+    """What the progress topic says of a writer: its newest version. ``by`` names the process that has written it.
+
+    Without ``rows`` it isn't known which ones the version had.
+    """
 
     version: int = -1
     rows: str = ""
@@ -190,7 +193,8 @@ class Publishing:
         self._table = table
         self._floor = -1
         self._wanted: Wanted | None = None
-        self._last = Progress()
+        self.last = Progress()
+        """What was found last, or committed since."""
         self._looks = 0
         self._takeovers: deque[float] = deque(maxlen=TAKEOVERS_MAX + 1)
         self._behind_since: float | None = None
@@ -217,11 +221,15 @@ class Publishing:
         """Ask a resting writer for a version; with None, only for its position."""
         self._wanted = wanted
         old = self.ready if wanted is None else self.there(wanted.version)
-        if wanted is not None and self._contradicts(self._last, wanted) and Event.OTHERS in self._table[self.state]:
+        if wanted is not None and self._contradicts(self.last, wanted) and Event.OTHERS in self._table[self.state]:
             return self._step(Event.OTHERS)
         if self.state is State.REPLACED and old and self._behind_too_long(now_ms):
             return self._step(Event.OTHERS)
         return self._step(Event.WANTED_OLD if old else Event.WANTED)
+
+    def progress(self) -> Progress:
+        """The record of the version that is to be sent."""
+        return Progress() if self._wanted is None else Progress(self._wanted.version, self._wanted.rows, self._me)
 
     def opened(self) -> Action:
         """The id is taken over."""
@@ -253,7 +261,7 @@ class Publishing:
         """The transaction is committed: its version is published."""
         if self._wanted is not None:
             self.position = self._wanted.version
-            self._last = Progress(self._wanted.version, self._wanted.rows, self._me)
+            self.last = self.progress()
         self._looks = 0
         self._behind_since = None
         return self._step(Event.COMMITTED)
@@ -269,7 +277,7 @@ class Publishing:
         return self._step(Event.FAILED)
 
     def _judged(self, progress: Progress) -> Event:
-        self._last = progress
+        self.last = progress
         if progress.version < self.floor:
             return Event.LESS
         wanted = self._wanted
@@ -281,7 +289,7 @@ class Publishing:
 
     def _contradicts(self, progress: Progress, wanted: Wanted) -> bool:
         """Whether this version is there with other rows. A stale copy would have the same ones."""
-        if progress.version != wanted.version or progress.rows == wanted.rows:
+        if progress.version != wanted.version or progress.rows in ("", wanted.rows):
             return False
         self.other = progress.by
         return True

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from publishing_world import OTHER, PROGRESS, ROWS, Broker, Life, Request, World, last_of, rows_of
@@ -98,7 +98,7 @@ def changed(state: State, event: Event, to: State, action: Action) -> dict[State
 class FindsBeforeItTakesOver(Life):
     """Reads the position first, and then takes the id over."""
 
-    table = {
+    table: ClassVar = {
         **changed(State.FENCING, Event.OPENED, State.SENDING, Action.SEND),
         State.UNOPENED: {Event.WANTED: (State.FINDING, Action.FIND), Event.WANTED_OLD: (State.UNOPENED, Action.REST)},
         State.FINDING: {**TABLE[State.FINDING], Event.MISSING: (State.FENCING, Action.OPEN)},
@@ -125,7 +125,7 @@ class BelievesInItsCommits(Life):
 class LooksInsteadOfFinding(Life):
     """Takes over after its last look, and relies on that look."""
 
-    table = {
+    table: ClassVar = {
         **changed(State.LOOKING, Event.OVERDUE, State.FENCING, Action.OPEN),
         State.FENCING: {**TABLE[State.FENCING], Event.OPENED: (State.SENDING, Action.SEND)},
         State.DOUBTFUL: {**TABLE[State.DOUBTFUL], Event.WANTED: (State.LOOKING, Action.LOOK)},
