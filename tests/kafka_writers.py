@@ -28,7 +28,7 @@ from headrace.systems.kafka import writer_session
 from headrace.systems.kafka.output_records import RecordMaker, Roles
 from headrace.systems.kafka.publishing import Progress, Publishing
 from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.target import KafkaTarget, Place
+from headrace.systems.kafka.target import KafkaTarget
 from kafka_plain import create_topic, read_topic
 
 KEYS = 5
@@ -38,7 +38,7 @@ LAST_VERSIONS = 3
 def new_target(address: str, topic: str) -> KafkaTarget:
     """A target whose rows go by their column ``key``."""
     records = RecordMaker(topic, Roles(key="key"), open_format(FormatSpec()), None)
-    return KafkaTarget(Place(KafkaSettings(address), topic), records)
+    return KafkaTarget(KafkaSettings(address), topic, records)
 
 
 def rows_of(writer: str, version: int) -> pl.DataFrame:

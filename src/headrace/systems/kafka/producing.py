@@ -21,6 +21,7 @@ from headrace.systems.kafka.partitioning import partitions_of
 
 QUEUE_KBYTES, QUEUE_RECORDS = 65_536, 500_000
 """What waits in one producer at most."""
+ANSWER_S = 5.0
 _ROOM_S, _SLICE_S = 0.02, 0.2
 
 Queued = Iterator[tuple[bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]]]]
@@ -43,6 +44,7 @@ class Sender:
     def __init__(self, topic: str, closing: threading.Event) -> None:
         self._topic = topic
         self._closing = closing
+        self._partitions = 0
 
     def send(
         self,
@@ -58,6 +60,9 @@ class Sender:
         turn = zlib.crc32(f"{writer} {version}".encode())
         own = [("headrace-writer", writer.encode()), ("headrace-version", b"%d" % version)]
         with client.translating(f"writing to topic {self._topic!r}"):
+            if self._partitions not in (0, partitions):  # the client would refuse those that it doesn't know yet
+                client.raw.list_topics(self._topic, ANSWER_S)
+            self._partitions = partitions
             for piece in pieces:
                 self._queue(client, _queued(piece, partitions, turn, own, row), end_s)
                 row += piece.height

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -39,6 +40,7 @@ _CHARS_MAX = 249
 _CREATED_S = 5.0
 _AT_ONCE = 1000
 _WAIT_S = 0.05
+_FETCH_MS = "20"
 _SETTINGS: Final = {
     "cleanup.policy": "compact",
     # Only closed segments are compacted, and all that isn't is read by every writer that starts.
@@ -82,7 +84,8 @@ class ProgressTopic:
     def __init__(self, settings: KafkaSettings, name: str, topics: Topics) -> None:
         """``topics`` has to know the ends of partitions with open transactions."""
         self.name = name
-        self._settings = settings
+        # At the end of a partition a broker waits for more records before it says that there are none.
+        self._settings = replace(settings, client=(*settings.client, ("fetch.wait.max.ms", _FETCH_MS)))
         self._topics = topics
         self._lock = threading.Lock()
         self._checked = False

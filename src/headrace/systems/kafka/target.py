@@ -10,10 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import polars as pl
 from typing_extensions import override
@@ -26,67 +23,46 @@ from headrace.core.errors import (
     UnavailableError,
 )
 from headrace.core.log import logger
-from headrace.systems.base import Target
 from headrace.systems.kafka.output_records import RecordMaker, identity
 from headrace.systems.kafka.progress_topic import ProgressTopic, progress_topic_of
 from headrace.systems.kafka.publishing import GRACE_MS, HOLDING, Action, Publishing, State, Wanted
 from headrace.systems.kafka.settings import KafkaSettings
-from headrace.systems.kafka.topic_limits import TopicLimits
-from headrace.systems.kafka.topics import Topics
-from headrace.systems.kafka.turns import Turns
+from headrace.systems.kafka.topic_target import TopicTarget
 from headrace.systems.kafka.writer_session import WriterSession, transactional_id
 
-THREADS_MAX = 16
 POSITION_S = 5.0
-_ANSWER_S = 3.0
 
 _log = logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where records go: a topic, and the topic for what was published (None: by the app's name)."""
+class KafkaTarget(TopicTarget):
+    """A topic as a target, with transactions. ``progress_topic`` None: it is named after the app."""
 
-    settings: KafkaSettings
-    topic: str
-    progress_topic: str | None = None
-
-
-class KafkaTarget(Target):
-    """A topic as a target, with transactions."""
-
-    def __init__(self, place: Place, records: RecordMaker, clock: Clock | None = None) -> None:
-        self._place = place
-        self._records = records
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        records: RecordMaker,
+        progress_topic: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(settings, topic, records)
+        self._progress_topic = progress_topic
         self._clock = clock or WallClock()
-        self._closing = threading.Event()
-        self._topics = Topics(place.settings, uncommitted=True, answer_s=_ANSWER_S)
-        self._limits = TopicLimits(place.topic, self._topics)
-        self._turns = Turns(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kafka-{place.topic}"))
         self._progress: dict[str, ProgressTopic] = {}
         self._writers: dict[str, _Writer] = {}
         self._me = f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
 
     @override
-    def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the records of the rows. Waits for Kafka the first time: it says how large they can be."""
-        try:
-            if not self._limits.known:
-                self._limits.look()
-        except UnavailableError as error:
-            _log.debug("nobody says how large records can be", topic=self._place.topic, why=error.message)
-        return self._records.records(rows, self._limits.record_bytes)
-
-    @override
     def prepare(self, writer: str, published: int) -> float | None:
         """Take the writer's transactional id over, and find its position."""
         one = self._writer(writer)
-        return self._turns.take(writer, f"prepare {published}", lambda: one.prepare(published))
+        return self.turns.take(writer, f"prepare {published}", lambda: one.prepare(published))
 
     @override
     def position(self, writer: str) -> int:
         """Return the position. Waits for seconds, unless ``prepare`` has found it."""
-        self._turns.wait(writer, POSITION_S, lambda: self.prepare(writer, -1))
+        self.turns.wait(writer, POSITION_S, lambda: self.prepare(writer, -1))
         position = self._writer(writer).machine.position
         return -1 if position is None else position
 
@@ -94,24 +70,22 @@ class KafkaTarget(Target):
     def publish(self, writer: str, version: int, rows: Sequence[pl.DataFrame]) -> float | None:
         """Start a transaction, or look how it is doing; the next call with the same version goes on."""
         one = self._writer(writer)
-        return self._turns.take(writer, version, lambda: one.publish(version, rows))
+        return self.turns.take(writer, version, lambda: one.publish(version, rows))
 
     @override
     def close(self) -> None:
         """Wait for the calls under way, for seconds at most; what isn't committed will be published again."""
-        self._closing.set()
-        self._turns.close()
+        super().close()
         for one in self._writers.values():
             one.session.drop()
-        self._topics.close()
 
     def _writer(self, writer: str) -> _Writer:
         if writer not in self._writers:
-            name = self._place.progress_topic or progress_topic_of(writer.partition("/")[0])
+            name = self._progress_topic or progress_topic_of(writer.partition("/")[0])
             if name not in self._progress:
-                self._progress[name] = ProgressTopic(self._place.settings, name, self._topics)
-            session = WriterSession(self._place.settings, writer, self._limits, self._progress[name], self._closing)
-            self._writers[writer] = _Writer(writer, self._place.topic, name, session, Publishing(self._me), self._clock)
+                self._progress[name] = ProgressTopic(self.settings, name, self.topics)
+            session = WriterSession(self.settings, writer, self.limits, self._progress[name], self.closing)
+            self._writers[writer] = _Writer(writer, self.topic, name, session, Publishing(self._me), self._clock)
         return self._writers[writer]
 
 
@@ -180,7 +154,9 @@ class _Writer:
                     return machine.committed()
         except FencedError as error:
             _log.debug("Kafka refuses a producer", writer=self._name, why=error.message)
-            return machine.fenced(session.elapsed_ms)
+            elapsed_ms = session.elapsed_ms
+            session.drop()  # or its transaction, if it is still open, would hide what is looked for
+            return machine.fenced(elapsed_ms)
         except HeadraceError as error:
             self._error = error
             return machine.failed()

@@ -139,14 +139,17 @@ class WriterSession:
     def _patiently(
         self, client: KafkaClient[Producer], doing: str, call: Callable[[float], object], end_s: float
     ) -> None:
-        """Make a call that goes on where it was when it is made again."""
+        """Make a call that goes on where it was when it has waited in vain and is made again."""
         while True:
+            began_s = time.monotonic()
             try:
                 with client.translating(doing):
                     call(SLICE_S)
                 return
             except HeadraceError as error:
-                if not error.retry or self._closing.is_set() or time.monotonic() > end_s:
+                now_s = time.monotonic()
+                answered = now_s - began_s < SLICE_S
+                if answered or not error.retry or self._closing.is_set() or now_s > end_s:
                     raise
 
     def _opened(self) -> KafkaClient[Producer]:
