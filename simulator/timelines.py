@@ -263,5 +263,6 @@ def _inherited(before: AppOracle, savepoint: Savepoint, version: int) -> Inherit
         consumed={stage: frozenset(messages) for stage, messages in consumed.items()},
         emitted=frozenset(emitted),
         outdated=frozenset(known - emitted),
-        spans=(*spans, (low, savepoint.version), (version, END_VERSION)),
+        # A task that ended early has nothing up to the savepoint's version: what lies above it is of later timelines.
+        spans=(*spans, (low, max(kept.record.version for kept in savepoint.kept.values())), (version, END_VERSION)),
     )

@@ -57,6 +57,12 @@ def test_a_task_that_had_no_partition_takes_no_event_time_back():
     assert simulate(7002999, ("app-sliding+restores",)).failure is None
 
 
+@pytest.mark.parametrize("seed", [900, 1307])
+def test_a_savepoint_of_tasks_that_had_ended_covers_nothing_of_later_timelines(seed):
+    """Its version lay above their last one, and what another timeline had published in between was taken for theirs."""
+    assert simulate(seed, ("app-outbox+restores",)).failure is None
+
+
 def test_a_stale_copy_that_has_only_begun_finds_its_inputs_trimmed():
     """It had committed what it took over from a savepoint, and stood still until its replacement had read on."""
     assert simulate(7004746, ("app-sliding+restores",)).failure is None

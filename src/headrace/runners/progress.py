@@ -100,6 +100,7 @@ def _stage(stage: StageStatus) -> str:
 
 
 _SET_ASIDE = {
+    "backfilled": "of the history left out",
     "skipped": "skipped",
     "failed_skipped": "skipped as a function raised",
     "dead_lettered": "sent to dead letters",

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -26,7 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from typing_extensions import override
 
 from headrace.core.errors import (
@@ -54,10 +55,12 @@ __all__ = [
     "AdminClient",
     "ConfigResource",
     "Consumer",
+    "ConsumerGroupTopicPartitions",
     "IsolationLevel",
     "KafkaClient",
     "KafkaError",
     "Message",
+    "NewPartitions",
     "NewTopic",
     "OffsetSpec",
     "Producer",
@@ -67,6 +70,7 @@ __all__ = [
     "cannot_log_in",
     "open_admin",
     "open_consumer",
+    "open_plain_producer",
     "open_producer",
     "problem_of",
     "resolved",
@@ -140,9 +144,15 @@ class KafkaClient(Generic[R]):
 def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
     """What to raise if a client has reported that it isn't let in: it would try forever. None if it hasn't."""
     heard = client.troubles.last
-    if heard is None or _BY_CODE.get(heard.code()) is not _LOGIN:
+    if heard is None or not _is_login(heard):
         return None
-    return problem_of(heard, doing, client.brokers, client.troubles)
+    error = KafkaError(KafkaError._AUTHENTICATION, heard.str())
+    return problem_of(error, doing, client.brokers, client.troubles)
+
+
+def _is_login(heard: KafkaError) -> bool:
+    """Whether a broker doesn't let a client in. Some brokers close the connection without a word."""
+    return _BY_CODE.get(heard.code()) is _LOGIN or "SASL authentication error" in heard.str()
 
 
 def open_consumer(
@@ -187,6 +197,12 @@ def open_producer(
     if on_failure is not None:
         options |= {"on_delivery": lambda error, _: on_failure(error), "delivery.report.only.error": True}
     return _open(settings, Producer, {}, options)
+
+
+def open_plain_producer(settings: KafkaSettings) -> KafkaClient[Producer]:
+    """A producer that may write a record twice. An idempotent one has to wait half a second before its first record."""
+    ours: dict[str, str | int | float] = {"enable.idempotence": "false", "acks": "all", "linger.ms": 0}
+    return _open(settings, Producer, {"message.timeout.ms": str(int(ANSWER_S * 1000))}, ours)
 
 
 def open_admin(settings: KafkaSettings) -> KafkaClient[AdminClient]:
@@ -356,12 +372,10 @@ def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) 
     heard = troubles.last
     meaning = _BY_CODE.get(error.code())
     why = ""
-    if error.code() in _WAITED and heard is not None and heard.code() != error.code():
+    if error.code() in _WAITED and heard is not None:
         why = f" ({troubles.secret.clean(heard.str())})"
-        if _BY_CODE.get(heard.code()) is _LOGIN:
+        if _is_login(heard):
             meaning = _LOGIN
-    elif error.code() in _WAITED and heard is not None:
-        why = f" ({troubles.secret.clean(heard.str())})"
     if meaning is None:
         meaning = _WAIT if error.retriable() else _SERVER
     text = troubles.secret.clean(error.str())

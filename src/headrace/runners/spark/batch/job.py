@@ -32,6 +32,7 @@ from headrace.runners.spark.batch.work import (
     Worker,
 )
 from headrace.runners.spark.dataframes import key_of, without_maps
+from headrace.runtime.batch.seam import LEFT
 from headrace.runtime.event_time.watermark import NEVER
 from headrace.serdes.pieces import SCHEMA
 
@@ -42,11 +43,15 @@ _TASK = "task"
 class BatchJob:
     """The DataFrames of one plan. ``given`` are the inputs that are DataFrames already, by id."""
 
-    def __init__(self, spark: SparkSession, plan: Plan, payload: bytes, given: Mapping[str, DataFrame]) -> None:
+    def __init__(
+        self, spark: SparkSession, plan: Plan, payload: bytes, given: Mapping[str, DataFrame], *, seam: bool = False
+    ) -> None:
+        """``seam``: tasks leave their state, and what they say of it goes along to the end."""
         self._spark = spark
         self._plan = plan
         self._payload = payload
         self._given = given
+        self._notes = [LEFT] if seam else []
         self._readers = readers_of(plan)
         self._stages: dict[str, DataFrame] = {}
         self._kept: list[DataFrame] = []
@@ -64,8 +69,13 @@ class BatchJob:
     def pieces(self, streams: Sequence[str]) -> DataFrame:
         """The pieces of some streams that the app writes."""
         writers = dict.fromkeys(name for id_ in streams for name in self._plan.streams[id_].writers)
-        parts = [self._stage(self._plan.stage(name)).where(sf.col("stream").isin(list(streams))) for name in writers]
-        return self._together(parts)
+        return self._together([self._written(self._plan.stage(name), streams) for name in writers])
+
+    def last_pieces(self, outputs: Sequence[str]) -> DataFrame:
+        """The pieces of the outputs; all stages are run, and what tasks leave at the seam is there, too."""
+        between = {id_ for stage in self._plan.stages for id_ in (*stage.inputs, *stage.side_inputs)}
+        last = [s for s in self._plan.stages if set(s.outputs) & set(outputs) or not set(s.outputs) & between]
+        return self._together([self._written(stage, outputs) for stage in last])
 
     def close(self) -> None:
         """Let go of what is kept for several readers."""
@@ -74,6 +84,9 @@ class BatchJob:
         self._kept.clear()
 
     # -- stages
+
+    def _written(self, stage: StagePlan, streams: Sequence[str]) -> DataFrame:
+        return self._stage(stage).where(sf.col("stream").isin([*streams, *self._notes]))
 
     def _stage(self, stage: StagePlan) -> DataFrame:
         """The pieces that a stage writes. What several others read is computed once, and kept on disk."""
@@ -99,7 +112,7 @@ class BatchJob:
         """A stage that needs no order, over its sources. DataFrames stay in the partitions that Spark has them in."""
         given = [id_ for id_ in stage.inputs if id_ in self._given]
         parts = [self._run(self._narrowed(id_, stage), MapRows(stage.name, id_)) for id_ in given]
-        if len(given) < len(stage.inputs):
+        if len(given) < len(stage.inputs) or self._notes:
             work = MapSources(stage.name, frozenset(given))
             parts.append(self._run(self._numbers(len(stage.tasks)), work))
         return self._together(parts)
@@ -125,7 +138,8 @@ class BatchJob:
         """Pieces in the Spark partitions of their tasks, in the order in which a task takes them."""
         ranks = ranks_of(self._plan, stage)
         first = [id_ for id_, rank in ranks.items() if rank == 0]
-        rank = sf.when(sf.col("stream").isin(first), 0).otherwise(1) if first else sf.lit(1)
+        rank = sf.when(sf.col("rows") == 0, -1)  # notes
+        rank = (rank.when(sf.col("stream").isin(first), 0) if first else rank).otherwise(1)
         placed = pieces.withColumn(_TASK, self._task_of(stage)).withColumn("rank", rank)
         return (
             placed.unionAll(self._beginnings(len(stage.tasks)))
@@ -169,16 +183,20 @@ class BatchJob:
         """The tasks that take the pieces of a partition. Dead letters of a source pass through any of them."""
         inputs = (*stage.inputs, *stage.side_inputs)
         letters = {self._plan.streams[id_].spec.dead_letter for id_ in inputs} - {None}
-        return {
-            (id_, partition): [task.number for task in self._tasks_reading(ssp) if task.stage == stage.name]
-            for id_ in inputs
-            for partition, ssp in enumerate(self._plan.streams[id_].ssps())
-        } | {
-            (id_, partition): [partition % len(stage.tasks)]
-            for id_ in letters
-            if id_ is not None
-            for partition in range(self._plan.streams[id_].partitions)
-        }
+        return (
+            {
+                (id_, partition): [task.number for task in self._tasks_reading(ssp) if task.stage == stage.name]
+                for id_ in inputs
+                for partition, ssp in enumerate(self._plan.streams[id_].ssps())
+            }
+            | {
+                (id_, partition): [partition % len(stage.tasks)]
+                for id_ in letters
+                if id_ is not None
+                for partition in range(self._plan.streams[id_].partitions)
+            }
+            | {(note, 0): [0] for note in self._notes}
+        )
 
     def _tasks_reading(self, ssp: SSP) -> tuple[TaskName, ...]:
         return self._readers.get(ssp, ())

@@ -30,6 +30,7 @@ from headrace.runners.spark.parcel import unpacked
 from headrace.runtime.batch.fed_task import FedTask, fed, mapped
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.batch.reading import Reading, put_source
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import concat_rows
@@ -51,6 +52,8 @@ class BatchPayload:
     now_ms: int
     python_path: tuple[str, ...] = ()
     log: LogSettings = OFF
+    seam: Seam | None = None
+    """Where a live run goes on; None: inputs end where they are read to."""
 
 
 @lru_cache(maxsize=2)
@@ -131,7 +134,8 @@ class MapSources(Work):
             for n in _numbers(tables):
                 task = stage.tasks[n]
                 ssps = [ssp for ssp in task.inputs if ssp.stream not in without]
-                yield from mapped(payload.plan, stage, task, ssps, reading, Path(folder) / str(n), payload.now_ms)
+                home, now_ms = Path(folder) / str(n), payload.now_ms
+                yield from mapped(payload.plan, stage, task, ssps, reading, home, now_ms, payload.seam)
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,8 @@ class RunTask(Work):
         task = stage.tasks[next(pieces).partition]
         order = order_of(payload.plan, stage)
         with tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder:
-            yield from fed(payload.plan, stage, task, pieces, order, Path(folder), payload.now_ms)
+            home, now_ms = Path(folder), payload.now_ms
+            yield from fed(payload.plan, stage, task, pieces, order, home, now_ms, payload.seam)
 
 
 @dataclass(frozen=True)
@@ -165,7 +170,7 @@ class ReadRows(Work):
         stream = payload.plan.streams[self.input]
         partition = number % stream.partitions
         writer = PieceWriter(payload.plan.graph, payload.plan.streams, f"{self.input}#{number}")
-        for rows in _accepted(payload.plan, self.input, partition, writer, tables):
+        for rows in _accepted(payload, self.input, partition, writer, tables):
             put_source(writer, stream, partition, rows, self.key)
             yield from writer.take()
         yield from writer.take(all_of_it=True)
@@ -188,18 +193,21 @@ class MapRows(Work):
             tempfile.TemporaryDirectory(prefix="headrace-batch-") as folder,
             FedTask(plan, stage, task, Path(folder), payload.now_ms, f"{task.name}#{number}") as run,
         ):
-            yield from run.map(ssp, _accepted(plan, self.input, ssp.partition, run.port, tables))
+            yield from run.map(ssp, _accepted(payload, self.input, ssp.partition, run.port, tables))
             yield from run.finish()
 
 
-def _accepted(plan: Plan, input_: str, partition: int, writer: PieceWriter, tables: Tables) -> Iterator[pl.DataFrame]:
-    """The rows of a DataFrame that fit the input."""
-    spec = plan.streams[input_].spec
+def _accepted(
+    payload: BatchPayload, input_: str, partition: int, writer: PieceWriter, tables: Tables
+) -> Iterator[pl.DataFrame]:
+    """The rows of a DataFrame that fit the input; of a table of history, those before the seam."""
+    spec = payload.plan.streams[input_].spec
     ssp, offset = SSP(spec.stream, partition), 0
     with closing(Connections()) as connections:
-        intake = Reading(plan, {}, connections).intake(spec, writer.write, TaskMetrics(str(ssp)))
+        intake = Reading(payload.plan, {}, connections).intake(spec, writer.write, TaskMetrics(str(ssp)))
         for rows in _large(tables):
-            yield intake.accept(ssp, _filled(rows, spec), offset)
+            accepted = intake.accept(ssp, _filled(rows, spec), offset)
+            yield accepted if payload.seam is None else payload.seam.before(ssp, spec, accepted)
             offset += rows.height
 
 
