@@ -34,6 +34,7 @@ _REMOVE = b"\x02"
 _VERSION = struct.Struct(">q")
 _KEY = struct.Struct(">cQI")
 _KEYS = b"e"
+_LOGGED_KEY = b"p"
 _PIECE_BYTES = 8 << 20
 _MEMORY_BYTES_MAX = 16 << 20
 
@@ -60,7 +61,9 @@ class Outbox(StateStore):
         self._pending: deque[_Entry] = deque()
         self._to_delete: list[_Entry] = []
         self._published_to = -1
-        self._logged_to = -1
+        self.logged_to = -1
+        """The newest version of which a commit says that the target has it; -1 if none says so."""
+        self._stored_to = -1
         self.pending_bytes = 0
         """How many bytes are committed, and not known to be in the target."""
 
@@ -101,7 +104,7 @@ class Outbox(StateStore):
     @property
     def doubtful(self) -> bool:
         """The target has something that no commit says it has, so that a restart would publish it again."""
-        return self._published_to > self._logged_to
+        return self._published_to > self.logged_to
 
     @override
     def entries(self) -> int:
@@ -124,8 +127,8 @@ class Outbox(StateStore):
         The entry must not be published before ``commit``. Raises ``DataError`` if the target can't take the rows.
         """
         changes = []
-        if self._published_to > self._logged_to:
-            self._logged_to = self._published_to
+        if self._published_to > self.logged_to:
+            self.logged_to = self._published_to
             changes.append(_REMOVE + _VERSION.pack(self._published_to))
         if self._fresh:
             pieces = [encode_rows(part) for part in _parts(self._accept(concat_rows(self._fresh)))]
@@ -148,7 +151,7 @@ class Outbox(StateStore):
             self.pending_bytes += len(piece)
         elif operation == _REMOVE:
             self.published(version)
-            self._logged_to = version
+            self.logged_to = version
         else:
             raise CorruptLogError(
                 f"outbox {self._id!r}: unknown change format {operation!r} in the changelog",
@@ -183,6 +186,9 @@ class Outbox(StateStore):
     @override
     def attach(self, view: View) -> None:
         self._view = view
+        logged = view.get(_LOGGED_KEY)
+        if logged is not None:
+            self._stored_to = self.logged_to = self._published_to = _VERSION.unpack(logged)[0]
         for key, piece in view.scan(_KEYS):
             _, version, _ = _KEY.unpack(key)
             if not self._pending or self._pending[-1].version != version:
@@ -199,6 +205,9 @@ class Outbox(StateStore):
                 for number in range(len(entry.pieces)):
                     writes.delete(_KEY.pack(_KEYS, entry.version, number))
         self._to_delete = []
+        if self.logged_to > self._stored_to:
+            writes.put(_LOGGED_KEY, _VERSION.pack(self.logged_to))
+            self._stored_to = self.logged_to
         new = [*self._pending, *([self._sealed] if self._sealed else [])]
         for entry in new:
             if entry.stored:

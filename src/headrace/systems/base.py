@@ -299,6 +299,14 @@ class Target(Protocol):
         """
         return rows
 
+    def prepare(self, writer: str, published: int) -> float | None:
+        """Get ready to say the position of ``writer``, of which a commit says that ``published`` was published.
+
+        Return after how many milliseconds to make the same call again, and None when ``position`` won't have to wait.
+        A target that can lose positions raises an error if it has lost this one: what it would take again is there.
+        """
+        return None
+
     def position(self, writer: str) -> int:
         """Return the highest version that ``writer`` has published; -1 if there is none, or if none is kept."""
         ...
@@ -310,8 +318,8 @@ class Target(Protocol):
         pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
         even then the call may have succeeded. Must not block for more than seconds.
 
-        Without transactions a target may take a version in parts: it returns after how many milliseconds to make the
-        same call again, and None when it has everything.
+        A target may work in the background, or, without transactions, take a version in parts: it returns after how
+        many milliseconds to make the same call again, and None when it has everything.
         """
         ...
 

@@ -234,6 +234,9 @@ class _Output:
         """Publish a version. If the target has taken a part of it: return when it wants to be called again."""
         target = self._target()
         if self._position is None:
+            again_ms = target.prepare(self._writer, self.outbox.logged_to)
+            if again_ms is not None:
+                return again_ms
             self._position = self._known(target.position(self._writer))
             self.outbox.published(self._position)
         entry = self.outbox.oldest()

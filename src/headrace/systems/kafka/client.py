@@ -181,13 +181,21 @@ def open_consumer(
 
 
 def open_producer(
-    settings: KafkaSettings, transactional_id: str | None = None, **ours: str | int | float
+    settings: KafkaSettings,
+    transactional_id: str | None = None,
+    on_failure: Callable[[KafkaError], object] | None = None,
+    **ours: str | int | float,
 ) -> KafkaClient[Producer]:
-    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's."""
-    options: dict[str, str | int | float] = {name.replace("_", "."): value for name, value in ours.items()}
+    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's.
+
+    ``on_failure`` gets the error of each record that isn't delivered; then no other deliveries are reported.
+    """
+    options: dict[str, Any] = {name.replace("_", "."): value for name, value in ours.items()}
     options |= {"enable.idempotence": "true", "acks": "all"}
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
+    if on_failure is not None:
+        options |= {"on_delivery": lambda error, _: on_failure(error), "delivery.report.only.error": True}
     return _open(settings, Producer, {}, options)
 
 
@@ -338,7 +346,9 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     ),
     _NO_TOPIC: ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"),
     _GONE: ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"),
-    _FENCED: ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTION_COORDINATOR_FENCED"),
+    _FENCED: (
+        "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "TRANSACTION_COORDINATOR_FENCED",
+    ),
     _LARGE: ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD"),
     _UNKNOWN: (
         "_MSG_TIMED_OUT", "_PURGE_INFLIGHT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "OUT_OF_ORDER_SEQUENCE_NUMBER",
