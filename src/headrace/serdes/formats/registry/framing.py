@@ -75,7 +75,7 @@ def decode_framed(
     wrong = [(index, one) for index, one in enumerate(sizes) if isinstance(one, str)]
     places = np.array([index for index, _ in wrong], dtype=np.int64)
     bad = Decoded(pl.DataFrame(schema=columns), [(number, reason) for number, (_, reason) in enumerate(wrong)])
-    found = decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[misc]
+    found = decode([payloads[index][sizes[index] :] for index in good])  # type: ignore[index]
     return gathered([(np.array(good, dtype=np.int64), found), (places, bad)])
 
 
