@@ -312,6 +312,7 @@ _SEQUENCE = re.compile(r"\d{20,}")
 _REASONS = {
     "late": "came too late",
     "skipped": "skipped, because they can't be read",
+    "lost": "lost, because they were deleted before they were read",
     "failed_skipped": "skipped, because a function of the app raised",
     "dead_lettered": "sent to a dead-letter stream",
 }

@@ -104,6 +104,7 @@ _SET_ASIDE = {
     "failed_skipped": "skipped as a function raised",
     "dead_lettered": "sent to dead letters",
     "late": "too late",
+    "lost": "deleted before they were read",
 }
 
 

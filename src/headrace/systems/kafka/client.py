@@ -13,8 +13,19 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.cimpl import NewTopic
 from typing_extensions import override
 
 from headrace.core.errors import (
@@ -36,6 +47,28 @@ from headrace.core.log import Throttle, logger
 from headrace.core.secret_options import SecretOptions
 from headrace.core.secret_places import SecretPlace
 from headrace.systems.kafka.settings import KafkaSettings
+
+__all__ = [
+    "ANSWER_S",
+    "AdminClient",
+    "Consumer",
+    "IsolationLevel",
+    "KafkaClient",
+    "KafkaError",
+    "Message",
+    "NewTopic",
+    "OffsetSpec",
+    "Producer",
+    "TopicCollection",
+    "TopicPartition",
+    "Troubles",
+    "cannot_log_in",
+    "open_admin",
+    "open_consumer",
+    "open_producer",
+    "problem_of",
+    "resolved",
+]
 
 ANSWER_S = 10.0
 """How long a call waits for a broker's answer. Those that a run loop makes have to be shorter."""
@@ -102,12 +135,27 @@ class KafkaClient(Generic[R]):
         return problem_of(error, doing, self.brokers, self.troubles)
 
 
-def open_consumer(settings: KafkaSettings, group: str, *, uncommitted: bool = False) -> KafkaClient[Consumer]:
+def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
+    """What to raise if a client has reported that it isn't let in: it would try forever. None if it hasn't."""
+    heard = client.troubles.last
+    if heard is None or _BY_CODE.get(heard.code()) is not _LOGIN:
+        return None
+    return problem_of(heard, doing, client.brokers, client.troubles)
+
+
+def open_consumer(
+    settings: KafkaSettings,
+    group: str,
+    *,
+    uncommitted: bool = False,
+    committed: Callable[[KafkaError | None], None] | None = None,
+) -> KafkaClient[Consumer]:
     """A consumer that commits nothing by itself, never jumps, and says where a partition ends.
 
-    Without ``uncommitted`` it returns what transactions have committed, and what is in none.
+    Without ``uncommitted`` it returns what transactions have committed, and what is in none. ``committed`` is called
+    with the outcome of each commit that wasn't waited for, by the thread that polls.
     """
-    ours = {
+    ours: dict[str, Any] = {
         "group.id": group,
         "enable.auto.commit": "false",
         "enable.auto.offset.store": "false",
@@ -115,6 +163,8 @@ def open_consumer(settings: KafkaSettings, group: str, *, uncommitted: bool = Fa
         "enable.partition.eof": "true",
         "isolation.level": "read_uncommitted" if uncommitted else "read_committed",
     }
+    if committed is not None:
+        ours["on_commit"] = lambda error, _: committed(error)
     return _open(settings, Consumer, {"allow.auto.create.topics": "false", "queued.max.messages.kbytes": "32768"}, ours)
 
 
@@ -148,7 +198,7 @@ def _open(
     settings: KafkaSettings,
     make: Callable[..., R],
     usual: Mapping[str, str],
-    ours: Mapping[str, str | int | float],
+    ours: Mapping[str, Any],
 ) -> KafkaClient[R]:
     given, secret = resolved(settings)
     troubles = Troubles(secret=secret)

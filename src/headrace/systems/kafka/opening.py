@@ -1,0 +1,23 @@
+"""Opens topics of Kafka. confluent_kafka is imported only then: it is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import InfrastructureError
+
+if TYPE_CHECKING:
+    from headrace.systems.kafka.system import KafkaSystem
+
+
+def open_kafka(name: str, options: Mapping[str, Any]) -> KafkaSystem:
+    """The system of a ``SystemSpec`` of kind ``kafka``."""
+    try:
+        from headrace.systems.kafka.system import open_kafka_system
+    except ImportError as error:
+        raise InfrastructureError(
+            f"Kafka needs confluent-kafka, which can't be imported here: {error}",
+            hint='install it wherever drivers and containers run: pip install "headrace[kafka]"',
+        ) from error
+    return open_kafka_system(name, options)
