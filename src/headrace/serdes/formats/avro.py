@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError, InfrastructureError
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.avro_resolution import SchemasDisagreeError, resolve
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, resolve
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
 from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
@@ -53,7 +53,7 @@ class AvroFormat(Format):
                 )
         try:
             return resolve(self._schema, columns, self._schema)
-        except SchemasDisagreeError as error:
+        except SchemasDisagree as error:
             raise DeclarationError(
                 f"the Avro schema and the columns disagree: {error}",
                 hint="declare them as they are, or convert them afterwards: .with_columns(...)",

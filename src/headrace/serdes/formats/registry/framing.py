@@ -58,7 +58,7 @@ def decode_by_id(
 
 
 def without_header(payloads: Sequence[bytes], columns: Columns) -> Decoded:
-    """What becomes of records that have no header: all are bad."""
+    """Records that have no header: all are bad."""
     reasons = ((index, no_header(payload[:HEADER_BYTES])) for index, payload in enumerate(payloads))
     return Decoded(pl.DataFrame(schema=columns), list(reasons))
 
