@@ -78,9 +78,9 @@ def avro(
 ) -> FormatSpec:
     """Records in Avro: each is one datum, without a header or with the id of its schema in a registry.
 
-    An input needs no schema of its own if there is one here: its columns are the fields. Enumerations become texts, and
-    timestamps ``pl.Datetime`` in UTC. Maps and unions, except those with null, can't be columns. Writing needs
-    ``pip install "headrace[avro]"``.
+    An input needs no schema of its own if there is one here: its columns are the fields. Enumerations become texts,
+    timestamps ``pl.Datetime`` in UTC, maps lists of ``key`` and ``value``. Unions can't be columns, except those with
+    null.
 
     Parameters
     ----------
