@@ -1,7 +1,7 @@
 """Asks a registry: one request after another, each with a time limit, without retries. Blocks.
 
-What fails becomes an error that says whether to try again. Neither messages nor tracebacks have the secrets, which are
-read anew for each request, so that one that was replaced is used at once.
+What fails becomes an error that says whether to try again. Neither messages nor tracebacks have the secrets. They are
+read again for each request, so that one that was replaced is used at once.
 """
 
 from __future__ import annotations
