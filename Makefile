@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
-SERVERS := .venv/servers/.set-up
+SERVERS := .venv/servers/.set-up .venv/servers/kfake .venv/servers/kafka/.set-up
 ENTRY := $(BIN)/python -m
 
 # Where it is set, each of the hundreds of processes that tests start would compile the package again.
@@ -25,11 +25,21 @@ $(STAMP): requirements/run.txt requirements/dev.txt pyproject.toml
 	$(ENTRY) pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-# Servers that tests start in place of Kinesis. Tests that need one are skipped, and say so, where it can't be installed.
-$(SERVERS): requirements/servers/package.json requirements/servers/package-lock.json | $(STAMP)
+# Servers that tests start. Tests that need one are skipped, and say so, where it can't be installed.
+.venv/servers/.set-up: requirements/servers/package.json requirements/servers/package-lock.json | $(STAMP)
 	@mkdir -p $(@D) && cp $^ $(@D)
 	@if npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error; then touch $@; \
 	  else echo "The servers that stand in for Kinesis are not installed (npm has failed): tests on them will be skipped" >&2; fi
+
+.venv/servers/kfake: $(wildcard requirements/servers/kfake/*) | $(STAMP)
+	@mkdir -p $(@D)
+	@go build -C requirements/servers/kfake -trimpath -ldflags="-s -w" -o $(CURDIR)/$@ . || \
+	  echo "kfake is not installed (go build has failed): tests on this small broker will be skipped" >&2
+
+.venv/servers/kafka/.set-up: requirements/servers/kafka/pom.xml | $(STAMP)
+	@rm -rf $(@D) && mkdir -p $(@D)
+	@if mvn -q -B -Dstyle.color=never -f $< dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$(@D)/jars; \
+	  then touch $@; else echo "Apache Kafka is not installed (mvn has failed): tests on it will be skipped" >&2; fi
 
 demo: $(STAMP)  ## run the page-view app in containers on local Spark, about 20 s
 	$(BIN)/python demo/page_views.py

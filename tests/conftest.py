@@ -8,13 +8,14 @@ import pwd
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from chaos.kafka_server import Broker, KafkaServer, KfakeServer
 from chaos.kinesis_server import Kind, KinesisServer
 from headrace.core.errors import InfrastructureError
 from postgres_server import PostgresServer
@@ -34,6 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ON_SPARK = ("tests/spark/", "tests/docs/test_examples.py::test_example_prints_what_it_says[13_on_spark]")
+
+_Broker = TypeVar("_Broker", bound=Broker)
 
 _PROGRAMS = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 
@@ -129,6 +132,28 @@ def kinesalite(aws_environment: None) -> Iterator[KinesisServer]:
 def _kinesis(kind: Kind) -> KinesisServer:
     try:
         return KinesisServer(kind)
+    except InfrastructureError as error:
+        pytest.skip(f"{error.message}: {error.hint}")
+
+
+@pytest.fixture(scope="session")
+def kfake() -> Iterator[KfakeServer]:
+    """A running broker that speaks Kafka's protocol, for tests that use topics of their own."""
+    with _broker(KfakeServer) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaServer]:
+    """A running Apache Kafka, for the few tests that need the real one, with topics of their own."""
+    with _broker(KafkaServer) as server:
+        yield server
+
+
+def _broker(kind: Callable[[], _Broker]) -> _Broker:
+    pytest.importorskip("confluent_kafka", reason="confluent-kafka is not installed")
+    try:
+        return kind()
     except InfrastructureError as error:
         pytest.skip(f"{error.message}: {error.hint}")
 

@@ -9,6 +9,7 @@ other module may change.
 from headrace import aggregates, calls, errors, io, spark, startpoints, streams, tables, tasks, triggers, windows
 from headrace.api.aggregates import count, sum
 from headrace.api.handles import Output, Table
+from headrace.api.secrets import secret_env, secret_file
 from headrace.api.stream import Stream
 from headrace.api.windows import hopping, session, tumbling
 from headrace.app import App
@@ -32,6 +33,8 @@ __all__ = [
     "hopping",
     "io",
     "read_savepoint",
+    "secret_env",
+    "secret_file",
     "session",
     "spark",
     "startpoints",

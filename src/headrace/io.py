@@ -3,18 +3,25 @@
 from headrace.api.dataframe import dataframe
 from headrace.api.delta import delta
 from headrace.api.descriptors import csv, files, log, memory, sql
-from headrace.api.formats import avro
+from headrace.api.formats import avro, changelog, debezium, json_schema, protobuf, registry
+from headrace.api.kafka import kafka
 from headrace.api.kinesis import kinesis
 
 __all__ = [
     "avro",
+    "changelog",
     "csv",
     "dataframe",
+    "debezium",
     "delta",
     "files",
+    "json_schema",
+    "kafka",
     "kinesis",
     "log",
     "memory",
+    "protobuf",
+    "registry",
     "sql",
 ]
 

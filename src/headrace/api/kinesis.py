@@ -13,14 +13,12 @@ import polars as pl
 from headrace.api.descriptors import check_partitions
 from headrace.api.formats import FormatName, format_of
 from headrace.api.location import Declaring
+from headrace.api.record_schema import input_schema, record_columns_of, start_of
 from headrace.api.rows import SchemaLike
 from headrace.api.system_descriptor import InputUse
-from headrace.core.errors import DeclarationError, UsageError
-from headrace.core.moment import moment_ms, parse_moment
+from headrace.core.errors import DeclarationError
 from headrace.core.url import check_no_credentials
-from headrace.serdes.casting import CastSafety, cast_safety
-from headrace.serdes.dtypes import written
-from headrace.serdes.formats import FormatSpec, open_format
+from headrace.serdes.formats import FormatSpec
 from headrace.serdes.schema import Schema
 from headrace.systems.registry import SystemSpec
 
@@ -68,25 +66,8 @@ class Kinesis:
 
     def input_schema(self, schema: SchemaLike | None) -> Schema:
         """The columns of an input: those of the format, or else of ``schema``, and what Kinesis says of a record."""
-        extra = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
-        declared = self._schema(schema)
-        for name in extra.keys() & declared.columns.keys():
-            self._check_type(name, declared.columns[name])
-        contents = {name: dtype for name, dtype in declared.columns.items() if name not in extra}
-        if not contents:
-            raise DeclarationError(
-                f"the schema of {self.stream} has nothing of what is in a record, only what Kinesis says of it",
-                hint="add one column at least",
-            )
-        open_format(self.format).decoder(contents)
-        missing = {name: dtype for name, dtype in extra.items() if name not in declared.columns}
-        if missing and declared.record is not None:
-            names = ", ".join(missing)
-            raise DeclarationError(
-                f"record_columns: the dataclass {declared.record.__name__} has no field {names}",
-                hint="add it to the dataclass, or give the schema as a dict",
-            )
-        return Schema.of({**declared.columns, **missing}) if missing else declared
+        about = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
+        return input_schema(self.stream, "Kinesis", self.format, about, self.record_columns, schema)
 
     def input_system(self, stream_id: str, use: InputUse) -> SystemSpec:
         """The system of an input, which remembers its slots in the app's home."""
@@ -127,33 +108,6 @@ class Kinesis:
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:
         given = {name: value for name, value in options.items() if value is not None}
         return SystemSpec(f"kinesis-{stream_id}".replace(".", "-"), "kinesis", given, may_repeat=may_repeat)
-
-    def _schema(self, schema: SchemaLike | None) -> Schema:
-        if schema is not None:
-            return Schema.of(schema)
-        own = open_format(self.format).columns()
-        if own is None:
-            raise DeclarationError(
-                f"an input of JSON from {self.stream} needs a schema",
-                hint='write app.input("orders", {"member": pl.String, "ts": pl.Datetime("ms")}, ...), or '
-                'format="text" for whole records',
-            )
-        extra = {name: RECORD_COLUMNS[what] for name, what in self.record_columns.items()}
-        if both := sorted(extra.keys() & own.keys()):
-            raise DeclarationError(
-                f"record_columns: a record of {self.stream} has a column {both[0]!r} already",
-                hint="give it another name",
-            )
-        return Schema.of({**own, **extra})
-
-    def _check_type(self, name: str, declared: pl.DataType) -> None:
-        what = self.record_columns[name]
-        if cast_safety(RECORD_COLUMNS[what], declared) not in (CastSafety.SAME, CastSafety.LOSSLESS):
-            raise DeclarationError(
-                f"column {name!r} is the {what} of a record, which is of type {written(RECORD_COLUMNS[what])}, "
-                f"not {written(declared)}",
-                hint="declare it so, or leave it out of the schema",
-            )
 
 
 def kinesis(
@@ -223,9 +177,9 @@ def kinesis(
             name := _name(stream),
             _region(region, name),
             format_of(format),
-            _start(start),
+            start_of(start),
             check_partitions(slots, "slots"),
-            _record_columns(record_columns),
+            record_columns_of(record_columns, "Kinesis", get_args(RecordColumn), '{"arrived": "arrival_time"}'),
             _key(key),
             _matching("lease_table", lease_table, _TABLE, "use 3 to 255 letters, digits, '.', '_' or '-'"),
             _endpoint(endpoint_url, lease_table),
@@ -253,41 +207,6 @@ def _matching(what: str, value: object, pattern: re.Pattern[str], hint: str) -> 
     if value is None or (isinstance(value, str) and pattern.fullmatch(value)):
         return value
     raise DeclarationError(f"{what}={value!r} is not the name of a {what.replace('_', ' ')}", hint=hint)
-
-
-def _start(start: object) -> str | int:
-    if start in ("oldest", "upcoming"):
-        return str(start)
-    if isinstance(start, datetime):
-        return moment_ms(start)
-    words = {"latest": "upcoming", "LATEST": "upcoming", "TRIM_HORIZON": "oldest", "earliest": "oldest"}
-    if isinstance(start, str) and start not in words:
-        try:
-            return parse_moment(start)[0]
-        except UsageError:
-            pass  # the error below says what else it may be
-    meant = words.get(start, "") if isinstance(start, str) else ""
-    raise DeclarationError(
-        f"start={start!r} is no place to begin",
-        hint=f'did you mean "{meant}"?' if meant else 'write "oldest", "upcoming", or a time: "2026-01-31T12:00:00Z"',
-    )
-
-
-def _record_columns(columns: object) -> dict[str, str]:
-    if columns is None:
-        return {}
-    example = 'write record_columns={"arrived": "arrival_time"}'
-    if not isinstance(columns, Mapping) or not all(isinstance(name, str) and name for name in columns):
-        raise DeclarationError(f"record_columns={columns!r} doesn't name columns", hint=example)
-    known = get_args(RecordColumn)
-    for name, what in columns.items():
-        if what not in known:
-            swapped = name in known
-            raise DeclarationError(
-                f"record_columns: {name!r} is to be {what!r}, which Kinesis doesn't say of a record",
-                hint=f"the column comes first: {example}" if swapped else f"it says {', '.join(known)}",
-            )
-    return dict(columns)
 
 
 def _key(key: object) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from typing_extensions import override
@@ -40,12 +40,13 @@ def here() -> Location:
 class Declaring:
     """Context manager for the body of a public method: adds the method and the user's line to a ``DeclarationError``.
 
-    So the code that it calls raises plain errors, and need not know where it was called from.
+    So the code that it calls raises plain errors, and need not know where it was called from. ``quoting``: the text of
+    the line may be shown. Where passwords belong, one may stand in it by mistake.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, *, quoting: bool = True) -> None:
         self._what = what
-        self.location = here()
+        self.location = here() if quoting else replace(here(), text="")
 
     def __enter__(self) -> Location:
         return self.location

@@ -19,6 +19,7 @@ _JOIN = 'join(other, on="key", within="5m", id="pairs")'
 _TASK = 'process(task, {...}, id="name") with an hr.tasks.Task'
 _LATENESS = 'app.input("name", {...}, event_time="ts", lateness="5s")'
 _KINESIS = 'hr.io.kinesis("name", region="eu-west-1")'
+_KAFKA = 'hr.io.kafka("name", brokers="host:9092")'
 _ROWS = f"{_SEND}, and read it with hr.streams.StreamReader or `headrace stream read`"
 _BROKER = (
     "isn't supported yet. Use the embedded log (the default), hr.io.files(...), or a system of your own (entry point "
@@ -96,12 +97,14 @@ OUTPUT: Mapping[str, str] = {
 }
 
 _BROKERS = {
-    **dict.fromkeys(("kafka", "Kafka", "KafkaSource", "KafkaSink", "from_kafka", "to_kafka"), f"Kafka {_BROKER}"),
-    **{word: f"{word.capitalize()} {_BROKER}" for word in ("pulsar", "rabbitmq", "redis", "eventhubs", "pubsub")},
+    **_same(_KAFKA, "Kafka", "KafkaSource", "KafkaSink", "from_kafka", "to_kafka"),
+    **_same(f"{_KAFKA}, which is how Event Hubs can be read", "eventhubs", "EventHubs", "event_hubs"),
+    **{word: f"{word.capitalize()} {_BROKER}" for word in ("pulsar", "rabbitmq", "redis", "pubsub")},
 }
 
 HR: Mapping[str, str] = {
     **_BROKERS,
+    **_same(_KAFKA, "kafka"),
     **_same(_KINESIS, "kinesis", "Kinesis", "KinesisSource", "KinesisSink", "from_kinesis", "to_kinesis"),
     **_same("pl.col(...), of polars", "col", "column", "expr"),
     **_same("pl.lit(...), of polars", "lit"),

@@ -310,8 +310,10 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
 _SEQUENCE = re.compile(r"\d{20,}")
 
 _REASONS = {
+    "backfilled": "left out, because the tables of a backfill had them",
     "late": "came too late",
     "skipped": "skipped, because they can't be read",
+    "lost": "lost, because they were deleted before they were read",
     "failed_skipped": "skipped, because a function of the app raised",
     "dead_lettered": "sent to a dead-letter stream",
 }

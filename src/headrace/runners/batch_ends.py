@@ -60,9 +60,11 @@ def _ends_of(connections: Connections, stream: StreamPlan, until: Until | None) 
     spec = stream.spec
     admin = connections.admin(spec.system)
     info = admin.describe(spec.stream.name)
-    if keeps_rows(spec.system):
+    if keeps_rows(spec.system) and not (info is not None and info.until_offset):
         if spec.slots or info is None or not (info.bounded or info.until_caught_up):
             raise _unbounded(stream, "headrace run without --batch reads it")
+        return {}
+    if info is not None and info.bounded and keeps_rows(spec.system):
         return {}
     extents = admin.extents(spec.stream.name)
     if until is None and not all(extent.sealed for extent in extents):

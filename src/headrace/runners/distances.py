@@ -13,6 +13,7 @@ from headrace.serdes.ipc import decode_rows
 from headrace.systems.base import Consumer, Records, Rows
 from headrace.systems.moments import is_moment
 from headrace.systems.registry import SystemSpec, keeps_rows
+from headrace.systems.row_cuts import height_before
 
 COUNT_BYTES_MAX = 64 << 20
 """Messages are counted by reading them; beyond this many bytes of a partition they aren't."""
@@ -75,7 +76,7 @@ def _count(consumer: Consumer, ssp: SSP, end: Offset) -> int | None:
                 messages += sum(_rows_in(payload) for payload in within)
                 read += sum(map(len, within))
             elif isinstance(found, Rows):
-                messages += min(found.frame.height + len(found.bad), end - found.offset)
+                messages += height_before(found, end) + sum(record.offset < end for record in found.bad)
                 read += int(found.frame.estimated_size())
         if read > COUNT_BYTES_MAX:
             return None

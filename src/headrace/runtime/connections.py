@@ -62,12 +62,14 @@ class Connections:
             producer.flush()
 
     def close(self) -> None:
-        """Close all producers and targets, and drop the calls under way."""
+        """Close all producers, targets and admins, and drop the calls under way."""
         self.calls.close()
         for producer in self._producers.values():
             producer.close()
         for target in self._targets.values():
             target.close()
+        for admin in self._admins.values():
+            admin.close()
         self._producers.clear()
         self._targets.clear()
 

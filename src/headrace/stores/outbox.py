@@ -41,6 +41,7 @@ _VERSION = struct.Struct(">q")
 _KEY = struct.Struct(">cQI")
 _KEYS = b"e"
 _TIMELINES_KEY = b"t"
+_LOGGED_KEY = b"p"
 _PIECE_BYTES = 8 << 20
 _MEMORY_BYTES_MAX = 16 << 20
 
@@ -67,9 +68,11 @@ class Outbox(StateStore):
         self._pending: deque[_Entry] = deque()
         self._to_delete: list[_Entry] = []
         self._published_to = -1
-        self._logged_to = -1
         self._timelines: list[int] = []
         self._timelines_stored = 0
+        self.logged_to = -1
+        """The newest version of which a commit says that the target has it; -1 if none says so."""
+        self._stored_to = -1
         self.pending_bytes = 0
         """How many bytes are committed, and not known to be in the target."""
 
@@ -111,6 +114,10 @@ class Outbox(StateStore):
         """Return the version with which the timeline of an entry began; None for the first timeline."""
         return next((begun for begun in reversed(self._timelines) if begun < version), None)
 
+    def logged_before(self, version: int) -> int:
+        """As ``logged_to``, but only of the timeline that this version is of."""
+        return self.logged_to if self.timeline_of(self.logged_to) == self.timeline_of(version) else -1
+
     @property
     def timelines(self) -> tuple[int, ...]:
         """The versions with which timelines began, of which entries may be."""
@@ -119,7 +126,7 @@ class Outbox(StateStore):
     @property
     def doubtful(self) -> bool:
         """The target has something that no commit says it has, so that a restart would publish it again."""
-        return self._published_to > self._logged_to
+        return self._published_to > self.logged_to
 
     @override
     def entries(self) -> int:
@@ -143,8 +150,8 @@ class Outbox(StateStore):
         The entry must not be published before ``commit``. Raises ``DataError`` if the target can't take the rows.
         """
         changes = []
-        if self._published_to > self._logged_to:
-            self._logged_to = self._published_to
+        if self._published_to > self.logged_to:
+            self.logged_to = self._published_to
             changes.append(_REMOVE + _VERSION.pack(self._published_to))
         if self._fresh:
             pieces = [encode_rows(part) for part in _parts(self._accept(concat_rows(self._fresh)))]
@@ -167,7 +174,7 @@ class Outbox(StateStore):
             self.pending_bytes += len(piece)
         elif operation == _REMOVE:
             self.published(version)
-            self._logged_to = version
+            self.logged_to = version
         elif operation == _TIMELINE:
             if version not in self._timelines:
                 insort(self._timelines, version)
@@ -209,6 +216,9 @@ class Outbox(StateStore):
         timelines = view.get(_TIMELINES_KEY) or b""
         self._timelines = [version for (version,) in _VERSION.iter_unpack(timelines)]
         self._timelines_stored = len(self._timelines)
+        logged = view.get(_LOGGED_KEY)
+        if logged is not None:
+            self._stored_to = self.logged_to = self._published_to = _VERSION.unpack(logged)[0]
         for key, piece in view.scan(_KEYS):
             _, version, _ = _KEY.unpack(key)
             if not self._pending or self._pending[-1].version != version:
@@ -228,6 +238,9 @@ class Outbox(StateStore):
         if self._timelines_stored != len(self._timelines):
             writes.put(_TIMELINES_KEY, b"".join(map(_VERSION.pack, self._timelines)))
             self._timelines_stored = len(self._timelines)
+        if self.logged_to > self._stored_to:
+            writes.put(_LOGGED_KEY, _VERSION.pack(self.logged_to))
+            self._stored_to = self.logged_to
         new = [*self._pending, *([self._sealed] if self._sealed else [])]
         for entry in new:
             if entry.stored:

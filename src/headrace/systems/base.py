@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnsupportedPositionError, UsageError
@@ -37,7 +39,8 @@ class StreamInfo:
 
     ``added`` names those that were added after the stream was created. Older frames lack them, and so do the frames of
     writers that don't know them yet: there the column is null. ``bounded``: the stream ends. ``until_caught_up``: it
-    doesn't, but a run stops when it has read what was there.
+    doesn't, but a run stops when it has read what was there. ``until_offset``: it can be read up to any offset of its
+    extents, although it is a stream of rows.
     """
 
     name: str
@@ -46,6 +49,7 @@ class StreamInfo:
     bounded: bool = False
     until_caught_up: bool = False
     added: frozenset[str] = frozenset()
+    until_offset: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class Rows:
 
     A slot's rows are all from ``shard``, and ``shards`` says how far each shard of the slot has come after them.
     ``holding`` are those of which nothing comes before others have done something: their event time is waited for.
+
+    ``offsets``: those of the rows if there are gaps. ``lost``: so many offsets before ``next`` were deleted unread.
     """
 
     ssp: SSP
@@ -128,6 +134,8 @@ class Rows:
     shard: str = ""
     shards: Shards | None = None
     holding: frozenset[str] = frozenset()
+    offsets: npt.NDArray[np.int64] | None = None
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +302,14 @@ class Target(Protocol):
         """
         return rows
 
+    def prepare(self, writer: str, published: int) -> float | None:
+        """Get ready to say the position of ``writer``, of which a commit says that ``published`` was published.
+
+        Return after how many milliseconds to make the same call again, and None when ``position`` won't have to wait.
+        A target that can lose positions raises an error if it has lost this one: what it would take again is there.
+        """
+        return None
+
     def position(self, writer: str) -> int:
         """Return the highest version that ``writer`` has published; -1 if there is none, or if none is kept."""
         ...
@@ -305,8 +321,8 @@ class Target(Protocol):
         pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
         even then the call may have succeeded. Must not block for more than seconds.
 
-        Without transactions a target may take a version in parts: it returns after how many milliseconds to make the
-        same call again, and None when it has everything.
+        A target may work in the background, or, without transactions, take a version in parts: it returns after how
+        many milliseconds to make the same call again, and None when it has everything.
         """
         ...
 
@@ -430,6 +446,14 @@ class Admin(Protocol):
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
         """Return the last reported position of each partition, from any process."""
         ...
+
+    def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
+        """Show people's tools what a commit of the stage ``reader`` (``app/stage``) covers. It never blocks."""
+        return
+
+    def close(self) -> None:
+        """Release what the admin holds, after what it was told to report. It may be used again."""
+        return
 
 
 class System(Protocol):

@@ -30,6 +30,7 @@ _BUILT_IN = {
     ROW_GROUP: {
         "delta": "headrace.systems.delta:open_delta",
         "files": "headrace.systems.files:open_files",
+        "kafka": "headrace.systems.kafka.opening:open_kafka",
         "kinesis": "headrace.systems.kinesis.system:open_kinesis",
         "sql": "headrace.systems.sql:open_sql",
         "remote": "headrace.systems.remote:open_remote",

@@ -186,6 +186,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.version = 0
         self.pending: dict[int, Rows] = {}
         self.published: dict[int, Rows] = {}
+        self.logged = -1
 
     @rule(rows=st.lists(st.integers(0, 99), max_size=30))
     def add(self, rows: Rows) -> None:
@@ -198,6 +199,7 @@ class OutboxMachine(RuleBasedStateMachine):
         self.log += commit(self.outbox, self.version)
         if self.fresh:
             self.pending[self.version] = self.fresh
+        self.logged = max([self.logged, *self.published])
         self.fresh, self.published = [], {}  # its removal is logged now
         if persisted:
             self.outbox.persist(self.disk)
@@ -234,6 +236,7 @@ class OutboxMachine(RuleBasedStateMachine):
         if hasattr(self, "outbox"):
             assert self.outbox.entries() == len(self.pending)
             assert (self.outbox.pending_bytes > 0) == bool(self.pending)
+            assert self.outbox.logged_to == self.logged
 
 
 OutboxMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -84,7 +84,7 @@ class TaskHost:
         self.replay = Replay(str(scope.name), self._changelog, self.state, ports.pulse)
         self.inputs = InputConsumers(scope.specs, connections)
         self.slots = Slots(self.inputs)
-        self._progress = PublishedPositions(scope.app, scope.specs, connections, now_ms, ports.trim_step)
+        self._progress = PublishedPositions(scope, connections, now_ms, ports.trim_step)
         self._tick_every = Every(TICK_INTERVAL_MS, now_ms)
         self._ticked = 0
         self._commit_began = 0.0
@@ -407,6 +407,7 @@ class TaskHost:
 
     def _append_commit(self) -> Steps[None]:
         self.slots.sealed(self.receiver.shards)
+        self._progress.sealed(self.positions)
         times = msgspec.json.encode(self.attempt.save())
         yield from self._commits.append_record(self.attempt.source_entries(), times)
 
@@ -463,7 +464,7 @@ class TaskHost:
 
     def _committed(self, needed: Mapping[SSP, Offset | None]) -> None:
         now = self._clock.monotonic_ms()
-        self._progress.trim(needed)
+        self._progress.committed(needed)
         self.task.chain.committed()
         self.slots.committed(self.machine.version)
         self.committed_ms = now

@@ -27,6 +27,7 @@ from headrace.systems.base import (
     SlotConsumer,
     SlotOrders,
 )
+from headrace.systems.row_cuts import rows_before
 
 WAITING_BYTES_MAX = 8 << 20
 POLL_BYTES_MAX = 4 << 20
@@ -205,11 +206,8 @@ def up_to(polled: Polled, limit: Offset) -> Polled:
         case Records(ssp=ssp, offsets=offsets, payloads=payloads, next=after):
             n = bisect_left(offsets, limit)
             return polled if n == len(offsets) else Records(ssp, offsets[:n], payloads[:n], min(limit, after))
-        case Rows(ssp=ssp, frame=frame, offset=offset, next=after, bad=bad, place=place):
-            if after <= limit:
-                return polled
-            bad = [record for record in bad if record.offset < limit]
-            return Rows(ssp, frame.head(limit - offset - len(bad)), offset, limit, bad, place)
+        case Rows():
+            return rows_before(polled, limit)
         case Ended(ssp=ssp, next=after):
             return polled if after < limit else Records(ssp, [], [], limit)
         case _:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from headrace.core.frame import Kind
@@ -43,7 +45,7 @@ class SingleFrame:
 class RowBatch:
     """Rows of a row system, and the records that could not be read. ``place`` says in errors where they are from.
 
-    The last three fields are those of ``Rows``.
+    The last fields are those of ``Rows``.
     """
 
     ssp: SSP
@@ -56,6 +58,8 @@ class RowBatch:
     shard: str = ""
     shards: Shards | None = None
     holding: frozenset[str] = frozenset()
+    offsets: npt.NDArray[np.int64] | None = None
+    lost: int = 0
 
 
 @dataclass(slots=True)
@@ -95,6 +99,8 @@ def row_batch(rows: Rows) -> RowBatch:
         rows.shard,
         rows.shards,
         rows.holding,
+        rows.offsets,
+        rows.lost,
     )
 
 

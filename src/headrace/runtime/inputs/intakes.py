@@ -8,12 +8,15 @@ from itertools import pairwise
 import polars as pl
 
 from headrace.core.ids import SSP, Offset
+from headrace.core.log import logger
 from headrace.runtime.inputs.envelope import RowBatch
 from headrace.runtime.inputs.intake import DeadLetters, Intake
 from headrace.runtime.metrics import TaskMetrics
 from headrace.runtime.operators.provenance import Arrival
 from headrace.runtime.task import Task
 from headrace.serdes.ipc import concat_rows
+
+_log = logger(__name__)
 
 
 class Intakes:
@@ -35,6 +38,10 @@ class Intakes:
             for ssp, spec in task.specs.items()
         }
 
+    def begin_at(self, ssp: SSP, since_ms: int) -> None:
+        """Leave out what has an older event time, and count it."""
+        self._intakes[ssp].since_ms = since_ms
+
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
         """Process user frames of a partition, all their rows at once. ``after`` is the offset after the last frame."""
         tables = self._intakes[ssp].decode(ssp, offsets, payloads)
@@ -46,11 +53,21 @@ class Intakes:
 
     def table(self, table: RowBatch) -> None:
         """Process rows of a row system."""
+        self._count_lost(table)
         if not table.rows.height and not table.bad:
             return  # only the position moves
         accepted = self._intakes[table.ssp].accept(table.ssp, table.rows, table.offset, table.bad, table.place)
         self._metrics.bytes_in += table.bytes
-        self._task.rows(Arrival(table.ssp, table.offset, table.next, accepted.height, shard=table.shard), accepted)
+        offsets = table.offsets if accepted.height == table.rows.height else None
+        arrival = Arrival(table.ssp, table.offset, table.next, accepted.height, shard=table.shard, each=offsets)
+        self._task.rows(arrival, accepted)
+
+    def _count_lost(self, table: RowBatch) -> None:
+        if table.lost:
+            self._metrics.count("lost", table.lost)
+            first = table.next - table.lost
+            said = f"{table.ssp}: offsets {first} to {table.next - 1} were deleted before they were read"
+            self._metrics.warnings.add(_log, said)
 
 
 def _alike(tables: Sequence[pl.DataFrame]) -> list[tuple[int, int]]:

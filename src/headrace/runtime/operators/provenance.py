@@ -54,10 +54,10 @@ class Arrival:
 
     ``offsets`` and ``heights`` are the offset of each frame and the number of its rows that are processed. They are
     empty for single messages, which have an offset each; ``rows`` is the number that is processed. ``shard``: the one
-    of a slot that they are from.
+    of a slot that they are from. ``each``: the offsets of single messages, if there are gaps between them.
     """
 
-    __slots__ = ("_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
+    __slots__ = ("_each", "_ends", "_offsets", "after", "first", "rows", "shard", "ssp")
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class Arrival:
         offsets: Sequence[Offset] = (),
         heights: Sequence[int] = (),
         shard: str = "",
+        each: npt.NDArray[np.int64] | None = None,
     ) -> None:
+        self._each = each
         self.ssp, self.first, self.after, self.rows, self.shard = ssp, first, after, rows, shard
         self._offsets = offsets
         self._ends = list(accumulate(heights))
@@ -84,6 +86,8 @@ class Arrival:
             frame = bisect_right(self._ends, row)
             offset = self._offsets[frame]
             return Origin(self.ssp, offset, offset, row - (self._ends[frame - 1] if frame else 0))
+        if row is not None and self._each is not None:
+            return Origin(self.ssp, int(self._each[row]), int(self._each[row]))
         if row is not None and self.after - self.first == self.rows:
             return Origin(self.ssp, self.first + row, self.first + row)
         return Origin(self.ssp, self.first, self.after - 1)

@@ -241,6 +241,10 @@ class _Output:
             writer = self._writer_of(version, target)
             if writer == self._asked:
                 return self._publish_version(target, writer, version, rows)
+            logged_to = self.outbox.logged_to if target.replaces else self.outbox.logged_before(version)
+            again_ms = target.prepare(writer, logged_to)
+            if again_ms is not None:
+                return again_ms
             self.outbox.published(self._known(target.position(writer)))
             self._asked = writer
         return None

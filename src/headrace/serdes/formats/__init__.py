@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, FormatSpec
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, FormatSpec, Payload
 from headrace.serdes.formats.opening import open_format
 
-__all__ = ["Decoded", "Decoder", "Format", "FormatSpec", "open_format"]
+__all__ = ["Decoded", "Decoder", "Format", "FormatSpec", "Payload", "open_format"]

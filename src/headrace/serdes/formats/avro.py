@@ -16,14 +16,15 @@ from typing import Any
 import polars as pl
 from typing_extensions import override
 
-from headrace.core.errors import DataError, DeclarationError, InfrastructureError
-from headrace.serdes.casting import CastSafety, cast_safety
-from headrace.serdes.dtypes import Columns, written
+from headrace.core.errors import DeclarationError
+from headrace.serdes.dtypes import Columns
+from headrace.serdes.formats.avro_encoding import DatumWriter
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, resolve
 from headrace.serdes.formats.avro_schema import ReadSchema, read_schema
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, decode_halving
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.row_pieces import RowsUnreadable
 
-_MARK = "__headrace_end"
+_MARK, _LEAD = "__headrace_end", "__headrace_lead"
 _MARK_BYTES = 12
 _SYNC = bytes(16)
 
@@ -32,8 +33,8 @@ class AvroFormat(Format):
     """Datums of one schema, given as JSON types or as text."""
 
     def __init__(self, schema: object) -> None:
-        self._given = schema
         self._schema = read_schema(schema)
+        self._writer = DatumWriter(self._schema)
 
     @override
     def columns(self) -> Columns:
@@ -41,81 +42,71 @@ class AvroFormat(Format):
 
     @override
     def decoder(self, columns: Columns) -> Decoder:
-        casts = {name: _cast(name, self._schema.columns, dtype) for name, dtype in columns.items()}
-        return _AvroDecoder(self._schema, columns, casts)
+        return _AvroDecoder(self._schema, columns, self.made(columns))
+
+    def made(self, columns: Columns) -> Mapping[str, pl.Expr]:
+        """How to make the columns that the app declares. Raises ``DeclarationError`` if a value could be lost."""
+        for name in columns:
+            if name not in self._schema.columns:
+                raise DeclarationError(
+                    f"the Avro schema has no field {name!r}; it has {', '.join(self._schema.columns)}",
+                    hint="declare columns that are there, or leave the schema out for all of them",
+                )
+        try:
+            return resolve(self._schema, columns, self._schema)
+        except SchemasDisagree as error:
+            raise DeclarationError(
+                f"the Avro schema and the columns disagree: {error}",
+                hint="declare them as they are, or convert them afterwards: .with_columns(...)",
+            ) from error
 
     @override
     def encode(self, rows: pl.DataFrame) -> list[bytes]:
-        """Needs fastavro."""
-        try:
-            import fastavro
-        except ImportError as error:
-            raise InfrastructureError(
-                f"writing Avro needs fastavro, which can't be imported here: {error}",
-                hint='install it wherever containers run: pip install "headrace[avro]"',
-            ) from error
-        payloads = []
-        try:
-            schema = fastavro.parse_schema(_parsed(self._given))
-            for row in rows.iter_rows(named=True):
-                out = io.BytesIO()
-                fastavro.schemaless_writer(out, schema, row)
-                payloads.append(out.getvalue())
-        except Exception as error:
-            raise DataError(
-                f"a row can't be written as Avro: {type(error).__name__}: {error}",
-                hint="the schema says which fields there are, and which may be null",
-            ) from error
-        return payloads
+        return self._writer.write(rows)
 
 
 class _AvroDecoder(Decoder):
     def __init__(self, schema: ReadSchema, columns: Columns, casts: Mapping[str, pl.Expr]) -> None:
         self._columns = columns
-        self._casts = casts
+        self._read = DatumReader(schema, casts).read
+
+    @override
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        return decode_halving(payloads, self._columns, self._read, lambda payload, reason: reason)
+
+
+class DatumReader:
+    """Reads many datums of one schema as the columns ``made``. ``lead`` bytes before each aren't looked at."""
+
+    def __init__(self, schema: ReadSchema, made: Mapping[str, pl.Expr], lead: int = 0) -> None:
+        self._made = [expression.alias(name) for name, expression in made.items()]
+        self._names = list(made)
         self._mark = secrets.token_bytes(_MARK_BYTES)
-        mark = {"name": _MARK, "type": {"type": "fixed", "name": _MARK, "size": _MARK_BYTES}}
-        marked = {**schema.record, "fields": [*schema.record["fields"], mark]}
+        ends = [(_LEAD, lead)] if lead else []
+        first, last = (
+            [{"name": name, "type": {"type": "fixed", "name": name, "size": size}} for name, size in fields]
+            for fields in (ends, [(_MARK, _MARK_BYTES)])
+        )
+        marked = {**schema.record, "fields": [*first, *schema.record["fields"], *last]}
         text = json.dumps(marked).encode()
         entries = _bytes(b"avro.schema") + _bytes(text) + _bytes(b"avro.codec") + _bytes(b"null")
         self._header = b"Obj\x01" + _varint(2) + entries + _varint(0) + _SYNC
 
-    @override
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
-        return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
-
-    def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+    def read(self, payloads: Sequence[bytes]) -> pl.DataFrame:
+        """One row for each payload. Raises ``RowsUnreadable`` if any of them isn't a datum."""
         block = b"".join([part for payload in payloads for part in (payload, self._mark)])
         data = self._header + _varint(len(payloads)) + _varint(len(block)) + block + _SYNC
         try:
             frame = pl.read_avro(io.BytesIO(data))
+            if frame.height != len(payloads) or not frame.select((pl.col(_MARK) == pl.lit(self._mark)).all()).item():
+                raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
+            return frame.with_columns(self._made).select(self._names)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError) as error:
             raise RowsUnreadable("not a datum of the Avro schema") from error
-        if frame.height != len(payloads) or not frame.select((pl.col(_MARK) == pl.lit(self._mark)).all()).item():
-            raise RowsUnreadable("not a datum of the Avro schema: it ends elsewhere")
-        return frame.select(**self._casts)
 
 
-def _cast(name: str, there: Columns, wanted: pl.DataType) -> pl.Expr:
-    """How a column becomes what the app declares. Raises ``DeclarationError`` if a value could be lost."""
-    if name not in there:
-        raise DeclarationError(
-            f"the Avro schema has no field {name!r}; it has {', '.join(there)}",
-            hint="declare columns that are there, or leave the schema out for all of them",
-        )
-    found = there[name]
-    column = pl.col(name)
-    if isinstance(found, pl.Datetime) and isinstance(wanted, pl.Datetime) and wanted.time_zone is None:
-        found, column = pl.Datetime(found.time_unit), column.dt.replace_time_zone(None)
-    if cast_safety(found, wanted) not in (CastSafety.SAME, CastSafety.LOSSLESS):
-        raise DeclarationError(
-            f"the field {name!r} of the Avro schema is of type {written(found)} and can't be read as {written(wanted)}",
-            hint="declare it so, or convert it afterwards: .with_columns(...)",
-        )
-    return column.cast(wanted)
-
-
-def _parsed(schema: object) -> Any:
+def parsed_schema(schema: object) -> Any:
+    """A schema as JSON types."""
     return json.loads(schema) if isinstance(schema, str) else schema
 
 

@@ -1,14 +1,15 @@
 """An Avro schema as columns, and written out so that Polars can read datums with it. Pure.
 
-Polars knows no references to named types, so each is replaced by what it refers to. It can't read maps, unions of
-several types, and types that contain themselves; and what has no bytes (null, a record without fields) would let a
-short payload be a list of any length. All these are refused.
+Polars knows no references to named types, so each is replaced by what it refers to. It knows no maps either, but a map
+has the bytes of an array of records with a key and a value. It can't read unions of several types or of one, and types
+that contain themselves; and what has no bytes (null, a record without fields) would let a short payload be a list of
+any length. All these are refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,9 @@ import polars as pl
 from headrace.core.errors import DeclarationError
 from headrace.serdes.dtypes import Columns
 
+_FIELD = ", field "
+MAP = "Entry"
+"""How the names of records begin that are entries of maps."""
 _PRIMITIVES: Mapping[str, pl.DataType] = {
     "boolean": pl.Boolean(),
     "int": pl.Int32(),
@@ -39,29 +43,50 @@ _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader's schema says about a field that isn't in a record. ``default`` is empty if it says nothing."""
+
+    aliases: tuple[str, ...] = ()
+    default: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ReadSchema:
-    """A record: ``record`` without references, and its columns."""
+    """A record: ``record`` without references, and its columns. ``notes`` are by the path of a field: ``at.street``."""
 
     record: dict[str, Any]
     columns: Columns
+    notes: Mapping[str, Note] = field(default_factory=dict)
 
 
-def read_schema(given: object) -> ReadSchema:
-    """Read a schema of a record, as JSON types or their text. Raises ``DeclarationError`` for what can't be read."""
-    schema = given
-    if isinstance(given, str):
-        try:
-            schema = json.loads(given)
-        except ValueError as error:
-            raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint="give a file's contents") from error
+def read_schema(given: object, needed: Sequence[object] = ()) -> ReadSchema:
+    """Read a schema of a record, as JSON types or their text. ``needed`` define types that it refers to.
+
+    Raises ``DeclarationError`` for what can't be read.
+    """
+    schema = _json(given)
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise DeclarationError(
             f"the Avro schema isn't one of a record: {schema!s:.80}",
             hint='write {"type": "record", "name": "Order", "fields": [...]}',
         )
-    written, dtype = _Reading().type_of(schema, "")
+    reading = _Reading()
+    for one in needed:
+        reading.type_of(_json(one), "")
+    reading.notes.clear()
+    written, dtype = reading.type_of(schema, "")
     assert isinstance(dtype, pl.Struct)
-    return ReadSchema(written, {one.name: one.dtype for one in dtype.fields})  # type: ignore[misc]
+    columns: Columns = {one.name: one.dtype for one in dtype.fields}  # type: ignore[misc]
+    return ReadSchema(written, columns, reading.notes)
+
+
+def _json(given: object) -> object:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except ValueError as error:
+        raise DeclarationError(f"the Avro schema isn't JSON: {error}", hint="give a file's contents") from error
 
 
 @dataclass(slots=True)
@@ -70,6 +95,7 @@ class _Reading:
 
     named: dict[str, Any] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
+    notes: dict[str, Note] = field(default_factory=dict)
     count: int = 0
 
     def type_of(self, schema: Any, where: str, space: str = "") -> tuple[Any, pl.DataType]:
@@ -95,15 +121,17 @@ class _Reading:
             case "array":
                 items, inner = self.type_of(schema.get("items"), where, space)
                 return {"type": "array", "items": items}, pl.List(inner)
+            case "map":
+                return self._map(schema.get("values"), where, space)
             case str() if kind in _PRIMITIVES:
                 return self._logical(schema, kind, where)
-            case str() if kind not in ("map", "null"):
+            case str() if kind != "null":
                 return self._reference(kind, where, space)
         raise _refused(where, schema)
 
     def _union(self, schema: list[Any], where: str, space: str) -> tuple[Any, pl.DataType]:
         others = [one for one in schema if one != "null"]
-        if len(others) != 1 or len(schema) > 2:
+        if len(others) != 1 or len(schema) != 2:
             raise _refused(where, schema)
         plain, dtype = self.type_of(others[0], where, space)
         return [one if one == "null" else plain for one in schema], dtype
@@ -144,11 +172,24 @@ class _Reading:
                     f"the Avro schema{where}: {one!s:.80} is no field", hint='it has "name" and "type"'
                 )
             column = one["name"]
-            inside = f"{where}.{column}" if where else f", field {column}"
+            inside = f"{where}.{column}" if where else f"{_FIELD}{column}"
             written, types[column] = self.type_of(one["type"], inside, full.rpartition(".")[0])
             plain.append({"name": column, "type": written})
+            default = (one["default"],) if "default" in one else ()
+            self.notes[inside.removeprefix(_FIELD)] = Note(tuple(one.get("aliases") or ()), default)
         self.open.discard(full)
         return {"type": "record", "name": name, "fields": plain}, pl.Struct(types)
+
+    def _map(self, values: Any, where: str, space: str) -> tuple[Any, pl.DataType]:
+        """A map as the array of its entries."""
+        plain, inner = self.type_of(values, where, space)
+        self.count += 1
+        entry = {
+            "type": "record",
+            "name": f"{MAP}{self.count}",
+            "fields": [{"name": "key", "type": "string"}, {"name": "value", "type": plain}],
+        }
+        return {"type": "array", "items": entry}, pl.List(pl.Struct({"key": pl.String(), "value": inner}))
 
     def _fixed(self, schema: Mapping[str, Any], where: str, space: str) -> tuple[Any, pl.DataType]:
         size = schema.get("size")
@@ -179,6 +220,6 @@ def _full(schema: Mapping[str, Any], space: str) -> str:
 def _refused(where: str, schema: object) -> DeclarationError:
     return DeclarationError(
         f"the Avro schema{where}: {json.dumps(schema, default=str):.100} can't be read as a column",
-        hint="maps, unions of several types and null alone have no columns; read such records as "
+        hint="unions other than that with null, and null alone, have no columns; read such records as "
         'format="bytes", and take them apart in a function of yours',
     )

@@ -9,7 +9,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, decode_halving
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.json_lines import encode_lines
 from headrace.serdes.json_rows import readable
 from headrace.serdes.row_pieces import Parse, RowsUnreadable
@@ -54,7 +54,7 @@ class _JsonDecoder(Decoder):
         self._parse_lines = json_parser(columns)
 
     @override
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
         return decode_halving(payloads, self._columns, self._parse, self._explain)
 
     def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:

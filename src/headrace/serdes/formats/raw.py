@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.dtypes import Columns, written
-from headrace.serdes.formats.contract import Decoded, Decoder, Format
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, all_values, without_nulls
 
 VALUE = "value"
 """The column, if no schema names it."""
@@ -36,7 +36,9 @@ class _RawDecoder(Decoder):
         self._name = name
 
     @override
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if not all_values(payloads):
+            return without_nulls(payloads, self.decode)
         return Decoded(pl.Series(self._name, payloads, dtype=pl.Binary).to_frame())
 
 

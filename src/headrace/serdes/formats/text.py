@@ -8,7 +8,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.serdes.dtypes import Columns
-from headrace.serdes.formats.contract import Decoded, Decoder, Format, decode_halving
+from headrace.serdes.formats.contract import Decoded, Decoder, Format, Payload, decode_halving
 from headrace.serdes.formats.raw import VALUE, only_column, only_values
 from headrace.serdes.row_pieces import RowsUnreadable
 
@@ -35,7 +35,7 @@ class _TextDecoder(Decoder):
         self._name = name
 
     @override
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
         return decode_halving(payloads, self._columns, self._parse, lambda payload, reason: reason)
 
     def _parse(self, payloads: Sequence[bytes]) -> pl.DataFrame:

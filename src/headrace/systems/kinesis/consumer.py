@@ -9,8 +9,10 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.clock import Clock
-from headrace.core.errors import StreamNotFoundError
+from headrace.core.errors import HeadraceError, StreamNotFoundError
 from headrace.core.ids import SSP, Offset
+from headrace.core.log import Throttle, logger
+from headrace.serdes.formats import Decoded
 from headrace.systems.base import BadRecord, Edge, Polled, Position, Rows, Shards, SlotConsumer, SlotOrders
 from headrace.systems.kinesis.buffer import Fetched
 from headrace.systems.kinesis.feed import Feed
@@ -22,6 +24,8 @@ from headrace.systems.kinesis.slot import Slot
 from headrace.systems.moments import MOMENTS, is_moment
 from headrace.systems.registered import Reading, RegisteringConsumer
 
+_log = logger(__name__)
+
 
 @dataclass(slots=True, kw_only=True)
 class _SlotReading(Reading):
@@ -29,6 +33,8 @@ class _SlotReading(Reading):
     moment: ShardPosition | None
     feeds: dict[str, Feed] = field(default_factory=dict)
     """One for each shard that is read, in the order of their turns."""
+    unread: dict[str, Fetched] = field(default_factory=dict)
+    """By shard what was taken and couldn't be decoded yet, as something outside that is needed didn't answer."""
 
 
 class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
@@ -46,6 +52,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         self._fetching = fetching
         self._maker = rows
         self._clock = clock
+        self._throttle = Throttle(_log)
 
     @override
     def register(self, ssp: SSP, position: Position) -> None:
@@ -77,6 +84,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         wanted = dict(reading.slot.read())
         for shard in reading.feeds.keys() - wanted.keys():
             self._fetching.end(reading.feeds.pop(shard))
+            reading.unread.pop(shard, None)
         for shard, position in wanted.items():
             if shard not in reading.feeds:
                 reading.feeds[shard] = self._fetching.begin(shard, position)
@@ -86,6 +94,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         for feed in reading.feeds.values():
             self._fetching.end(feed)
         reading.feeds.clear()
+        reading.unread.clear()
 
     @override
     def close(self) -> None:
@@ -109,8 +118,12 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
             yield self._news(reading)
         for feed, records in self._taken(reading, max_bytes):
             if records is not None:
+                decoded = self._decoded(feed.shard, records) if records.data else Decoded(pl.DataFrame())
+                if decoded is None:
+                    reading.unread[feed.shard] = records
+                    continue
                 slot.came_to(feed.shard, records.end)
-                yield self._made(reading, feed.shard, records) if records.data else self._news(reading, feed.shard)
+                yield self._made(reading, feed.shard, records, decoded)
             if feed.finished:
                 slot.finished(feed.shard)
                 self._fetching.end(reading.feeds.pop(feed.shard))
@@ -120,13 +133,17 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         """What is handed out of each feed: a fair share of ``max_bytes``. The first in turn is the last next time."""
         taken: list[tuple[Feed, Fetched | None]] = []
         with self._fetching.emptying():
-            ready = [feed for feed in reading.feeds.values() if feed.buffer or feed.ended]
+            ready = [
+                feed for feed in reading.feeds.values() if feed.buffer or feed.ended or feed.shard in reading.unread
+            ]
             room, share = max_bytes, max_bytes // max(1, len(ready))
             for feed in ready:
                 if room <= 0:
                     break
                 before = feed.buffer.bytes
-                records = feed.buffer.take(share) if feed.buffer else None
+                records = reading.unread.pop(feed.shard, None)
+                if records is None and feed.buffer:
+                    records = feed.buffer.take(share)
                 room -= before - feed.buffer.bytes
                 taken.append((feed, records))
                 self._fetching.emptied(feed)
@@ -138,9 +155,19 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         """No rows, but how far the shards have come."""
         return self._rows(reading, pl.DataFrame(), shard=shard)
 
-    def _made(self, reading: _SlotReading, shard: str, records: Fetched) -> Rows:
-        decoded = self._maker.decode(shard, records)
-        place, ssp, first = f"{self._stream}, {shard}", reading.ssp, reading.position
+    def _decoded(self, shard: str, records: Fetched) -> Decoded | None:
+        """The rows of the records; None if they can't be decoded now. They are tried again with the next poll."""
+        try:
+            return self._maker.decode(shard, records)
+        except HeadraceError as error:
+            if not error.retry:
+                raise
+            self._throttle.warning("records wait to be decoded", stream=self._stream, shard=shard, why=error.message)
+            return None
+
+    def _made(self, reading: _SlotReading, shard: str, records: Fetched, decoded: Decoded) -> Rows:
+        place = f"{self._stream}, {shard}" if records.data else ""
+        ssp, first = reading.ssp, reading.position
         bad = [
             BadRecord(ssp, first + i, f"{place}, record {records.sequences[i]}: {why}", records.data[i])
             for i, why in decoded.bad
@@ -172,6 +199,7 @@ class KinesisConsumer(RegisteringConsumer[_SlotReading], SlotConsumer):
         known = [rows for rows in waiting if rows is not None]
         if len(known) < len(waiting):
             return None
+        known += map(len, reading.unread.values())
         return sum(known) + (0 if since is None else max(0, reading.position - since))
 
     @override

@@ -27,7 +27,7 @@ class RecordRows:
         self._columns = dict(columns)
 
     def decode(self, shard: str, records: Fetched) -> Decoded:
-        """The rows of the good records, and which are bad."""
+        """The rows of the good records, and which are bad. Raises an error that may be retried as a decoder does."""
         decoded = self._decoder.decode(records.data)
         if not self._columns:
             return decoded

@@ -68,7 +68,13 @@ class KinesisTarget(Target):
             self._check(nothing, f"has nothing in its key {self._key!r}", "give it one")
             too_long = keys.str.len_chars() > KEY_CHARS_MAX
             self._check(too_long, f"has a key of more than {KEY_CHARS_MAX} characters", "send a shorter one")
-        records = pl.DataFrame({"key": keys, "data": self._format.encode(self._contents(rows))}, _RECORDS)
+        payloads = self._format.encode(self._contents(rows))
+        if self._format.deletes and None in payloads:
+            raise DataError(
+                f"a row for the Kinesis stream {self._name!r} is a deletion, and there are no records without a value",
+                hint='filter such rows out before send_to, or send them with format="json"',
+            )
+        records = pl.DataFrame({"key": keys, "data": payloads}, _RECORDS)
         sizes = records["data"].bin.size() + records["key"].str.len_bytes()
         largest = cast("int", sizes.max() or 0)
         what = f"with {largest} bytes is larger than a record can be, {RECORD_BYTES} bytes with its key"

@@ -55,13 +55,14 @@ class Reader:
         pace: Pace = Pace(),  # noqa: B008
         room: Room | None = None,
         columns: dict[str, str] | None = None,
+        maker: RecordRows | None = None,
     ) -> None:
         self.clock = clock
         self.consumer = KinesisConsumer(
             "orders",
             2,
             fetching or FetchingOnTheSpot(api, "orders", clock, pace=pace, room=room),
-            row_maker(columns),
+            maker or row_maker(columns),
             clock,
         )
         self.shards: dict[SSP, dict[str, str]] = {}

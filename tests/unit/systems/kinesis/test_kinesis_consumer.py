@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import polars as pl
 import pytest
 from slot_reader import NOW_MS, SSP_0, SSP_1, Reader, name, put, stream
 
-from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError
+from headrace.core.errors import StreamNotFoundError, TrimmedOffsetError, UnavailableError
+from headrace.serdes.formats import Decoded, Decoder, FormatSpec, Payload, open_format
 from headrace.systems.base import SlotConsumer
 from headrace.systems.kinesis.feed import Room
+from headrace.systems.kinesis.rows import RecordRows
 from headrace.systems.moments import MOMENTS
 
 OLDEST = "READ TRIM_HORIZON"
@@ -323,3 +328,33 @@ def test_a_shard_that_is_gone_with_what_was_not_read_is_an_error() -> None:
         Reader(kinesis, clock).begin(committed).read(turns=60)
     moved = Reader(kinesis, clock).begin(committed, position=MOMENTS).read(turns=60)
     assert moved.shards[SSP_0] == {name(0): "SHARD_END"}
+
+
+class Undecided(Decoder):
+    """Decodes when it may: until then what it needs is away."""
+
+    def __init__(self) -> None:
+        self.away = True
+
+    def decode(self, payloads: Sequence[Payload]) -> Decoded:
+        if self.away:
+            raise UnavailableError("the registry is away")
+        return open_format(FormatSpec("json")).decoder({"n": pl.Int64()}).decode(payloads)
+
+
+def test_records_that_cannot_be_decoded_yet_are_neither_lost_nor_passed_over() -> None:
+    kinesis, clock = stream(2)
+    decoder = Undecided()
+    reader = Reader(kinesis, clock, maker=RecordRows(decoder, {})).begin({}).order(s0=OLDEST, s1=OLDEST)
+    put(kinesis, 0, 1, 2, 3)
+    put(kinesis, 1, 10)
+    kinesis.split(name(0))
+    reader.read()
+    assert reader.bad == []
+    assert not any(reader.numbers.values())
+    assert reader.shards[SSP_0] == {name(0): "TRIM_HORIZON", name(1): "TRIM_HORIZON"}
+    assert reader.consumer.lag(SSP_0) == 4
+    decoder.away = False
+    reader.read()
+    assert reader.numbers == {name(0): [1, 2, 3], name(1): [10]}
+    assert reader.shards[SSP_0][name(0)] == "SHARD_END"

@@ -1,0 +1,152 @@
+"""Describes a topic as a stream of rows."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.errors import StreamNotFoundError, UsageError
+from headrace.core.ids import SSP, Offset
+from headrace.core.log import Throttle, logger
+from headrace.serdes.dtypes import Columns
+from headrace.systems.base import Admin, Extent, StreamInfo, check_within
+from headrace.systems.kafka.group_commits import GroupCommits, group_of
+from headrace.systems.kafka.options import Options
+from headrace.systems.kafka.topics import Topics
+
+_log = logger(__name__)
+
+
+class KafkaAdmin(Admin):
+    """The one topic is a stream of any name: the options say which one it is.
+
+    ``columns`` are those that the formats say by themselves, if they do. ``time_of`` asks for a record's timestamp.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        topics: Topics,
+        columns: Columns | None,
+        group_commits: Callable[[str], GroupCommits],
+        time_of: Callable[[int, Offset], int | None],
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._columns = columns
+        self._group_commits = group_commits
+        self._time_of = time_of
+        self._groups: dict[str, GroupCommits] = {}
+        self._positions: dict[tuple[str, str], dict[int, Offset]] = {}
+        self._throttle = Throttle(_log)
+
+    @property
+    def _topic(self) -> str:
+        return self._options.topic
+
+    @override
+    def list(self) -> builtins.list[str]:
+        return self._topics.names()
+
+    @override
+    def describe(self, stream: str) -> StreamInfo:
+        """Raises ``StreamNotFoundError``, which names topics with similar names."""
+        columns = None if self._columns is None else dict(self._columns)
+        end = self._options.end
+        partitions = self._topics.partitions(self._topic)
+        if end is not None and (strange := sorted(p for p in end.offsets if p >= partitions)):
+            raise UsageError(
+                f"end= of topic {self._topic!r} names partition {strange[0]}, and it has 0 to {partitions - 1}",
+                hint="name an offset for each of its partitions",
+            )
+        if end is not None and end.time_ms is None and len(end.offsets) < partitions:
+            missing = min(set(range(partitions)) - set(end.offsets))
+            raise UsageError(
+                f"end= of topic {self._topic!r} says nothing of partition {missing}",
+                hint="name an offset for each of its partitions, or a time",
+            )
+        return StreamInfo(stream, partitions, columns, bounded=end is not None, until_offset=True)
+
+    @override
+    def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
+        """Raises ``UsageError``: who writes the topic creates it."""
+        raise self._refused("isn't created by those who read it", "create it with its writers' tools")
+
+    @override
+    def add_columns(self, stream: str, columns: dict[str, pl.DataType]) -> StreamInfo:
+        raise self._refused("has no columns of its own: its records have them", "declare the column in the schema")
+
+    @override
+    def add_partitions(self, stream: str, partitions: int) -> StreamInfo:
+        raise self._refused("gets its partitions from those who own it", "use kafka-topics.sh --alter --partitions")
+
+    @override
+    def extents(self, stream: str) -> builtins.list[Extent]:
+        """Each partition up to its oldest open transaction, unless uncommitted records are read, too."""
+        partitions = range(self._topics.partitions(self._topic))
+        low = self._topics.oldest(self._topic, partitions)
+        high = self._topics.upcoming(self._topic, partitions)
+        return [Extent(low[p], max(low[p], high[p]), trimmed=low[p] > 0) for p in partitions]
+
+    @override
+    def offset_at(self, ssp: SSP, time_ms: int) -> Offset:
+        """By the timestamps of records, which are their writers' or the broker's, as the topic is set up."""
+        self._check_partition(ssp)
+        found = self._topics.at(self._topic, [ssp.partition], time_ms)[ssp.partition]
+        return self._topics.upcoming(self._topic, [ssp.partition])[ssp.partition] if found is None else found
+
+    @override
+    def time_of(self, ssp: SSP, offset: Offset) -> int | None:
+        """Reads the record."""
+        return self._time_of(ssp.partition, offset)
+
+    @override
+    def check_offset(self, ssp: SSP, offset: Offset) -> None:
+        """An offset in a gap is as good as the next one after it."""
+        extents = self.extents(ssp.stream.name)
+        if not 0 <= ssp.partition < len(extents):
+            raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {len(extents) - 1}")
+        check_within(ssp, offset, extents[ssp.partition])
+
+    @override
+    def seal(self, stream: str) -> None:
+        raise self._refused("can't be sealed", "Kafka's topics have no end; end= of hr.io.kafka says where to stop")
+
+    @override
+    def trim(self, ssp: SSP, before: Offset) -> None:
+        raise self._refused("isn't trimmed by those who read it", "set the topic's retention")
+
+    @override
+    def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
+        """Kept in this process only: no writer waits for readers, and nothing may lead commits in Kafka."""
+        self._positions.setdefault((ssp.stream.name, group), {})[ssp.partition] = position
+
+    @override
+    def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
+        return dict(self._positions.get((stream, group), {}))
+
+    @override
+    def report_commit(self, ssp: SSP, reader: str, position: Offset) -> None:
+        """As an offset of the consumer group ``headrace.<app>.<stage>``."""
+        group = group_of(reader)
+        if group not in self._groups:
+            self._groups[group] = self._group_commits(group)
+        self._groups[group].note(ssp.partition, position)
+
+    @override
+    def close(self) -> None:
+        groups, self._groups = self._groups, {}
+        for commits in groups.values():
+            commits.close()
+        self._topics.close()
+
+    def _check_partition(self, ssp: SSP) -> None:
+        partitions = self._topics.partitions(self._topic)
+        if not 0 <= ssp.partition < partitions:
+            raise StreamNotFoundError(f"{ssp}: the topic has partitions 0 to {partitions - 1}")
+
+    def _refused(self, why: str, hint: str) -> UsageError:
+        return UsageError(f"the topic {self._topic!r} {why}", hint=hint)

@@ -1,0 +1,108 @@
+"""A topic of Kafka as a row system."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+from typing_extensions import override
+
+from headrace.core.clock import Clock, WallClock
+from headrace.core.errors import UsageError
+from headrace.core.ids import Offset
+from headrace.serdes.dtypes import Columns
+from headrace.serdes.formats import FormatSpec, open_format
+from headrace.systems.base import RowSystem, Target
+from headrace.systems.kafka.admin import KafkaAdmin
+from headrace.systems.kafka.client import Consumer, KafkaClient, KafkaError, TopicPartition, open_consumer
+from headrace.systems.kafka.consumer import KafkaConsumer
+from headrace.systems.kafka.fetching import Fetching, Wanted
+from headrace.systems.kafka.group_commits import GroupCommits
+from headrace.systems.kafka.options import Options
+from headrace.systems.kafka.record_rows import KeyColumn, RecordRows, columns_about, key_dtype
+from headrace.systems.kafka.topics import Topics
+
+CALL_S = 5.0
+"""How long a run loop may wait for an answer."""
+LOOK_S = 0.5
+"""How long a record is waited for whose time is asked for."""
+_READER = "headrace"
+
+
+@dataclass
+class KafkaSystem(RowSystem):
+    """A system with one topic, as a stream of any name: the options say which one it is."""
+
+    options: Options
+    clock: Clock = field(default_factory=WallClock)
+
+    def __post_init__(self) -> None:
+        self._topics = Topics(self.options.settings, uncommitted=self.options.uncommitted, answer_s=CALL_S)
+
+    @override
+    def admin(self) -> KafkaAdmin:
+        return KafkaAdmin(self.options, self._topics, self._columns(), self._group_commits, self._time_of)
+
+    @override
+    def consumer(self, columns: Mapping[str, pl.DataType] | None = None, *, whole: bool = False) -> KafkaConsumer:
+        """Records that can't be read as ``columns`` are bad, so there is nothing more to be had of them ``whole``."""
+        options = self.options
+        partitions = self._topics.partitions(options.topic)
+        rows = self._rows(columns)
+        client = open_consumer(options.settings, _READER, uncommitted=options.uncommitted)
+        by_time = options.end is not None and options.end.time_ms is not None
+        wanted = Wanted(rows.wants("key"), by_time or rows.wants("timestamp"), rows.wants("headers"))
+        fetching = Fetching(client, options.topic, wanted, skip_lost=options.lost == "skip", partitions=partitions)
+        return KafkaConsumer(options, partitions, self._topics, fetching, rows, self.clock)
+
+    @override
+    def target(self, stream: str) -> Target:
+        raise UsageError(f"the topic {self.options.topic!r} is an input", hint="declare it as an output")
+
+    def _rows(self, columns: Mapping[str, pl.DataType] | None) -> RecordRows:
+        format, key_format = open_format(self.options.format), open_format(self.options.key_format)
+        about = self.options.record_columns
+        contents = format.columns() if columns is None else {n: t for n, t in columns.items() if n not in about}
+        if not contents:  # nobody says what is in them: they are counted, or shown as they are
+            format = open_format(FormatSpec("bytes"))
+            contents = format.columns() or {}
+        keys = []
+        for name in (name for name, what in about.items() if what == "key"):
+            dtype = key_dtype(key_format) if columns is None else columns.get(name)
+            if dtype is not None:
+                keys.append(KeyColumn(name, key_format, dtype))
+        return RecordRows(format.decoder(contents), about, keys)
+
+    def _columns(self) -> Columns | None:
+        own = open_format(self.options.format).columns()
+        about = columns_about(self.options.record_columns, key_dtype(open_format(self.options.key_format)))
+        return None if own is None or len(about) < len(self.options.record_columns) else {**own, **about}
+
+    def _group_commits(self, group: str) -> GroupCommits:
+        return GroupCommits(self.options.topic, group, self._open_group, self.clock)
+
+    def _open_group(self, group: str, answered: Callable[[KafkaError | None], None]) -> KafkaClient[Consumer]:
+        return open_consumer(self.options.settings, group, committed=answered)
+
+    def _time_of(self, partition: int, offset: Offset) -> int | None:
+        client = open_consumer(self.options.settings, _READER, uncommitted=self.options.uncommitted)
+        try:
+            with client.translating(f"reading topic {self.options.topic!r}"):
+                client.raw.assign([TopicPartition(self.options.topic, partition, offset)])
+                end = time.monotonic() + LOOK_S
+                while (left := end - time.monotonic()) > 0:
+                    message = client.raw.poll(left)
+                    if message is not None:
+                        found = None if message.error() else message.timestamp()[1]
+                        return found if found is not None and found >= 0 else None
+                return None
+        finally:
+            client.raw.close()
+
+
+def open_kafka_system(name: str, options: Mapping[str, Any]) -> KafkaSystem:
+    """The system of a ``SystemSpec``: ``topic``, ``brokers``, and optionally the other fields of ``Options``."""
+    return KafkaSystem(Options.of(name, options))
