@@ -108,6 +108,10 @@ class Cluster:
         """Where a partition ends."""
         return self._patiently(lambda: self._offsets(topic, self._ask(topic, {partition: _LATEST}))[0])
 
+    def asked_upcoming(self, topic: str, partition: int) -> Future[Any]:
+        """Ask where a partition ends, and don't wait. The result has an ``offset``."""
+        return self._ask(topic, {partition: _LATEST})[partition]
+
     def at(self, topic: str, partition: int, time_ms: int) -> Offset | None:
         """The first record of that time or later; None if there is none."""
         spec = OffsetSpec.for_timestamp(max(0, time_ms))

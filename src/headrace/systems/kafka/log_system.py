@@ -30,7 +30,7 @@ class KafkaLogSystem(System):
 
     @override
     def consumer(self) -> KafkaLogConsumer:
-        return KafkaLogConsumer(self.options, self.admin(), self._metadata)
+        return KafkaLogConsumer(self.options, self._cluster, self.admin(), self._metadata)
 
     @override
     def producer(self) -> KafkaLogProducer:
