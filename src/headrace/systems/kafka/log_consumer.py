@@ -16,12 +16,14 @@ from typing_extensions import override
 
 from headrace.core.errors import HeadraceError
 from headrace.core.ids import SSP, Offset
+from headrace.core.readable import readable
 from headrace.systems.base import Edge, Ended, Extent, Polled, Position, Records, check_within
 from headrace.systems.kafka.client import open_consumer
 from headrace.systems.kafka.log_admin import KafkaLogAdmin
 from headrace.systems.kafka.log_cluster import Cluster
 from headrace.systems.kafka.log_fetching import Feed, Fetching
 from headrace.systems.kafka.log_metadata import Metadata
+from headrace.systems.kafka.log_positions import Sizes
 from headrace.systems.kafka.log_topics import LogOptions
 from headrace.systems.registered import Reading, RegisteringConsumer
 
@@ -55,8 +57,11 @@ class _Reading(Reading):
 class KafkaLogConsumer(RegisteringConsumer[_Reading]):
     """Reads partitions of a log."""
 
-    def __init__(self, options: LogOptions, cluster: Cluster, admin: KafkaLogAdmin, metadata: Metadata) -> None:
+    def __init__(
+        self, options: LogOptions, cluster: Cluster, admin: KafkaLogAdmin, metadata: Metadata, sizes: Sizes
+    ) -> None:
         super().__init__()
+        self._sizes = sizes
         self._options = options
         self._cluster = cluster
         self._admin = admin
@@ -120,6 +125,7 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
         offsets, payloads = self._fetching.take(feed, max_bytes)
         if offsets:
             reading.position = offsets[-1] + 1 if feed.records else feed.next
+            self._sizes.seen(reading.ssp.stream.name, len(payloads), sum(map(len, payloads)))
             out.append(Records(reading.ssp, offsets, payloads, reading.position))
         elif feed.mark is not None:
             self._at_mark(reading, feed.mark)
@@ -155,6 +161,14 @@ class KafkaLogConsumer(RegisteringConsumer[_Reading]):
     @override
     def fileno(self) -> int | None:
         return self._fetching.fileno()
+
+    @override
+    def arriving(self, ssp: SSP, ms: float) -> bool:
+        reading = self._reading(ssp)
+        if reading.ended or reading.position >= (reading.upcoming if reading.end is None else reading.end):
+            return False
+        readable(self.fileno(), ms)
+        return True
 
     @override
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
