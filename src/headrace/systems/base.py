@@ -184,6 +184,13 @@ class Consumer(Protocol):
         """
         ...
 
+    def arriving(self, ssp: SSP, ms: float) -> bool:
+        """Wait until more of the partition has come, at most so long. False: what is there, ``poll`` returns at once.
+
+        Where a broker is asked, a poll may return nothing although records are there: those are still on their way.
+        """
+        return False
+
     def lag(self, ssp: SSP, since: Offset | None = None) -> int | None:
         """Return how far it is from the position, or from the earlier offset ``since``, to the end of the partition.
 
@@ -440,7 +447,10 @@ class Admin(Protocol):
         ...
 
     def report_position(self, ssp: SSP, group: str, position: Offset) -> None:
-        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate."""
+        """Publish the position of the readers of ``group``, for back-pressure and lag. Cheap and approximate.
+
+        It needn't wait until others see it; they do soon.
+        """
         ...
 
     def reported_positions(self, stream: str, group: str) -> dict[int, Offset]:
@@ -454,6 +464,20 @@ class Admin(Protocol):
     def close(self) -> None:
         """Release what the admin holds, after what it was told to report. It may be used again."""
         return
+
+    def unread(self, stream: str, group: str) -> builtins.list[int]:
+        """Return about how many bytes of each partition the readers of ``group`` have yet to read.
+
+        Cheap: a run loop calls it many times a second. What it says may be some tenths of a second old.
+        """
+        read = self.reported_positions(stream, group)
+        size = self.bytes_per_offset(stream)
+        extents = enumerate(self.extents(stream))
+        return [int((extent.upcoming - read.get(number, extent.oldest)) * size) for number, extent in extents]
+
+    def bytes_per_offset(self, stream: str) -> float:
+        """Return about how many bytes there are from one offset to the next: 1 where offsets count bytes."""
+        return 1.0
 
 
 class System(Protocol):
