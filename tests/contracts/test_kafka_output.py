@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -26,9 +27,12 @@ from headrace.core.errors import (
 )
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import Target
+from headrace.systems.kafka import publishing
+from headrace.systems.kafka.client import KafkaClient
 from headrace.systems.kafka.output_records import RecordMaker, Roles
 from headrace.systems.kafka.output_system import KafkaOutputAdmin, OutputOptions
 from headrace.systems.kafka.plain_target import PlainKafkaTarget
+from headrace.systems.kafka.producing import Sender
 from headrace.systems.kafka.progress_topic import decode_progress, encode_progress
 from headrace.systems.kafka.publishing import Progress
 from headrace.systems.kafka.record_rows import HEADERS
@@ -383,6 +387,27 @@ def test_a_broker_that_is_killed_and_comes_back_loses_and_doubles_nothing() -> N
         found = read_topic(broker.address, topic)
         target.close()
     assert sorted(numbers(found)) == list(range(9))
+
+
+def test_a_version_that_takes_longer_than_a_transaction_may_gets_more_time(
+    kfake: KfakeServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "TIMEOUT_MS", 1000)
+    flush, slow = Sender.flush, [2.0]
+
+    def late(sender: Sender, client: KafkaClient[Producer], end_s: float) -> None:
+        if slow:
+            threading.Event().wait(slow.pop())
+            sender._wait(client, end_s)
+        flush(sender, client, end_s)
+
+    monkeypatch.setattr(Sender, "flush", late)
+    topic = create_topic(kfake.address)
+    target = make(topic)
+    writer = f"{topic}/stage/0/out"
+    publish(target, writer, 0, rows(1, 2), tries=5)
+    assert target._writer(writer).machine.timeout_ms == 2000
+    assert numbers(read_topic(kfake.address, topic)) == [1, 2]
 
 
 def test_closing_doesnt_wait_for_a_broker_that_is_away() -> None:
