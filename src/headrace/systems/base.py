@@ -293,10 +293,8 @@ class Target(Protocol):
 
     A writer is named by ids joined with ``/``; its versions rise. A version is published again whenever it isn't known
     whether it arrived, possibly by a zombie long after. The stored position decides whether it counts, not the caller.
-    ``headrace.testing.contracts.check_target`` checks implementations. One thread uses a target.
-
-    A system without transactions can be a target, too. It keeps no positions, so that rows may arrive again after a
-    failure, and the ``SystemSpec`` says so: ``may_repeat``.
+    ``headrace.testing.contracts.check_target`` checks implementations. One thread uses a target. One without
+    transactions keeps no positions: rows may arrive again, and the ``SystemSpec`` says so (``may_repeat``).
     """
 
     replaces: bool = False
@@ -310,11 +308,7 @@ class Target(Protocol):
         return rows
 
     def prepare(self, writer: str, published: int) -> float | None:
-        """Get ready to say the position of ``writer``, of which a commit says that ``published`` was published.
-
-        Return after how many milliseconds to make the same call again, and None when ``position`` won't have to wait.
-        A target that can lose positions raises an error if it has lost this one: what it would take again is there.
-        """
+        """Find the position; returns as ``publish`` does. Raises if it is below ``published``, which a commit names."""
         return None
 
     def position(self, writer: str) -> int:
@@ -328,8 +322,8 @@ class Target(Protocol):
         pieces of one table, at least one. Raises an error whose ``retry`` says whether the same call may succeed later;
         even then the call may have succeeded. Must not block for more than seconds.
 
-        A target may work in the background, or, without transactions, take a version in parts: it returns after how
-        many milliseconds to make the same call again, and None when it has everything.
+        A target may work in the background, or take a version in parts if it has no transactions: it returns after
+        how many milliseconds to make the same call again, and None when it has everything.
         """
         ...
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from headrace.core.errors import DataError, DeclarationError
 from headrace.serdes.formats import Format
+from headrace.systems.kafka.partitioning import layout
 from headrace.systems.kafka.record_rows import HEADERS
 
 OVERHEAD = 512
@@ -127,7 +128,10 @@ def identity(pieces: Sequence[pl.DataFrame]) -> str:
 
 
 def _sum(before: int, column: pl.Series) -> int:
-    return zlib.crc32(b"".join(column.drop_nulls().to_list()), before)
+    data, starts, lengths = layout(column)
+    if not lengths.size:
+        return before
+    return zlib.crc32(data[starts[0] : starts[-1] + lengths[-1]].data, before)
 
 
 Header = tuple[str, bytes | None]

@@ -11,6 +11,7 @@ import polars as pl
 from typing_extensions import override
 
 from headrace.core.errors import HeadraceError, StreamExistsError, StreamNotFoundError, UsageError
+from headrace.core.log import logger
 from headrace.serdes.formats import FormatSpec, open_format
 from headrace.systems.base import Consumer, RowSystem, StreamInfo, Target
 from headrace.systems.kafka.client import NewTopic
@@ -22,6 +23,8 @@ from headrace.systems.kafka.topics import Topics
 from headrace.systems.write_only import WriteOnlyAdmin
 
 _ANSWER_S = 10.0
+
+_log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,19 +103,16 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
 
     @override
     def create(self, stream: str, partitions: int, columns: dict[str, pl.DataType] | None = None) -> StreamInfo:
-        """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written."""
-        topic = self._options.topic
+        """Create the topic if it doesn't exist, with the broker's defaults. Check that it fits what is written.
+
+        A topic that exists stays as it is, with however many partitions.
+        """
         if columns is not None:
-            self._options.roles.check(columns, topic)
+            self._options.roles.check(columns, self._options.topic)
         found = self._partitions()
         if found is None:
             self._create(partitions)
-            return StreamInfo(stream, partitions, columns)
-        if found != partitions:
-            raise StreamExistsError(
-                f"topic {topic!r} has {found} partitions; the app's output has {partitions}",
-                hint="leave out partitions=: then it is as the topic is",
-            )
+            found = partitions
         return StreamInfo(stream, found, columns)
 
     @override
@@ -132,8 +132,8 @@ class KafkaOutputAdmin(WriteOnlyAdmin):
             with client.translating(f"creating topic {topic!r}"):
                 new = NewTopic(topic, partitions)
                 client.raw.create_topics([new], request_timeout=_ANSWER_S)[topic].result()
-        except StreamExistsError:
-            self.create(topic, partitions)  # somebody else has created it at the same time
+        except StreamExistsError as error:
+            _log.debug("somebody else has created the topic at the same time", topic=topic, why=error.message)
         except HeadraceError as error:
             if not error.retry:
                 error.hint = (

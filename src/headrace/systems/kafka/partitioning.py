@@ -40,7 +40,7 @@ def partitions_of(keys: pl.Series, partitions: int, first: int = 0) -> Numbers:
 
 def murmur2(keys: pl.Series) -> Words:
     """Return the hash of each key, as Java's ``Utils.murmur2`` computes it, but without a sign. Null is like empty."""
-    data, starts, lengths = _layout(keys)
+    data, starts, lengths = layout(keys)
     hashes = np.uint32(_SEED) ^ lengths.astype(np.uint32)
     order = np.argsort(lengths, kind="stable")
     sorted_lengths = lengths[order]
@@ -55,8 +55,8 @@ def murmur2(keys: pl.Series) -> Words:
     return hashes
 
 
-def _layout(keys: pl.Series) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
-    """The bytes of all keys in a row, and where each begins, and its length."""
+def layout(keys: pl.Series) -> tuple[npt.NDArray[np.uint8], Numbers, Numbers]:
+    """Return the bytes of all keys, and where in them each begins, and its length. Null is like empty."""
     array: Any = keys.fill_null(b"").rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     _, offsets, data = array.buffers()
     ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]

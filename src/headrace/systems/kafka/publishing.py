@@ -268,13 +268,20 @@ class Publishing:
 
     def fenced(self, elapsed_ms: float) -> Action:
         """Kafka refuses the producer; ``elapsed_ms`` is the age of its transaction."""
-        if elapsed_ms >= self.timeout_ms:
-            self.timeout_ms = min(2 * self.timeout_ms, TIMEOUT_MS_MAX)
+        self._stretch(elapsed_ms)
         return self._step(Event.FENCED)
 
-    def failed(self) -> Action:
-        """The action didn't work. Whether it had an effect isn't known."""
+    def failed(self, elapsed_ms: float = 0.0) -> Action:
+        """The action didn't work, and whether it had an effect isn't known.
+
+        ``elapsed_ms`` is the age of the transaction if nothing was wrong but that it took too long.
+        """
+        self._stretch(elapsed_ms)
         return self._step(Event.FAILED)
+
+    def _stretch(self, elapsed_ms: float) -> None:
+        if elapsed_ms >= self.timeout_ms:
+            self.timeout_ms = min(2 * self.timeout_ms, TIMEOUT_MS_MAX)
 
     def _judged(self, progress: Progress) -> Event:
         self.last = progress

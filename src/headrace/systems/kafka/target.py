@@ -159,7 +159,7 @@ class _Writer:
             return machine.fenced(elapsed_ms)
         except HeadraceError as error:
             self._error = error
-            return machine.failed()
+            return machine.failed(session.slow_ms)
 
     def _note(self) -> None:
         """Log once that somebody else has taken over."""

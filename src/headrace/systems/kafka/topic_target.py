@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
@@ -19,6 +20,8 @@ from headrace.systems.kafka.turns import Turns
 
 THREADS_MAX = 16
 ANSWER_S = 3.0
+LOOK_AGAIN_S = 30.0
+"""How long commits don't wait for a cluster that hasn't answered one of them."""
 
 _log = logger(__name__)
 
@@ -34,12 +37,17 @@ class TopicTarget(Target):
         self.limits = TopicLimits(topic, self.topics)
         self.turns = Turns(ThreadPoolExecutor(THREADS_MAX, thread_name_prefix=f"kafka-{topic}"))
         self._records = records
+        self._next_look_s = float("-inf")
 
     @override
     def accept(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return the records of the rows. Waits for Kafka the first time: it says how large they can be."""
+        """Return the records of the rows. Waits for Kafka the first time: it says how large they can be.
+
+        If nobody answers, they may be as large as Kafka's default. The error then comes when they are published.
+        """
         try:
-            if not self.limits.known:
+            if not self.limits.known and time.monotonic() >= self._next_look_s:
+                self._next_look_s = time.monotonic() + LOOK_AGAIN_S
                 self.limits.look()
         except UnavailableError as error:
             _log.debug("nobody says how large records can be", topic=self.topic, why=error.message)

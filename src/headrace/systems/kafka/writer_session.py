@@ -59,6 +59,11 @@ class WriterSession:
         """The age of the transaction; 0 if there is none."""
         return 0.0 if self._began_s is None else (time.monotonic() - self._began_s) * 1000
 
+    @property
+    def slow_ms(self) -> float:
+        """The age of the transaction; 0 if the client has reported trouble, which explains it."""
+        return 0.0 if self._client is None or self._client.troubles.last is not None else self.elapsed_ms
+
     def open(self, timeout_ms: int) -> None:
         """Take the transactional id over, for transactions that take no longer than ``timeout_ms``."""
         self.drop()

@@ -302,16 +302,17 @@ def test_who_finds_its_versions_there_for_long_was_not_replaced() -> None:
 
 
 def test_a_transaction_that_took_too_long_gets_more_time() -> None:
-    def after(elapsed_ms: float, timeout_ms: int) -> int:
+    def after(elapsed_ms: float, timeout_ms: int, refused: bool) -> int:
         machine = publishing()
         machine.timeout_ms = timeout_ms
         machine.ask(Wanted(4, "mine"), 0)
-        assert machine.fenced(elapsed_ms) is Action.LOOK
+        machine.fenced(elapsed_ms) if refused else machine.failed(elapsed_ms)
         return machine.timeout_ms
 
-    assert after(TIMEOUT_MS - 1, TIMEOUT_MS) == TIMEOUT_MS
-    assert after(TIMEOUT_MS, TIMEOUT_MS) == 2 * TIMEOUT_MS
-    assert after(1e9, TIMEOUT_MS_MAX) == TIMEOUT_MS_MAX
+    for refused in (True, False):
+        assert after(TIMEOUT_MS - 1, TIMEOUT_MS, refused) == TIMEOUT_MS
+        assert after(TIMEOUT_MS, TIMEOUT_MS, refused) == 2 * TIMEOUT_MS
+        assert after(1e9, TIMEOUT_MS_MAX, refused) == TIMEOUT_MS_MAX
 
 
 # -- the table
