@@ -235,6 +235,23 @@ def test_rows_that_the_schema_does_not_take_are_refused(fields: Any, rows: pl.Da
     assert caught.value.hint
 
 
+def test_a_column_that_rows_lack_has_the_default_of_its_field() -> None:
+    fields = [
+        {"name": "n", "type": "long"},
+        {"name": "size", "type": {"type": "enum", "name": "Size", "symbols": ["s", "m"]}, "default": "m"},
+        {"name": "data", "type": "bytes", "default": "\u00ff"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}, "default": 5},
+    ]
+    schema = {"type": "record", "name": "Order", "fields": fields[:-1]}
+    [payload] = open_format(FormatSpec("avro", schema)).encode(pl.DataFrame({"n": [1]}))
+    format = open_format(FormatSpec("avro", schema))
+    assert format.decoder(format.columns() or {}).decode([payload]).frame.rows() == [(1, "m", b"\xff", [], None)]
+    with pytest.raises(DataError, match="its default 5 can't be used"):
+        open_format(FormatSpec("avro", {**schema, "fields": fields})).encode(pl.DataFrame({"n": [1]}))
+
+
 def test_rows_may_have_narrower_types_and_other_zones() -> None:
     format = open_format(FormatSpec("avro", record(n="long", x="double", at=logical("long", "timestamp-millis"))))
     at = pl.Series([NOON]).dt.convert_time_zone("Europe/Vienna")
