@@ -138,9 +138,15 @@ class KafkaClient(Generic[R]):
 def cannot_log_in(client: KafkaClient[Any], doing: str) -> HeadraceError | None:
     """What to raise if a client has reported that it isn't let in: it would try forever. None if it hasn't."""
     heard = client.troubles.last
-    if heard is None or _BY_CODE.get(heard.code()) is not _LOGIN:
+    if heard is None or not _is_login(heard):
         return None
-    return problem_of(heard, doing, client.brokers, client.troubles)
+    error = KafkaError(KafkaError._AUTHENTICATION, heard.str())
+    return problem_of(error, doing, client.brokers, client.troubles)
+
+
+def _is_login(heard: KafkaError) -> bool:
+    """Whether a broker doesn't let a client in. Some brokers close the connection without a word."""
+    return _BY_CODE.get(heard.code()) is _LOGIN or "SASL authentication error" in heard.str()
 
 
 def open_consumer(
@@ -344,12 +350,10 @@ def problem_of(error: KafkaError, doing: str, brokers: str, troubles: Troubles) 
     heard = troubles.last
     meaning = _BY_CODE.get(error.code())
     why = ""
-    if error.code() in _WAITED and heard is not None and heard.code() != error.code():
+    if error.code() in _WAITED and heard is not None:
         why = f" ({troubles.secret.clean(heard.str())})"
-        if _BY_CODE.get(heard.code()) is _LOGIN:
+        if _is_login(heard):
             meaning = _LOGIN
-    elif error.code() in _WAITED and heard is not None:
-        why = f" ({troubles.secret.clean(heard.str())})"
     if meaning is None:
         meaning = _WAIT if error.retriable() else _SERVER
     text = troubles.secret.clean(error.str())

@@ -67,8 +67,6 @@ class Fetching:
         *,
         skip_lost: bool = False,
         partitions: int | None = None,
-        buffer_bytes: int = BUFFER_BYTES,
-        look_s: float = LOOK_S,
     ) -> None:
         """``skip_lost``: records that were deleted unread are skipped, and said to be ``lost``; else it is an error.
 
@@ -79,8 +77,6 @@ class Fetching:
         self._wanted = wanted
         self._skip_lost = skip_lost
         self._partitions = partitions
-        self._buffer_bytes = buffer_bytes
-        self._look_s = look_s
         self._looked = self._noted = time.monotonic()
         self._lock = threading.Condition()
         self._orders: list[tuple[Feed, bool]] = []
@@ -129,7 +125,7 @@ class Fetching:
 
     def emptied(self, feed: Feed) -> None:
         """There may be room in a feed again. Only while ``emptying``."""
-        if feed.bytes < self._room() // 2:
+        if feed.bytes <= self._room() // 2:
             self._lock.notify()
 
     def signal(self) -> None:
@@ -165,7 +161,7 @@ class Fetching:
 
     def _room(self) -> int:
         """How much may wait in a feed."""
-        return max(FEED_BYTES_MIN, self._buffer_bytes // max(1, len(self._feeds)))
+        return max(FEED_BYTES_MIN, BUFFER_BYTES // max(1, len(self._feeds)))
 
     def _work(self) -> None:
         try:
@@ -218,7 +214,7 @@ class Fetching:
             if not feed.paused and feed.bytes >= room:
                 feed.paused = True
                 self._client.raw.pause(place)
-            elif feed.paused and feed.bytes < room // 2:
+            elif feed.paused and feed.bytes <= room // 2:
                 feed.paused = False
                 self._client.raw.resume(place)
 
@@ -326,7 +322,7 @@ class Fetching:
             feed.high = high if high >= 0 else None
 
     def _look_for_partitions(self) -> None:
-        if self._partitions is None or 0 not in self._feeds or time.monotonic() - self._looked < self._look_s:
+        if self._partitions is None or 0 not in self._feeds or time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         try:
