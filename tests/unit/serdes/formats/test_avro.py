@@ -30,6 +30,10 @@ def logical(kind: str, name: str, **more: int) -> dict[str, Any]:
     return {"type": kind, "logicalType": name, **more}
 
 
+def debezium(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
+
+
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "long"}]}
 NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
 
@@ -46,6 +50,18 @@ TYPES: list[tuple[Any, Any, pl.DataType, Any]] = [
     (logical("int", "date"), dt.date(2026, 1, 2), pl.Date(), dt.date(2026, 1, 2)),
     (logical("long", "timestamp-millis"), NOON, pl.Datetime("ms", "UTC"), NOON),
     (logical("long", "timestamp-micros"), NOON, pl.Datetime("us", "UTC"), NOON),
+    (
+        logical("long", "local-timestamp-micros"),
+        NOON.replace(tzinfo=None),
+        pl.Datetime("us"),
+        NOON.replace(tzinfo=None),
+    ),
+    (debezium("int", "Date"), 20455, pl.Date(), dt.date(2026, 1, 2)),
+    (debezium("int", "Time"), 5, pl.Time(), dt.time(0, 0, 0, 5000)),
+    (debezium("long", "MicroTime"), 5, pl.Time(), dt.time(0, 0, 0, 5)),
+    (debezium("long", "Timestamp"), 5, pl.Datetime("ms"), dt.datetime(1970, 1, 1, 0, 0, 0, 5000)),
+    (debezium("long", "MicroTimestamp"), 5, pl.Datetime("us"), dt.datetime(1970, 1, 1, 0, 0, 0, 5)),
+    (debezium("long", "NanoTimestamp"), 5, pl.Int64(), 5),
     (logical("long", "time-micros"), dt.time(1, 2), pl.Time(), dt.time(1, 2)),
     (logical("bytes", "decimal", precision=10, scale=2), Decimal("1.23"), pl.Decimal(10, 2), Decimal("1.23")),
     ({"type": "fixed", "name": "Four", "size": 4}, b"abcd", pl.Binary(), b"abcd"),
