@@ -11,11 +11,12 @@ from typing import Any
 
 import fastavro
 import polars as pl
+from in_thread import running
 
 import headrace as hr
 from chaos.kafka_server import KfakeServer
 from servers.kafka_topics import Topic
-from servers.schema_registry import schema_registry
+from servers.schema_registry import Refusal, schema_registry
 
 
 def keep(rows: list[Any], count: int) -> Callable[[pl.DataFrame], None]:
@@ -80,6 +81,7 @@ def test_a_tombstone_that_no_format_knows_goes_to_the_dead_letters(tmp_path: Pat
     assert "no value: it deletes what has its key" in reason
 
 
+NUMBERS = {"type": "record", "name": "Number", "fields": [{"name": "n", "type": "long"}]}
 ROW = {
     "type": "record",
     "name": "Value",
@@ -127,3 +129,41 @@ def test_a_table_follows_a_database_whose_schema_changes(tmp_path: Path, kfake: 
         app.input("asked", {"id": pl.Int64}).join(table, how="left").sink(keep(rows, 3))
         app.run(local=True, progress=False)
     assert sorted(rows) == [(1, "CH", True, 5), (2, None, None, None), (3, None, False, 5)]
+
+
+def test_records_wait_for_a_registry_and_are_read_once(tmp_path: Path, kfake: KfakeServer) -> None:
+    topic = Topic(kfake, 2)
+    with schema_registry() as registry:
+        id = registry.put("numbers-value", NUMBERS)
+
+        def numbers(first: int, count: int) -> list[bytes | None]:
+            found: list[bytes | None] = []
+            for n in range(first, first + count):
+                out = io.BytesIO()
+                fastavro.schemaless_writer(out, fastavro.parse_schema(NUMBERS), {"n": n})
+                found.append(b"\0" + id.to_bytes(4, "big") + out.getvalue())
+            return found
+
+        def app() -> hr.App:
+            made = hr.App("waiting", home=tmp_path, checkpoint_interval="50ms")
+            system = hr.io.kafka(
+                topic.name, brokers=topic.brokers, format=hr.io.avro(registry=hr.io.registry(registry.url))
+            )
+            rows = made.input("numbers", {"n": pl.Int64}, system=system)
+            rows.send_to(made.output("copies", partitions=2))
+            return made
+
+        topic.put(numbers(0, 5))
+        with running(app(), tmp_path) as run:
+            run.until(lambda: run.numbers() == list(range(5)))
+        # The next run knows no schema yet, and nobody answers.
+        registry.refuse = Refusal(503, 50301, "starting")
+        asked = len(registry.requests)
+        topic.put(numbers(5, 5), partition=1)
+        topic.put(numbers(10, 5))
+        with running(app(), tmp_path) as run:
+            run.until(lambda: len(registry.requests) > asked + 1)
+            assert run.numbers() == list(range(5))
+            registry.refuse = None
+            run.until(lambda: run.numbers() == list(range(15)))
+            assert run.errors == []
