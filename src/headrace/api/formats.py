@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any, Literal, get_args
 
 from headrace.api.literals import one_of
@@ -123,7 +124,7 @@ def avro(
                 f"schema={schema!r:.80} is not an Avro schema",
                 hint="give a dict, or the text of the file: Path('order.avsc').read_text()",
             )
-        given = dict(schema) if isinstance(schema, Mapping) else schema
+        given = deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
         return _opened(FormatSpec("avro", given, _registered(registry, subject, register)))
 
 
@@ -172,7 +173,7 @@ def json_schema(
                 f"schema={schema!r:.80} is not a JSON Schema",
                 hint="give a dict, or the text of the file: Path('order.json').read_text()",
             )
-        given = dict(schema) if isinstance(schema, Mapping) else schema
+        given = deepcopy(dict(schema)) if isinstance(schema, Mapping) else schema
         return _opened(FormatSpec("json_schema", given, _registered(registry, subject, register)))
 
 

@@ -128,7 +128,7 @@ class Kafka:
             "brokers": self.brokers,
             "client": dict(self.client) or None,
             "oauth": self.oauth,
-            "format": self.format.options(),
+            "format": self.format.under(f"{self.topic}-value").options(),
         }
 
     def _spec(self, stream_id: str, options: Mapping[str, Any], may_repeat: str = "") -> SystemSpec:

@@ -86,3 +86,12 @@ def test_an_input_has_the_column_of_deletions() -> None:
         app.input("a", {"id": pl.Int64}, system=hr.io.kinesis("a", format=hr.io.debezium()))
     with pytest.raises(hr.errors.DeclarationError, match="needs a schema"):
         app.input("a", system=hr.io.kinesis("a", format=hr.io.avro(registry=REGISTRY)))
+
+
+def test_a_topic_names_the_subject_of_its_values() -> None:
+    app = hr.App("shop")
+    for format in (hr.io.avro(ORDER, registry=REGISTRY), hr.io.json_schema(registry=REGISTRY), hr.io.avro(ORDER)):
+        topic = hr.io.kafka("orders", brokers="localhost:9092", format=format)
+        settings = topic.system("orders").options["format"].get("settings", {})
+        assert settings.get("subject") == ("orders-value" if "registry" in settings else None)
+    app.input("orders", system=hr.io.kafka("orders", brokers="localhost:9092", format=hr.io.avro(ORDER)))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from headrace.core.errors import DataError
 from headrace.serdes.casting import cast_column
 from headrace.serdes.dtypes import written
+from headrace.serdes.formats.avro_resolution import SchemasDisagree, default_of
 from headrace.serdes.formats.avro_schema import ReadSchema
 
 _BYTES = pa.large_binary()
@@ -28,7 +29,10 @@ class DatumWriter:
         self._schema = schema
 
     def write(self, rows: pl.DataFrame) -> list[bytes]:
-        """One datum for each row; a column that is missing is null. Raises ``DataError`` for what the schema lacks."""
+        """One datum for each row. A column that is missing has the default of its field, or else is null.
+
+        Raises ``DataError`` for what the schema can't have.
+        """
         unknown = [name for name in rows.columns if name not in self._schema.columns]
         if unknown:
             raise _wrong(f"there is no field {unknown[0]!r}; there is {', '.join(self._schema.columns)}")
@@ -37,13 +41,19 @@ class DatumWriter:
         parts = []
         for field in self._schema.record["fields"]:
             name, dtype = field["name"], self._schema.columns[field["name"]]
-            column = (
-                rows[name] if name in rows.columns else pl.Series(name, [None], dtype).new_from_index(0, rows.height)
-            )
+            column = rows[name] if name in rows.columns else self._missing(name, dtype, rows)
             parts.append(_Field(name).part(field["type"], _cast(column, dtype, name)))
         data = pl.from_arrow(_joined(parts))
         assert isinstance(data, pl.Series)
         return data.to_list()
+
+    def _missing(self, name: str, dtype: pl.DataType, rows: pl.DataFrame) -> pl.Series:
+        default = self._schema.notes[name].default
+        try:
+            value = default_of(default[0] if default else None, dtype, name)
+        except SchemasDisagree as error:
+            raise _wrong(str(error)) from error
+        return rows.with_columns(value.alias(name))[name]
 
 
 class _Field:

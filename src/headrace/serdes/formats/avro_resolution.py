@@ -57,7 +57,7 @@ class _Resolution:
             if there is not None:
                 made[name] = self._fitted(take(there), found[there], dtype, path)
             elif note.default:
-                made[name] = _default(note.default[0], dtype, path)
+                made[name] = default_of(note.default[0], dtype, path)
             else:
                 raise SchemasDisagree(f"there is no field {path!r}, and the reader's schema has no default for it")
         return made
@@ -81,8 +81,8 @@ class _Resolution:
         return column.cast(wanted)
 
 
-def _default(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
-    """A default as Avro's JSON has it: bytes are text, times are numbers."""
+def default_of(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
+    """A default as Avro's JSON has it: bytes are text, times are numbers. Raises ``SchemasDisagree``."""
     if value is None:
         return pl.lit(None, dtype)
     try:
@@ -94,9 +94,7 @@ def _default(value: Any, dtype: pl.DataType, path: str) -> pl.Expr:
             return pl.lit(value).cast(dtype)
         return pl.lit(pl.Series([value], dtype=dtype)).first()
     except (pl.exceptions.PolarsError, TypeError, ValueError, AttributeError, OverflowError):
-        raise SchemasDisagree(
-            f"there is no field {path!r}, and the default {value!r:.40} of the reader's schema can't be used"
-        ) from None
+        raise SchemasDisagree(f"there is no field {path!r}, and its default {value!r:.40} can't be used") from None
 
 
 def _columns(dtype: pl.Struct) -> Columns:

@@ -41,6 +41,15 @@ _LOGICAL: Mapping[tuple[str, str], pl.DataType] = {
     ("long", "local-timestamp-micros"): pl.Datetime("us"),
 }
 
+_DEBEZIUM: Mapping[tuple[str, str], str] = {
+    ("int", "io.debezium.time.Date"): "date",
+    ("int", "io.debezium.time.Time"): "time-millis",
+    ("long", "io.debezium.time.MicroTime"): "time-micros",
+    ("long", "io.debezium.time.Timestamp"): "local-timestamp-millis",
+    ("long", "io.debezium.time.MicroTimestamp"): "local-timestamp-micros",
+}
+"""What Debezium means by names of its own. Its times of a day and a year have no zone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -199,7 +208,7 @@ class _Reading:
         return {"type": "fixed", "name": name, "size": size}, pl.Binary()
 
     def _logical(self, schema: Mapping[str, Any], kind: str, where: str) -> tuple[Any, pl.DataType]:
-        logical = schema.get("logicalType")
+        logical = schema.get("logicalType") or _DEBEZIUM.get((kind, str(schema.get("connect.name"))))
         if kind == "bytes" and logical == "decimal":
             precision, scale = schema.get("precision"), schema.get("scale", 0)
             if not isinstance(precision, int) or not isinstance(scale, int) or not 0 < precision <= 38:

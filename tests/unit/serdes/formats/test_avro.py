@@ -30,6 +30,10 @@ def logical(kind: str, name: str, **more: int) -> dict[str, Any]:
     return {"type": kind, "logicalType": name, **more}
 
 
+def debezium(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "connect.version": 1, "connect.name": f"io.debezium.time.{name}"}
+
+
 PLACE = {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "long"}]}
 NOON = dt.datetime(2026, 1, 2, 12, tzinfo=dt.UTC)
 
@@ -46,6 +50,18 @@ TYPES: list[tuple[Any, Any, pl.DataType, Any]] = [
     (logical("int", "date"), dt.date(2026, 1, 2), pl.Date(), dt.date(2026, 1, 2)),
     (logical("long", "timestamp-millis"), NOON, pl.Datetime("ms", "UTC"), NOON),
     (logical("long", "timestamp-micros"), NOON, pl.Datetime("us", "UTC"), NOON),
+    (
+        logical("long", "local-timestamp-micros"),
+        NOON.replace(tzinfo=None),
+        pl.Datetime("us"),
+        NOON.replace(tzinfo=None),
+    ),
+    (debezium("int", "Date"), 20455, pl.Date(), dt.date(2026, 1, 2)),
+    (debezium("int", "Time"), 5, pl.Time(), dt.time(0, 0, 0, 5000)),
+    (debezium("long", "MicroTime"), 5, pl.Time(), dt.time(0, 0, 0, 5)),
+    (debezium("long", "Timestamp"), 5, pl.Datetime("ms"), dt.datetime(1970, 1, 1, 0, 0, 0, 5000)),
+    (debezium("long", "MicroTimestamp"), 5, pl.Datetime("us"), dt.datetime(1970, 1, 1, 0, 0, 0, 5)),
+    (debezium("long", "NanoTimestamp"), 5, pl.Int64(), 5),
     (logical("long", "time-micros"), dt.time(1, 2), pl.Time(), dt.time(1, 2)),
     (logical("bytes", "decimal", precision=10, scale=2), Decimal("1.23"), pl.Decimal(10, 2), Decimal("1.23")),
     ({"type": "fixed", "name": "Four", "size": 4}, b"abcd", pl.Binary(), b"abcd"),
@@ -233,6 +249,23 @@ def test_rows_that_the_schema_does_not_take_are_refused(fields: Any, rows: pl.Da
     with pytest.raises(DataError, match=reason) as caught:
         open_format(FormatSpec("avro", record(**fields))).encode(rows)
     assert caught.value.hint
+
+
+def test_a_column_that_rows_lack_has_the_default_of_its_field() -> None:
+    fields = [
+        {"name": "n", "type": "long"},
+        {"name": "size", "type": {"type": "enum", "name": "Size", "symbols": ["s", "m"]}, "default": "m"},
+        {"name": "data", "type": "bytes", "default": "\u00ff"},
+        {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []},
+        {"name": "note", "type": ["null", "string"]},
+        {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}, "default": 5},
+    ]
+    schema = {"type": "record", "name": "Order", "fields": fields[:-1]}
+    [payload] = open_format(FormatSpec("avro", schema)).encode(pl.DataFrame({"n": [1]}))
+    format = open_format(FormatSpec("avro", schema))
+    assert format.decoder(format.columns() or {}).decode([payload]).frame.rows() == [(1, "m", b"\xff", [], None)]
+    with pytest.raises(DataError, match="its default 5 can't be used"):
+        open_format(FormatSpec("avro", {**schema, "fields": fields})).encode(pl.DataFrame({"n": [1]}))
 
 
 def test_rows_may_have_narrower_types_and_other_zones() -> None:
