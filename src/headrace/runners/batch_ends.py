@@ -119,8 +119,8 @@ def _check_named(plan: Plan, until: Until | None, given: frozenset[str]) -> None
         if stream is None or stream.spec.role not in (Role.SOURCE, Role.SIDE_INPUT):
             known = sorted(s.id for s in plan.graph.streams.values() if s.role in (Role.SOURCE, Role.SIDE_INPUT))
             raise UsageError(f"until= names {input_!r}, which is no input", hint=f"there are {', '.join(known)}")
-        if input_ in given or keeps_rows(stream.spec.system):
-            raise UsageError(f"until= names input {input_!r}, which has no offsets to stop at", hint="leave it out")
+        if input_ in given or stream.spec.system.kind == "files":
+            raise UsageError(f"until= names input {input_!r}, which is read to its end", hint="leave it out")
         if number >= stream.partitions:
             raise UsageError(
                 f"until= names partition {number} of input {input_!r}", hint=f"it has 0 to {stream.partitions - 1}"
