@@ -48,11 +48,11 @@ def backfill(
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
 ) -> None:
-    """Compute an app's history in a Spark job, and make a savepoint from which it goes on live.
+    """Compute an app's history in a Spark job.
 
-    Windows that are over at --until are published; those that are open stay open in the savepoint. Restore it with
-    headrace savepoint restore, then run the app. headrace run --backfill does all of that. A command that was
-    interrupted can be repeated: nothing is published twice.
+    It makes a savepoint from which a live run goes on. Windows that are over at --until are published; those that are
+    open stay open in the savepoint. Restore it with headrace savepoint restore, then run the app. headrace run
+    --backfill does all of that. A command that was interrupted can be repeated: nothing is published twice.
     """
     from headrace.app import App
     from headrace.cli.loader import load_app
