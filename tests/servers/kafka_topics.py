@@ -83,7 +83,7 @@ class Topic:
         self._await_markers()
 
     def _await_markers(self) -> None:
-        """Wait until a transaction's end is in each partition: a broker answers earlier, and others may write before."""
+        """Wait until a transaction's end is in each partition: a broker answers earlier."""
         committed, all_of_it = Topics(self.settings), Topics(self.settings, uncommitted=True)
         partitions = range(self.partitions)
         end = time.monotonic() + WAIT_S
