@@ -24,6 +24,7 @@ ERRORS = [one for one in vars(errors).values() if isinstance(one, type) and issu
 
 
 ELSEWHERE = {
+    "headrace.serdes.formats.avro_resolution.SchemasDisagree": "becomes a bad payload, or an error of an app",
     "headrace.serdes.row_pieces.RowsUnreadable": "never leaves the files system",
     "headrace.systems.kinesis.api.IteratorExpired": "never leaves the Kinesis system",
     "headrace.systems.files.source.SourceBroken": "never leaves the files system",
