@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.plan.readable import ReadablePlan
+    from headrace.runners.spark.batch.backfill import Backfill
+    from headrace.runners.spark.batch.runner import BatchOptions
     from headrace.testing.harness import TestApp
 
 _LOADED = "__headrace_app__"
@@ -55,6 +58,9 @@ class App(Declarations):
         Whether there is a task for each partition (``"partition"``) or for each container (``"container"``).
     startpoints
         The kinds of startpoint that the app defines, see ``hr.startpoints.CustomStartpoint``.
+    system
+        Where the app keeps its intermediate streams and changelogs, and the streams that name no system: by default in
+        the embedded log under ``home``, which one machine has. ``hr.io.kafka_log(...)``: in Kafka.
 
     Examples
     --------
@@ -137,6 +143,8 @@ class App(Declarations):
         batch: bool = False,
         until: str | None = None,
         again: bool = False,
+        backfill: bool = False,
+        tables: Mapping[str, DataFrame | str] | None = None,
     ) -> None:
         """Run the app until it has ended, or until Ctrl-C (SIGINT) or SIGTERM has drained it.
 
@@ -168,6 +176,11 @@ class App(Declarations):
             Up to where a batch job reads inputs that don't end: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
         again
             Whether to run a batch job again whose results are published: they will be there twice.
+        backfill
+            Compute the history up to ``until`` in a batch job, when the app first starts, and go on live from there.
+            See the page "From history to live".
+        tables
+            For ``backfill``: as for the method of that name.
 
         Raises
         ------
@@ -177,7 +190,7 @@ class App(Declarations):
         from headrace.metadata.opening import open_metadata
         from headrace.plan.heritage import consent_of
         from headrace.runners.prepare import at_home
-        from headrace.runners.progress import ProgressLine, set_aside
+        from headrace.runners.progress import ProgressLine, how_it_ended
 
         if getattr(sys.modules.get(_LOADED), "__headrace_loading__", False):
             raise UsageError(
@@ -185,23 +198,29 @@ class App(Declarations):
                 hint='put app.run() under `if __name__ == "__main__":`',
             )
         _check_options(master, containers, stages, conf)
+        _check_kind_of_run(batch=batch, backfill=backfill, until=until, again=again, tables=tables)
         if savepoint and stages:
             raise UsageError(
                 "a savepoint is of the whole app, and this run has only some of its stages",
                 hint="run all stages, or take it while they run: headrace savepoint create",
             )
         if batch:
-            _refuse_with_batch(containers=containers, stages=stages, local=local or None, savepoint=savepoint or None)
+            _refuse("a batch job, which has no containers", containers, stages, local, savepoint)
             self._run_batch(master, conf, until, again=again, progress=progress)
             return
-        if until is not None or again:
-            raise UsageError("until= and again= are for batch jobs", hint="write batch=True, too")
+        if backfill:
+            _refuse("a run that begins with a backfill", None, stages, False, "")
         graph = at_home(self.graph())
         metadata = open_metadata(Path(graph.settings.home), self.settings.metadata)
         consent = consent_of(drop_state, rename or {})
         line = ProgressLine() if progress else None
         began = time.monotonic()
         try:
+            if backfill:
+                from headrace.runners.spark.batch.backfill import begin_with_backfill
+
+                options = _batch_options(master, conf, until, again=False, progress=progress)
+                begin_with_backfill(graph, metadata, options, _backfill_of(until, tables or {}))
             if local:
                 from headrace.runners.local import run_local
 
@@ -209,7 +228,7 @@ class App(Declarations):
             else:
                 from headrace.runners.spark.runner import SparkOptions, run_on_spark
 
-                options = SparkOptions(
+                spark_options = SparkOptions(
                     master=master,
                     containers=containers,
                     stages=stages or (),
@@ -218,15 +237,67 @@ class App(Declarations):
                     consent=consent,
                     savepoint=savepoint,
                 )
-                status = run_on_spark(graph, metadata, options)
+                status = run_on_spark(graph, metadata, spark_options)
         finally:
             if line is not None:
                 line.close()
             metadata.close()
         if progress:
-            how = "drained" if status.drained else "ended"
-            seconds = time.monotonic() - began
-            print(f"{graph.app} {how} after {seconds:.1f} s{set_aside(status)}", file=sys.stderr)  # noqa: T201
+            print(how_it_ended(graph.app, status, time.monotonic() - began), file=sys.stderr)  # noqa: T201
+
+    def backfill(
+        self,
+        until: str,
+        *,
+        tables: Mapping[str, DataFrame | str] | None = None,
+        savepoint: str = "backfill",
+        publish: bool = True,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        again: bool = False,
+        progress: bool = True,
+    ) -> None:
+        """Compute the app's history in a Spark job, and make a savepoint of it, from which a live run goes on.
+
+        Windows that are over are published, and those that are open stay open in the savepoint. Restore it with
+        ``headrace savepoint restore``. ``run(backfill=True)`` does both. See the page "From history to live".
+
+        Parameters
+        ----------
+        until
+            Up to where inputs are history: ``"now"``, or a time such as ``"2026-01-31T12:00Z"``.
+        tables
+            Inputs whose history is in a table: a DataFrame of Spark, the name of a table in its catalog, or
+            ``"parquet:/path"``. Rows whose event time is before ``until`` are read from there, and the others live.
+        savepoint
+            The name of the savepoint.
+        publish
+            Whether to publish the results. Without it an app that runs can be backfilled, too.
+        master
+            The Spark master. By default the one that spark-submit gives, or ``local[*]``.
+        conf
+            More settings of Spark.
+        again
+            Whether to do it although results of a batch job are published: they will be there twice.
+        progress
+            Whether to say on standard error what is done.
+
+        Raises
+        ------
+        PlanError
+            If an input can't be read in a batch, or its history can't come from a table.
+        UsageError
+            If the app has run before and results are to be published, or if there is a savepoint of this name.
+        """
+        from headrace.metadata.opening import open_metadata
+        from headrace.runners.prepare import at_home
+        from headrace.runners.spark.batch.backfill import backfill
+
+        graph = at_home(self.graph())
+        asked = _backfill_of(until, tables or {}, savepoint, publish=publish)
+        options = _batch_options(master, conf, until, again=again or not publish, progress=progress)
+        with closing(open_metadata(Path(graph.settings.home), self.settings.metadata)) as metadata:
+            backfill(graph, metadata, options, asked)
 
     def to_dataframe(self, output: str, spark: SparkSession | None = None, *, until: str | None = None) -> DataFrame:
         """Return what the app would write to an output as a Spark DataFrame, which is computed when it is used.
@@ -255,24 +326,10 @@ class App(Declarations):
     def _run_batch(
         self, master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
     ) -> None:
-        from headrace.runners.batch_ends import Until
         from headrace.runners.prepare import at_home
-        from headrace.runners.spark.batch.runner import BatchOptions, run_batch
-        from headrace.streams.results import stream_of_results
+        from headrace.runners.spark.batch.runner import run_batch
 
-        def say(line: str) -> None:
-            if progress:
-                print(line, file=sys.stderr)  # noqa: T201
-
-        options = BatchOptions(
-            open_stream=stream_of_results,
-            master=master,
-            conf=conf or {},
-            until=None if until is None else Until.of(until),
-            again=again,
-            say=say,
-        )
-        run_batch(at_home(self.graph()), options)
+        run_batch(at_home(self.graph()), _batch_options(master, conf, until, again=again, progress=progress))
 
     def _repr_html_(self) -> str:
         """The app in a notebook: its plan, or why it has none yet."""
@@ -282,10 +339,59 @@ class App(Declarations):
             return f"<div><p><b>{escape(repr(self))}</b></p><pre>{escape(str(error))}</pre></div>"
 
 
-def _refuse_with_batch(**given: object) -> None:
+def _batch_options(
+    master: str | None, conf: Mapping[str, str] | None, until: str | None, *, again: bool, progress: bool
+) -> BatchOptions:
+    from headrace.runners.batch_ends import Until
+    from headrace.runners.spark.batch.runner import BatchOptions
+    from headrace.streams.results import stream_of_results
+
+    def say(line: str) -> None:
+        if progress:
+            print(line, file=sys.stderr)  # noqa: T201
+
+    return BatchOptions(
+        open_stream=stream_of_results,
+        master=master,
+        conf=conf or {},
+        until=None if until is None else Until.of(until),
+        again=again,
+        say=say,
+    )
+
+
+def _backfill_of(
+    until: str | None, tables: Mapping[str, DataFrame | str], savepoint: str = "backfill", *, publish: bool = True
+) -> Backfill:
+    from headrace.runners.batch_ends import Until
+    from headrace.runners.spark.batch.backfill import Backfill
+
+    if until is None:
+        raise UsageError(
+            "a backfill needs to know up to where inputs are history",
+            hint='write until="now", or a time: until="2026-01-31T12:00Z"',
+        )
+    return Backfill(savepoint=savepoint, until=Until.of(until), tables=tables, publish=publish)
+
+
+def _check_kind_of_run(*, batch: bool, backfill: bool, until: str | None, again: bool, tables: object) -> None:
+    if batch and backfill:
+        raise UsageError(
+            "a batch job ends where a run that begins with a backfill goes on", hint="choose one: batch= or backfill="
+        )
+    if again and not batch:
+        raise UsageError("again= is for batch jobs", hint="write batch=True, too")
+    if until is not None and not (batch or backfill):
+        raise UsageError("until= is for batch jobs", hint="write batch=True, or backfill=True to go on live")
+    if tables and not backfill:
+        raise UsageError("tables= are the history for a backfill", hint="write backfill=True, too")
+
+
+def _refuse(what: str, containers: object, stages: object, local: bool, savepoint: str) -> None:
+    given = {"containers": containers, "stages": stages, "local": local or None, "savepoint": savepoint or None}
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f"{name}= has no meaning for a batch job, which has no containers")
+            raise UsageError(f"{name}= has no meaning for {what}")
 
 
 def _check_options(master: object, containers: object, stages: object, conf: object) -> None:

@@ -76,10 +76,17 @@ def written(orders: StreamOnServer, numbers: range) -> dict[str, list[int]]:
 
 
 def shards_of_first_slot(run: Running) -> list[str]:
-    status = run.status()
-    assert status is not None
-    (task,) = (task for task in status.tasks if task.name == "orders/0")
-    return [shard for slot in task.slots.values() for shard in slot.shards]
+    """Waits for a heartbeat: a status is up to a second old."""
+    found: list[str] = []
+
+    def look() -> bool:
+        status = run.status()
+        tasks = [] if status is None else [task for task in status.tasks if task.name == "orders/0"]
+        found[:] = [shard for task in tasks for slot in task.slots.values() for shard in slot.shards]
+        return bool(found)
+
+    run.until(look)
+    return found
 
 
 def test_startpoints_on_an_app_that_runs_and_on_one_that_has_stopped(

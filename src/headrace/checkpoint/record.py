@@ -130,7 +130,8 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     """The position in one source partition. The fields from ``offset`` on are those of a ``ReaderPosition``.
 
     ``startpoint`` is the id of the startpoint that was applied to it last. ``shards``: the partition is a slot, and
-    this is how far each of its shards has come.
+    this is how far each of its shards has come. ``since_ms``: messages with an older event time are left out, because
+    a backfill has had them from somewhere else.
     """
 
     stream: str
@@ -141,6 +142,7 @@ class SourceEntry(_Body, frozen=True, kw_only=True):
     plain_before: Offset | UnsetType = UNSET
     startpoint: str | UnsetType = UNSET
     shards: dict[str, str] | UnsetType = UNSET
+    since_ms: int | UnsetType = UNSET
 
 
 class CommitRecord(_Body, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from headrace.cli.backfill import backfill
 from headrace.cli.checkpoint import list_checkpoints, show
 from headrace.cli.console import Exit, exit_of, print_error, print_json, print_line, print_note, print_traceback
 from headrace.cli.logs import LOG_FORMAT, LOG_LEVEL, log_settings
@@ -103,6 +104,7 @@ def _headrace(
 app.command("plan")(plan)
 app.command("offsets")(offsets)
 app.command("run")(run)
+app.command("backfill")(backfill)
 app.command("status")(status)
 app.command("version")(version)
 for verb, name in (

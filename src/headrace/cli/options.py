@@ -96,6 +96,32 @@ Rename = Annotated[
 ]
 
 
+FromTables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from-tables",
+        metavar="INPUT=TABLE",
+        help="The input's history is in a table of Spark (views=db.views, or views=parquet:/path); "
+        "may be given several times.",
+    ),
+]
+
+
+def tables_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return ``INPUT=TABLE`` pairs as a dict."""
+    from headrace.core.errors import UsageError
+
+    found: dict[str, str] = {}
+    for pair in pairs:
+        input_, equals, table = (part.strip() for part in pair.partition("="))
+        if not input_ or not equals or not table:
+            raise UsageError(f"--from-tables {pair}: not INPUT=TABLE", hint="write --from-tables views=db.views")
+        if input_ in found:
+            raise UsageError(f"--from-tables gives {input_!r} two tables: {found[input_]!r} and {table!r}")
+        found[input_] = table
+    return found
+
+
 def renames(pairs: Sequence[str]) -> dict[str, str]:
     """Return ``OLD=NEW`` pairs as a dict from new to old ids."""
     from headrace.core.errors import UsageError

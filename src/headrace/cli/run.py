@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from headrace.cli.console import print_json
-from headrace.cli.options import AppName, DropState, FileArguments, FunctionArguments, Pipeline, Rename, renames
+from headrace.cli.options import (
+    AppName,
+    DropState,
+    FileArguments,
+    FromTables,
+    FunctionArguments,
+    Pipeline,
+    Rename,
+    renames,
+    tables_of,
+)
 
 
 def run(
@@ -51,13 +61,18 @@ def run(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME", help="Up to where --batch reads inputs that don't end: now, or a time (2026-01-31T12:00Z)."
+            metavar="TIME", help="Up to where --batch or --backfill reads inputs: now, or a time (2026-01-31T12:00Z)."
         ),
     ] = None,
     again: Annotated[
         bool,
         typer.Option("--again", help="Run a batch job although its results are published: they will be there twice."),
     ] = False,
+    backfill: Annotated[
+        bool,
+        typer.Option("--backfill", help="Compute the history up to --until in a Spark job first; then go on live."),
+    ] = False,
+    from_tables: FromTables = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print how the app ended as JSON.")] = False,
 ) -> None:
@@ -78,8 +93,10 @@ def run(
         raise UsageError(
             "--batch runs one Spark job without containers, so --local, --containers, --stage and --savepoint don't fit"
         )
-    if not batch and (until or again):
+    if not batch and (again or (until and not backfill)):
         raise UsageError("--until and --again are for batch jobs", hint="add --batch")
+    if from_tables and not backfill:
+        raise UsageError("--from-tables is the history for a backfill", hint="add --backfill and --until TIME")
     application = load_app(pipeline, app, arguments or (), arg or ())
     if not isinstance(application, App):
         raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
@@ -96,6 +113,8 @@ def run(
         batch=batch,
         until=until,
         again=again,
+        backfill=backfill,
+        tables=tables_of(from_tables or ()),
     )
     if as_json:
         print_json({"app": application.name, "ended": True})

@@ -310,6 +310,7 @@ def _left_out(tasks: Iterable[TaskStatus]) -> Counter[str]:
 _SEQUENCE = re.compile(r"\d{20,}")
 
 _REASONS = {
+    "backfilled": "left out, because the tables of a backfill had them",
     "late": "came too late",
     "skipped": "skipped, because they can't be read",
     "lost": "lost, because they were deleted before they were read",

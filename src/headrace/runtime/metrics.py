@@ -21,9 +21,9 @@ _LOGGED = {
 
 COUNTERS = frozenset(
     {
-        "cache_hits", "cache_misses", "call_failures", "call_ms", "call_retries", "call_timeouts", "calls",
-        "calls_in_flight", "commits_asked_for", "dead_lettered", "duplicates", "failed_skipped", "late", "lost",
-        "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
+        "backfilled", "cache_hits", "cache_misses", "call_failures", "call_ms", "call_retries", "call_timeouts",
+        "calls", "calls_in_flight", "commits_asked_for", "dead_lettered", "duplicates", "failed_skipped", "late",
+        "lost", "rollbacks", "silenced", "skipped", "timers_dropped", "timers_fired",
     }
 )  # fmt: skip
 """The counters that tasks have without a low-level task's own, which are called ``<id of the step>.<name>``."""

@@ -13,9 +13,9 @@ and measuring speed.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Self
 
 import polars as pl
@@ -23,12 +23,11 @@ import polars as pl
 from headrace.api.app import Declarations
 from headrace.api.operators.task import TaskStep
 from headrace.api.specs import Graph, Role, StreamSpec
-from headrace.checkpoint.read_committed import ReadCommitted
 from headrace.core.clock import ManualClock, WallClock
 from headrace.core.duration import Duration, to_ms
 from headrace.core.errors import StreamSealedError, UsageError
-from headrace.core.frame import END_VERSION, Header, Kind, body_of, decode_control, decode_header, encode
-from headrace.core.ids import SSP, StreamId, TaskName
+from headrace.core.frame import END_VERSION, Header, Kind, body_of, encode
+from headrace.core.ids import TaskName
 from headrace.metadata.memory import MemoryMetadata
 from headrace.metadata.startpoints import StartpointState
 from headrace.plan.heritage import NO_CONSENT, Consent, consent_of
@@ -37,6 +36,7 @@ from headrace.runners.coordination.startpoint_desk import StartpointDesk
 from headrace.runners.coordination.startpoint_messages import SetStartpoint
 from headrace.runners.planning import Deployment, Planned
 from headrace.runners.prepare import prepare_streams
+from headrace.runners.savepoints.restoring import Restoring, restore
 from headrace.runners.startpoint_access import as_startpoint
 from headrace.runners.startpoints import StartpointService
 from headrace.runtime.connections import Connections
@@ -46,11 +46,11 @@ from headrace.runtime.metrics import COUNTERS
 from headrace.serdes.given_rows import Rows, given_rows
 from headrace.serdes.ipc import concat_rows, decode_rows, encode_rows
 from headrace.serdes.schema import Schema
-from headrace.systems.base import Edge, Records
 from headrace.systems.memory import MemorySystem
 from headrace.systems.positions import CustomStartpoint
 from headrace.systems.registry import SystemSpec
 from headrace.systems.startpoint import Grant, Outcome, Startpoint
+from headrace.testing.memory_streams import in_memory, user_frames
 
 _TURNS_MAX = 100_000
 CALLS_MS_MAX = 10_000
@@ -80,6 +80,7 @@ class TestApp:
         self._generations: dict[TaskName, int] = {}
         self.clock = ManualClock()
         self._closed = False
+        self._declared = graph
         try:
             self._partitions = partitions
             self._metadata = MemoryMetadata()
@@ -236,7 +237,30 @@ class TestApp:
         changed = self._deployed(app.graph(), consent_of(drop_state, rename or {}))
         self._commit()
         self._stop()
+        self._declared = app.graph()
         self.plan = changed.plan
+        self._container = self._start()
+        self.settle()
+
+    def restore(self, savepoint: str) -> None:
+        """Stop as if killed, and go on from a savepoint in the app's home.
+
+        Parameters
+        ----------
+        savepoint
+            The name of one that ``hr.write_savepoint`` or a backfill has made.
+
+        Raises
+        ------
+        UsageError
+            If there is no such savepoint.
+        """
+        self._check_open("restore")
+        graph = self._declared
+        home = Path(graph.settings.home)
+        restore(Restoring(home=home, app=graph.app, metadata=self._metadata, name=savepoint))
+        self._stop()
+        self.plan = self._deployed(graph, NO_CONSENT).plan
         self._container = self._start()
         self.settle()
 
@@ -311,7 +335,9 @@ class TestApp:
         """
         self._check_open("read")
         spec = self._spec(output, *Role)
-        frames = [decode_rows(body_of(payload)) for payload in self._user_frames(spec, committed=committed)]
+        frames = [
+            decode_rows(body_of(payload)) for payload in user_frames(self._connections, spec, committed=committed)
+        ]
         if not frames and spec.schema is not None:
             return spec.schema.empty()
         if any(frame.schema != frames[0].schema for frame in frames):  # versions of the app with other columns
@@ -365,7 +391,7 @@ class TestApp:
 
     def _deployed(self, declared: Graph, consent: Consent) -> Planned:
         """The plan of a version of the app, whose changes are accepted and recorded, and whose streams exist."""
-        graph = _in_memory(declared, self._memory)
+        graph = in_memory(declared, self._memory)
         self._create_inputs(graph)
         deployment = Deployment(graph, self._metadata, consent)
         planned = deployment.planned()
@@ -454,42 +480,3 @@ class TestApp:
         if id_ in self.plan.graph.tables:
             raise UsageError(f"{id_!r} is a remote table", hint="read it from the system that stores it")
         return spec
-
-    def _user_frames(self, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
-        readers: dict[SSP, ReadCommitted[bytes]] = {}
-        for records in self._records(spec):
-            reader = readers.setdefault(records.ssp, ReadCommitted(whole=True))
-            following = [*records.offsets[1:], records.next]
-            for offset, after, payload in zip(records.offsets, following, records.payloads, strict=True):
-                header = decode_header(payload)
-                if not committed:
-                    if header.kind is Kind.USER:
-                        yield payload
-                    continue
-                control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
-                released = reader.receive(offset, after, header, control, payload)
-                yield from (held.frame for held in released if held.header.kind is Kind.USER)
-
-    def _records(self, spec: StreamSpec) -> Iterator[Records]:
-        """What a stream holds, partition by partition."""
-        consumer = self._connections.consumer(self._memory)
-        admin = self._connections.admin(self._memory)
-        try:
-            for partition, extent in enumerate(admin.extents(spec.stream.name)):
-                ssp = SSP(spec.stream, partition)
-                consumer.register(ssp, Edge.OLDEST)
-                while consumer.position(ssp) < extent.upcoming:
-                    yield from (polled for polled in consumer.poll([ssp], 1 << 30) if isinstance(polled, Records))
-        finally:
-            consumer.close()
-
-
-def _in_memory(graph: Graph, memory: SystemSpec) -> Graph:
-    """The same app with every stream in a memory system."""
-    streams = {
-        id_: spec
-        if id_ in graph.tables  # a remote table: its rows are in the user's service or database
-        else replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
-        for id_, spec in graph.streams.items()
-    }
-    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))

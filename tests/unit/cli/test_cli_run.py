@@ -34,6 +34,9 @@ class Recorder(hr.App):
     def run(self, **options):
         print(json.dumps(options))
 
+    def backfill(self, until, **options):
+        print(json.dumps({"until": until, **options}))
+
 app = Recorder("recorded")
 """
 
@@ -56,6 +59,7 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     nothing = {"master": None, "containers": None, "stages": None, "local": False, "conf": None, "progress": True}
     nothing |= {"drop_state": [], "rename": {}, "savepoint": "", "batch": False, "until": None, "again": False}
+    nothing |= {"backfill": False, "tables": {}}
     assert cli("run", "recorder.py").json() == nothing
     words = ("--master", "local[2]", "--containers", 2, "--stage", "a", "--stage", "b", "--conf", "x.y=1=2", "--quiet")
     accepted = ("--drop-state", "w", "--drop-state", "v", "--rename", "old=new")
@@ -72,10 +76,42 @@ def test_options_reach_the_app(cli: Cli, tmp_path: Path) -> None:
         "batch": False,
         "until": None,
         "again": False,
+        "backfill": False,
+        "tables": {},
+    }
+    tables = ("--from-tables", "views=db.views", "--from-tables", "orders=parquet:/a=b")
+    history = {"backfill": True, "until": "now", "tables": {"views": "db.views", "orders": "parquet:/a=b"}}
+    assert cli("run", "recorder.py", "--backfill", "--until", "now", *tables).json() == nothing | history
+    assert cli("backfill", "recorder.py", "--until", "now", "--no-publish", "--quiet", *tables).json() == {
+        "until": "now",
+        "tables": history["tables"],
+        "savepoint": "backfill",
+        "publish": False,
+        "master": None,
+        "conf": None,
+        "again": False,
+        "progress": False,
     }
     batch = {**nothing, "batch": True, "until": "now", "again": True}
     assert cli("run", "recorder.py", "--batch", "--until", "now", "--again").json() == batch
     assert cli("run", "recorder.py", "--local", "--json").out.endswith('{\n  "app": "recorded",\n  "ended": true\n}\n')
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("run", "--from-tables", "views=db.views"), "--from-tables is the history for a backfill"),
+        (("run", "--backfill", "--from-tables", "views"), "--from-tables views: not INPUT=TABLE"),
+        (("run", "--backfill", "--from-tables", "v=a", "--from-tables", "v=b"), "gives 'v' two tables: 'a' and 'b'"),
+        (("backfill",), "Missing option '--until'"),
+    ],
+)
+def test_wrong_options_of_a_backfill_are_refused(cli: Cli, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    verb, *rest = words
+    refused = cli(verb, "recorder.py", *rest)
+    assert refused.code == 2
+    assert said in refused.err
 
 
 @pytest.mark.parametrize("other", [("--master", "local[2]"), ("--containers", "2"), ("--conf", "a=b")])

@@ -71,7 +71,7 @@ def write_state(app: Declarations, name: str, tables: Mapping[str, Rows], base: 
     graph = app.graph()
     shelf = Shelf(Path(graph.settings.home), graph.app)
     shelf.check_free(name)
-    _check_settings(graph)
+    check_can_be_saved(graph)
     with shelf.locked():
         kept = None if base is None else _Base(folder=shelf.path(base), manifest=shelf.manifest(base))
         planned, before, timeline = _planned(graph, kept)
@@ -115,7 +115,8 @@ def _planned(graph: Graph, base: _Base | None) -> tuple[Planned, Inventory, int]
 # -- what is refused ----------------------------------------------------------------------------------------
 
 
-def _check_settings(graph: Graph) -> None:
+def check_can_be_saved(graph: Graph) -> None:
+    """Raise ``UsageError`` for an app of which no savepoint can be made without running it."""
     if graph.settings.guarantee != "exactly_once":
         raise UsageError(
             f"app {graph.app!r} has guarantee={graph.settings.guarantee!r}, and savepoints need 'exactly_once'",

@@ -7,30 +7,48 @@ folder of its own, as in a live task. There is no changelog: if the process dies
 start.
 
 The wall clock stands still at the moment at which the job began. What is due by it happens at the end, if at all.
+
+With a ``Seam`` the inputs don't end where the job stops: the task leaves its state and a commit, from which a live task
+goes on.
 """
 
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import polars as pl
 
-from headrace.checkpoint.record import LocalCheckpoint
+from headrace.checkpoint.founding import COMMIT_FILE, DATABASE_FOLDER, KeptCommit
+from headrace.checkpoint.record import CommitRecord, LocalCheckpoint
 from headrace.core.errors import UnavailableError
+from headrace.core.frame import END_VERSION
 from headrace.core.ids import SSP
 from headrace.plan.batch import Order, ranks_of, slack_of
 from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.batch.merging import Merging, Run
+from headrace.runtime.batch.notes import (
+    FOR_DRIVER,
+    Left,
+    Said,
+    is_note,
+    note_of,
+    note_of_counts,
+    note_of_left,
+    said_in,
+)
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.batch.reading import Reading
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.event_time.watermark import FOREVER, NEVER, NOTHING, combined
 from headrace.runtime.metrics import TaskMetrics
-from headrace.runtime.naming import StateFolders
+from headrace.runtime.naming import StateFolders, task_folder
 from headrace.runtime.operators.provenance import Arrival
 from headrace.runtime.state.task_state import TaskState
 from headrace.runtime.task import task_factory
@@ -49,19 +67,29 @@ class FedTask:
     """One task of a stage. Use it as a context manager."""
 
     def __init__(
-        self, plan: Plan, stage: StagePlan, task: TaskPlan, folder: Path, now_ms: int, writer: str = ""
+        self,
+        plan: Plan,
+        stage: StagePlan,
+        task: TaskPlan,
+        folder: Path,
+        now_ms: int,
+        writer: str = "",
+        seam: Seam | None = None,
     ) -> None:
         """``folder`` is for its state; ``now_ms`` is the wall clock. ``writer`` is its name in its pieces."""
         self.scope = TaskScope.of(plan, stage, task)
         self.metrics = TaskMetrics(str(task.name))
         self._woken = threading.Event()
         self._connections = Connections(self._woken.set)
-        self._port = PieceWriter(plan.graph, self.scope.outputs, writer or str(task.name), task.name.number)
+        self._writer = writer or str(task.name)
+        self._port = PieceWriter(plan.graph, self.scope.outputs, self._writer, task.name.number)
         self.task = task_factory(plan, stage, self.scope)(self._port, self.metrics, self._connections.calls)
         self._now_ms = now_ms
         self._timed = [ssp for ssp, spec in self.scope.inputs.items() if spec.event_time is not None]
         self._untimed = [ssp for ssp in self.scope.inputs if ssp not in self._timed]
         self._reached = NEVER
+        self._seam = seam
+        self._said: dict[SSP, list[Said]] = {}
         self._slack = slack_of(plan, stage)
         self._fed: dict[SSP, int] = dict.fromkeys(self.scope.specs, 0)
         self._since_spill = 0
@@ -71,7 +99,8 @@ class FedTask:
         self._spills = 0
 
     def __enter__(self) -> Self:
-        if stores := self._stores():  # to open a database takes longer than a small piece
+        stores = self._stores()
+        if stores or self._seam is not None:  # to open a database takes longer than a small piece
             self.state.begin(stores)
         self.task.chain.tell_time(self._now_ms)
         self.task.begin()
@@ -101,16 +130,29 @@ class FedTask:
             self._process(run)
             yield from self._port.take()
 
+    def hear(self, ssp: SSP, said: Said) -> None:
+        """Learn how far an input partition comes, from its reader or from one of its writers, before its rows."""
+        self._said.setdefault(ssp, []).append(said)
+
     def finish(self) -> Iterator[Piece]:
-        """All inputs have ended: emit what is open."""
-        for ssp in self.scope.inputs:
-            self.task.end(ssp)
+        """All rows have been fed. Emit what is open, or leave it to a live run."""
+        if self._seam is not None:
+            yield from self._leave(self._seam)
+        else:
+            for ssp in self.scope.inputs:
+                self.task.end(ssp)
+            self._end()
+            yield from self._port.take(all_of_it=True)
+        if self.metrics.counters:
+            yield note_of_counts(self.metrics.counters, self._writer)
+
+    def _end(self) -> None:
+        """All inputs have ended."""
         self.task.advance()
         self._settle()
         while not self.task.finish():
             self._wait()
             self.task.chain.collect()
-        yield from self._port.take(all_of_it=True)
 
     def _process(self, run: Run) -> None:
         offset = self._fed[run.ssp]
@@ -127,11 +169,19 @@ class FedTask:
             return
         self._reached = complete
         for ssp in self._untimed:
-            self.task.end(ssp)
+            if self._limit(ssp) == FOREVER:
+                self.task.end(ssp)
         for ssp in self._timed:
-            self.task.times[ssp].advance(complete - self._slack)
+            self.task.times[ssp].advance(min(complete - self._slack, self._limit(ssp)))
         self.task.advance()
         self._settle()
+
+    def _limit(self, ssp: SSP) -> int:
+        """Up to where event time may come in a partition: what hasn't ended at the seam goes on."""
+        if self._seam is None:
+            return FOREVER
+        progress = combined(said.progress for said in self._said.get(ssp, ()))
+        return FOREVER if progress.ended or progress.idle else progress.watermark
 
     def _settle(self) -> None:
         """Let steps that wait for answers emit what has come, until they take more rows."""
@@ -149,6 +199,78 @@ class FedTask:
             )
         self._woken.clear()
 
+    # -- the seam
+
+    def _leave(self, seam: Seam) -> Iterator[Piece]:
+        """Stop as a live task would at a commit, and leave state and commit behind."""
+        for ssp in self.scope.inputs:
+            self._take_over_times(ssp)
+        self.task.advance()
+        self._settle()
+        while self.task.chain.holding:  # nothing is on its way at a commit
+            self._wait()
+            self.task.chain.collect()
+        if self.task.ended:
+            self._end()
+        yield from self._port.take(all_of_it=True)
+        record = self._record(seam)
+        name = task_folder(self.scope.name)
+        folder = Path(seam.folder) / f"{name}-{uuid.uuid4().hex}"  # Spark may run a task more than once
+        for _ in self.state.changes(seam.version):
+            pass  # the live run writes its changelog itself
+        self.state.persist(LocalCheckpoint(0, record.generation, record.version))
+        kept = KeptCommit(task=str(self.scope.name), offset=0, record=record)
+        self.state.keep(folder / DATABASE_FOLDER, folder / COMMIT_FILE, kept.encode())
+        yield from self._notes()
+        yield note_of_left(Left(task=str(self.scope.name), folder=str(folder), record=record))
+
+    def _take_over_times(self, ssp: SSP) -> None:
+        """Let an input partition be as far as was said."""
+        time = self.task.times[ssp]
+        for said in self._said.get(ssp, ()):
+            watermark, idle, ended = said.progress
+            if said.task:
+                time.on_watermark(said.task, said.tasks, watermark, idle=idle)
+                if ended:
+                    time.on_end_of_stream(said.task, said.tasks)
+                continue
+            time.advance(watermark)
+            if ended:
+                time.end()
+            elif idle:
+                time.fall_idle()
+
+    def _record(self, seam: Seam) -> CommitRecord:
+        """What a live task in this state would commit."""
+        outputs = self.task.outputs
+        over = [stream for stream in self.scope.downstream if outputs.get(stream.spec.id, NOTHING).ended]
+        names = sorted(str(stream.spec.stream) for stream in over)
+        times = msgspec.structs.replace(self.task.save(), ended_streams=names)
+        entries = {ssp: said.entry for ssp, all_said in self._said.items() for said in all_said}
+        return CommitRecord(
+            generation=0,
+            version=seam.version,
+            next_version=END_VERSION if self.task.finished else seam.version + 1,
+            sources=tuple(
+                msgspec.structs.replace(entry, stream=self.scope.position_name(ssp))
+                for ssp, entry in sorted(entries.items())
+                if entry is not None
+            ),
+            parents_version=seam.version,
+            end_of_stream_sent=self.task.finished,
+            bookkeeping=msgspec.Raw(msgspec.json.encode(times)),
+        )
+
+    def _notes(self) -> Iterator[Piece]:
+        """How far the streams have come that the task writes, for each of their readers."""
+        name, count = str(self.scope.name), self.scope.task_count
+        for stream in self.scope.downstream:
+            said = Said(progress=self.task.outputs.get(stream.spec.id, NOTHING), task=name, tasks=count)
+            for partition in range(stream.partitions):
+                yield note_of(said, stream.spec.id, partition, name)
+
+    # -- state
+
     def _stores(self) -> Mapping[str, StateStore]:
         return {self.scope.store_name(id_): store for id_, store in self.task.stores().items()}
 
@@ -162,27 +284,52 @@ class FedTask:
 
 
 def fed(
-    plan: Plan, stage: StagePlan, task: TaskPlan, pieces: Iterable[Piece], order: Order, folder: Path, now_ms: int
+    plan: Plan,
+    stage: StagePlan,
+    task: TaskPlan,
+    pieces: Iterable[Piece],
+    order: Order,
+    folder: Path,
+    now_ms: int,
+    seam: Seam | None = None,
 ) -> Iterator[Piece]:
     """Run one task over the pieces of its inputs, which are sorted; yields the pieces that it writes."""
-    with FedTask(plan, stage, task, folder, now_ms) as run:
+    with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
         ssps = {(spec.id, ssp.partition): ssp for ssp, spec in run.scope.specs.items()}
         ranks = ranks_of(plan, stage)
         merging = Merging(order, {ssp: ranks[spec.id] for ssp, spec in run.scope.specs.items()})
+        for ssp in run.scope.specs:
+            if seam is not None and ssp in seam.given:
+                run.hear(ssp, seam.given[ssp])
         for piece in pieces:
-            if (ssp := ssps.get((piece.stream, piece.partition))) is not None:
-                yield from run.feed(merging.add(ssp, piece))
-            elif piece.stream in run.scope.outputs:
-                yield piece  # a dead letter of a source
+            if (known := ssps.get((piece.stream, piece.partition))) is not None:
+                if is_note(piece):
+                    run.hear(known, said_in(piece))
+                else:
+                    yield from run.feed(merging.add(known, piece))
+            elif piece.stream in FOR_DRIVER or piece.stream in run.scope.outputs:
+                yield piece  # on its way to the driver, or a dead letter of a source
         yield from run.feed(merging.rest())
         yield from run.finish()
 
 
 def mapped(
-    plan: Plan, stage: StagePlan, task: TaskPlan, ssps: Iterable[SSP], reading: Reading, folder: Path, now_ms: int
+    plan: Plan,
+    stage: StagePlan,
+    task: TaskPlan,
+    ssps: Iterable[SSP],
+    reading: Reading,
+    folder: Path,
+    now_ms: int,
+    seam: Seam | None = None,
 ) -> Iterator[Piece]:
     """Run a stage that needs no order over some partitions of its sources, as they are read."""
-    with FedTask(plan, stage, task, folder, now_ms) as run:
+    with FedTask(plan, stage, task, folder, now_ms, seam=seam) as run:
         for ssp in ssps:
             yield from run.map(ssp, reading.of(ssp, run.port.write, run.metrics))
+            if ssp in run.scope.inputs:
+                run.hear(ssp, reading.said(ssp, run.task.times[ssp].progress.watermark))
+        for ssp in run.scope.specs:
+            if seam is not None and ssp in seam.given:
+                run.hear(ssp, seam.given[ssp])
         yield from run.finish()

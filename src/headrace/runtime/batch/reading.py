@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
+import msgspec
 import polars as pl
 
 from headrace.api.specs import Role, StreamSpec
+from headrace.checkpoint.record import SourceEntry
 from headrace.core.errors import UnavailableError
 from headrace.core.ids import SSP, Offset
 from headrace.core.readable import readable
 from headrace.plan.model import Plan, StreamPlan
+from headrace.runtime.batch.notes import Said, note_of, note_of_counts
 from headrace.runtime.batch.piece_writer import PieceWriter
 from headrace.runtime.connections import Connections
-from headrace.runtime.event_time.watermark import NEVER
+from headrace.runtime.event_time.watermark import FOREVER, NEVER, Progress
 from headrace.runtime.inputs.committed_source import CommittedSource
 from headrace.runtime.inputs.consumers import POLL_BYTES_MAX, up_to
 from headrace.runtime.inputs.intake import DeadLetters, Intake
@@ -26,6 +29,7 @@ from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.hashing import partition_of, split
 from headrace.serdes.pieces import TIME, Piece
 from headrace.systems.base import Consumer, Edge, Ended, Polled, Records, Rows
+from headrace.systems.registry import keeps_rows
 
 WAIT_MS_MAX = 60_000
 """How long a partition may have nothing to read before its end is reached."""
@@ -40,22 +44,30 @@ class Reading:
         self._ends = ends
         self._connections = connections
         self._specs = {ssp: stream.spec for stream in plan.streams.values() for ssp in stream.ssps()}
+        self._read: dict[SSP, Said] = {}
 
     def of(self, ssp: SSP, dead_letters: DeadLetters, metrics: TaskMetrics) -> Iterator[pl.DataFrame]:
         """The rows of a partition that fit."""
         spec = self._specs[ssp]
         intake = self.intake(spec, dead_letters, metrics)
-        source = CommittedSource(ssp, 0, None)
-        for polled in self._polled(ssp, spec):
-            match polled:
-                case Rows(frame=frame, offset=offset, bad=bad, place=place):
-                    if frame.height or bad:  # else only the position moves
-                        yield intake.accept(ssp, frame, offset, bad, place)
-                case Records(offsets=offsets, payloads=payloads, next=after):
-                    released = source.receive(offsets, payloads, after)
-                    yield from intake.decode(ssp, released.offsets, released.payloads)
-                case Ended():
-                    return
+        ended = False
+        with closing(self._consumer(spec)) as consumer:
+            consumer.register(ssp, Edge.OLDEST)
+            source = CommittedSource(ssp, consumer.position(ssp), None)
+            for polled in self._polled(consumer, ssp):
+                match polled:
+                    case Rows(frame=frame, offset=offset, bad=bad, place=place):
+                        if frame.height or bad:  # else only the position moves
+                            yield intake.accept(ssp, frame, offset, bad, place)
+                    case Records(offsets=offsets, payloads=payloads, next=after):
+                        released = source.receive(offsets, payloads, after)
+                        yield from intake.decode(ssp, released.offsets, released.payloads)
+                    case Ended():
+                        ended = True
+                        break
+            stands = min(consumer.position(ssp), self._ends.get(ssp, FOREVER))
+            entry = _entry(ssp, stands) if keeps_rows(spec.system) else source.entry()
+        self._read[ssp] = Said(progress=Progress(ended=ended), entry=entry)
 
     def intake(self, spec: StreamSpec, dead_letters: DeadLetters, metrics: TaskMetrics) -> Intake:
         """What checks the rows of an input."""
@@ -67,28 +79,47 @@ class Reading:
     def pieces(self, ssp: SSP, metrics: TaskMetrics) -> Iterator[Piece]:
         """The rows of a partition as pieces, for a stage that needs them in order."""
         spec = self._specs[ssp]
-        writer = PieceWriter(self._plan.graph, self._plan.streams, f"{ssp.stream}/{ssp.partition}")
+        name = f"{ssp.stream}/{ssp.partition}"
+        writer, newest = PieceWriter(self._plan.graph, self._plan.streams, name), NEVER
         for rows in self.of(ssp, writer.write, metrics):
             if rows.height:
                 put_source(writer, self._plan.streams[spec.id], ssp.partition, rows)
-                yield from writer.take()
-        yield from writer.take(all_of_it=True)
+            for piece in writer.take():
+                newest = max(newest, piece.last)
+                yield piece
+        for piece in writer.take(all_of_it=True):
+            newest = max(newest, piece.last)
+            yield piece
+        watermark = newest if newest == NEVER else newest - spec.lateness_ms
+        yield note_of(self.said(ssp, watermark), spec.id, ssp.partition, name)
+        if metrics.counters:
+            yield note_of_counts(metrics.counters, name)
 
-    def _polled(self, ssp: SSP, spec: StreamSpec) -> Iterator[Polled]:
+    def said(self, ssp: SSP, watermark: int) -> Said:
+        """What there is to say of a partition that was read. An empty one may be idle, as in a live run."""
+        said = self._read[ssp]
+        idle = watermark == NEVER and self._specs[ssp].idle_timeout_ms is not None and not said.progress.ended
+        return msgspec.structs.replace(said, progress=Progress(watermark, idle, said.progress.ended))
+
+    def _consumer(self, spec: StreamSpec) -> Consumer:
         columns = None if spec.schema is None else spec.schema.columns
-        with closing(
-            self._connections.consumer(spec.system, columns, whole=spec.on_error == "dead_letter" or columns is None)
-        ) as consumer:
-            consumer.register(ssp, Edge.OLDEST)
-            end = self._ends.get(ssp)
-            while end is None or consumer.position(ssp) < end:
-                found = consumer.poll([ssp], POLL_BYTES_MAX)
-                if not found:
-                    _wait(consumer, ssp)
-                for polled in found:
-                    yield polled if end is None else up_to(polled, end)
-                    if isinstance(polled, Ended):
-                        return
+        whole = spec.on_error == "dead_letter" or columns is None
+        return self._connections.consumer(spec.system, columns, whole=whole)
+
+    def _polled(self, consumer: Consumer, ssp: SSP) -> Iterator[Polled]:
+        end = self._ends.get(ssp)
+        while end is None or consumer.position(ssp) < end:
+            found = consumer.poll([ssp], POLL_BYTES_MAX)
+            if not found:
+                _wait(consumer, ssp)
+            for polled in found:
+                yield polled if end is None else up_to(polled, end)
+                if isinstance(polled, Ended):
+                    return
+
+
+def _entry(ssp: SSP, offset: Offset) -> SourceEntry:
+    return SourceEntry(stream=str(ssp.stream), partition=ssp.partition, offset=offset)
 
 
 def put_source(

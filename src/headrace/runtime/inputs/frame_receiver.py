@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol, assert_never
 
 import msgspec
+from msgspec import UNSET
 
 from headrace.api.specs import Role
 from headrace.checkpoint.instructions import Forget, Verdict
@@ -74,6 +75,7 @@ class FrameReceiver:
         self._chooser = chooser
         self._metrics = metrics
         self._sources: dict[SSP, CommittedSource] = {}
+        self._since: dict[SSP, int] = {}
 
     def resume(self, positions: dict[SSP, Offset], saved: Mapping[SSP, SourceEntry]) -> None:
         """Continue at these positions. ``saved`` is what the last commit record says about sources."""
@@ -83,6 +85,9 @@ class FrameReceiver:
             for ssp, spec in self._task.specs.items()
             if spec.role is not Role.INTERMEDIATE
         }
+        self._since = {ssp: entry.since_ms for ssp, entry in saved.items() if entry.since_ms is not UNSET}
+        for ssp, since_ms in self._since.items():
+            self._intakes.begin_at(ssp, since_ms)
 
     # -- envelopes
 
@@ -200,6 +205,8 @@ class FrameReceiver:
 
     def _source_entry(self, ssp: SSP, source: CommittedSource) -> SourceEntry:
         entry = source.entry()
+        if ssp in self._since:
+            entry = msgspec.structs.replace(entry, since_ms=self._since[ssp])
         if source.held:
             return entry
         if ssp in self.shards:

@@ -16,6 +16,7 @@ from headrace.core.errors import DataError, FrameError
 from headrace.core.frame import HEADER_SIZE, Kind, body_of, decode_header
 from headrace.core.ids import SSP, Offset
 from headrace.core.log import Throttle, logger
+from headrace.runtime.event_time.columns import time_ms
 from headrace.runtime.event_time.limits import looks_like_seconds, not_times, why_no_times
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import decode_rows, encode_rows
@@ -49,6 +50,8 @@ class Intake:
         ``partial``: an intermediate stream carries partial results, whose columns their window checks.
         """
         self.partial = partial
+        self.since_ms: int | None = None
+        """What is older was in the tables of a backfill, and is left out."""
         self._spec = spec
         self._schema = spec.schema if spec.schema is not None else Schema.of(None)
         self._metrics = metrics
@@ -88,7 +91,16 @@ class Intake:
             self._refuse_rows(ssp, offset, reason.message, rows[mismatch.rows], reason.hint)
         for key in self._keys:
             fitting = self._keyed(ssp, fitting, offset, key)
-        return fitting if self._time is None else self._timed(ssp, fitting, offset, self._time)
+        return fitting if self._time is None else self._recent(self._timed(ssp, fitting, offset, self._time))
+
+    def _recent(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The rows that a backfill hasn't had."""
+        if self.since_ms is None or self._spec.event_time is None:
+            return rows
+        time = time_ms(self._spec.event_time, self._schema.columns[self._spec.event_time.column])
+        recent = rows.filter(time >= self.since_ms)
+        self._metrics.count("backfilled", rows.height - recent.height)
+        return recent
 
     def _keyed(self, ssp: SSP, rows: pl.DataFrame, offset: Offset, column: str) -> pl.DataFrame:
         """The rows that have a key. The policy decides about the others."""

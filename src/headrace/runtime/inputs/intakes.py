@@ -38,6 +38,10 @@ class Intakes:
             for ssp, spec in task.specs.items()
         }
 
+    def begin_at(self, ssp: SSP, since_ms: int) -> None:
+        """Leave out what has an older event time, and count it."""
+        self._intakes[ssp].since_ms = since_ms
+
     def frames(self, ssp: SSP, offsets: Sequence[Offset], payloads: Sequence[bytes], after: Offset) -> None:
         """Process user frames of a partition, all their rows at once. ``after`` is the offset after the last frame."""
         tables = self._intakes[ssp].decode(ssp, offsets, payloads)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import (
     Consumer,
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -24,8 +25,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from typing_extensions import override
 
 from headrace.core.errors import (
@@ -51,11 +53,14 @@ from headrace.systems.kafka.settings import KafkaSettings
 __all__ = [
     "ANSWER_S",
     "AdminClient",
+    "ConfigResource",
     "Consumer",
+    "ConsumerGroupTopicPartitions",
     "IsolationLevel",
     "KafkaClient",
     "KafkaError",
     "Message",
+    "NewPartitions",
     "NewTopic",
     "OffsetSpec",
     "Producer",
@@ -65,6 +70,7 @@ __all__ = [
     "cannot_log_in",
     "open_admin",
     "open_consumer",
+    "open_plain_producer",
     "open_producer",
     "problem_of",
     "resolved",
@@ -175,14 +181,28 @@ def open_consumer(
 
 
 def open_producer(
-    settings: KafkaSettings, transactional_id: str | None = None, **ours: str | int | float
+    settings: KafkaSettings,
+    transactional_id: str | None = None,
+    on_failure: Callable[[KafkaError], object] | None = None,
+    **ours: str | int | float,
 ) -> KafkaClient[Producer]:
-    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's."""
-    options: dict[str, str | int | float] = {name.replace("_", "."): value for name, value in ours.items()}
+    """An idempotent producer. ``ours`` are options with ``_`` for ``.``, which override the user's.
+
+    ``on_failure`` gets the error of each record that isn't delivered; then no other deliveries are reported.
+    """
+    options: dict[str, Any] = {name.replace("_", "."): value for name, value in ours.items()}
     options |= {"enable.idempotence": "true", "acks": "all"}
     if transactional_id is not None:
         options["transactional.id"] = transactional_id
+    if on_failure is not None:
+        options |= {"on_delivery": lambda error, _: on_failure(error), "delivery.report.only.error": True}
     return _open(settings, Producer, {}, options)
+
+
+def open_plain_producer(settings: KafkaSettings) -> KafkaClient[Producer]:
+    """A producer that may write a record twice. An idempotent one has to wait half a second before its first record."""
+    ours: dict[str, str | int | float] = {"enable.idempotence": "false", "acks": "all", "linger.ms": 0}
+    return _open(settings, Producer, {"message.timeout.ms": str(int(ANSWER_S * 1000))}, ours)
 
 
 def open_admin(settings: KafkaSettings) -> KafkaClient[AdminClient]:
@@ -326,7 +346,9 @@ _MEANINGS: Mapping[_Meaning, tuple[str, ...]] = {
     ),
     _NO_TOPIC: ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID"),
     _GONE: ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"),
-    _FENCED: ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTION_COORDINATOR_FENCED"),
+    _FENCED: (
+        "_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE", "TRANSACTION_COORDINATOR_FENCED",
+    ),
     _LARGE: ("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE", "INVALID_RECORD"),
     _UNKNOWN: (
         "_MSG_TIMED_OUT", "_PURGE_INFLIGHT", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "OUT_OF_ORDER_SEQUENCE_NUMBER",

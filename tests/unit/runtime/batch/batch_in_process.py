@@ -5,6 +5,7 @@ On Spark the same functions run in executors, and Spark sorts and shuffles the p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,11 @@ import polars as pl
 from headrace.api.specs import Graph
 from headrace.core.ids import SSP, Offset, StreamId, TaskName
 from headrace.plan.batch import order_of, ranks_of, readers_of
-from headrace.plan.model import Plan, StagePlan
+from headrace.plan.model import Plan, StagePlan, TaskPlan
 from headrace.runtime.batch.fed_task import fed, mapped
+from headrace.runtime.batch.notes import COUNTED, LEFT, Left, counts_in, is_note, left_in
 from headrace.runtime.batch.reading import Reading
+from headrace.runtime.batch.seam import Seam
 from headrace.runtime.connections import Connections
 from headrace.runtime.metrics import TaskMetrics
 from headrace.serdes.ipc import concat_rows
@@ -26,7 +29,11 @@ from headrace.systems.registry import SystemSpec
 
 def in_order(pieces: Iterable[Piece], ranks: Mapping[str, int]) -> list[Piece]:
     """Pieces of one task as it takes them."""
-    return sorted(pieces, key=lambda piece: (piece.first, ranks.get(piece.stream, 1), piece.writer, piece.number))
+
+    def place(piece: Piece) -> tuple[int, int, str, int]:
+        return piece.first, -1 if is_note(piece) else ranks.get(piece.stream, 1), piece.writer, piece.number
+
+    return sorted(pieces, key=place)
 
 
 def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
@@ -41,11 +48,17 @@ def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
 class InProcess:
     """All stages of a plan, one after the other."""
 
-    def __init__(self, plan: Plan, ends: Mapping[SSP, Offset], folder: Path, now_ms: int) -> None:
+    def __init__(
+        self, plan: Plan, ends: Mapping[SSP, Offset], folder: Path, now_ms: int, seam: Seam | None = None
+    ) -> None:
         """``ends``: up to where sources are read that don't end. ``folder`` is for state."""
         self._plan = plan
         self._folder = folder
         self._now_ms = now_ms
+        self._seam = seam
+        self.left: dict[TaskName, Left] = {}
+        """What each task has left at the seam."""
+        self.counters: Counter[str] = Counter()
         self._connections = Connections()
         self._reading = Reading(plan, ends, self._connections)
         self._readers = readers_of(plan)
@@ -61,22 +74,33 @@ class InProcess:
             self._connections.close()
         return self._pieces
 
+    def leave(self, stage: StagePlan, task: TaskPlan) -> None:
+        """Have a task whose sources come from elsewhere leave what it has without them."""
+        folder = self._folder / f"{task.name.stage}-{task.name.number}"
+        for piece in mapped(self._plan, stage, task, (), self._reading, folder, self._now_ms, self._seam):
+            if piece.stream == LEFT:
+                self.left[task.name] = left_in(piece)
+
     def _run(self, stage: StagePlan) -> None:
         order, ranks = order_of(self._plan, stage), ranks_of(self._plan, stage)
         for task in stage.tasks:
             folder = self._folder / f"{task.name.stage}-{task.name.number}"
             sources = [ssp for ssp in task.inputs if not self._plan.streams[self._streams[ssp]].writers]
             if not order.timed and len(sources) == len(task.inputs):
-                written = mapped(self._plan, stage, task, sources, self._reading, folder, self._now_ms)
+                written = mapped(self._plan, stage, task, sources, self._reading, folder, self._now_ms, self._seam)
             else:
                 pieces = in_order([*self._between(task.name, stage), *self._read(sources)], ranks)
-                written = fed(self._plan, stage, task, pieces, order, folder, self._now_ms)
+                written = fed(self._plan, stage, task, pieces, order, folder, self._now_ms, self._seam)
             for piece in written:
-                self._pieces[piece.stream].append(piece)
+                if piece.stream == LEFT:
+                    self.left[task.name] = left_in(piece)
+                elif piece.stream == COUNTED:
+                    self.counters.update(counts_in(piece))
+                else:
+                    self._pieces[piece.stream].append(piece)
 
     def _read(self, sources: Iterable[SSP]) -> list[Piece]:
-        metrics = TaskMetrics()
-        return [piece for ssp in sources for piece in self._reading.pieces(ssp, metrics)]
+        return [piece for ssp in sources for piece in self._reading.pieces(ssp, TaskMetrics())]
 
     def _between(self, task: TaskName, stage: StagePlan) -> list[Piece]:
         """The pieces of intermediate streams for a task."""
@@ -91,5 +115,5 @@ class InProcess:
 
 def rows_of(pieces: Iterable[Piece], empty: pl.DataFrame) -> pl.DataFrame:
     """The rows of pieces, without their times."""
-    tables = [piece.frame.drop(TIME) for piece in pieces]
+    tables = [piece.frame.drop(TIME) for piece in pieces if not is_note(piece)]
     return concat_rows(tables) if tables else empty

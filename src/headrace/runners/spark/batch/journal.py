@@ -1,6 +1,6 @@
 """How far the batch runs of an app have come, in a file of its home: what is computed isn't computed again.
 
-    {"format":1,"run":3,"state":"computed","until":"now"}
+    {"format":1,"run":3,"state":"computed","until":"now","savepoint":""}
 
 A run is first ``computed``: everything that leaves the app is in the run's folder. Then it is ``published``, and the
 folder is deleted. A run that died before is ``begun``, and what it left is worth nothing.
@@ -27,12 +27,16 @@ State = Literal["begun", "computed", "published"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the last run. ``until`` says, in words, up to where it reads inputs that don't end."""
+    """The state of the last run. ``until`` says, in words, up to where it reads inputs that don't end.
+
+    ``savepoint`` is the name of the one that a backfill makes.
+    """
 
     format: int = FORMAT
     run: int
     state: State
     until: str
+    savepoint: str = ""
 
 
 _DECODER = msgspec.json.Decoder(Entry)
@@ -68,10 +72,16 @@ class Journal:
             return None
         return decode_record(_DECODER, data, f"{self._file}, which says how far batch runs have come,", FORMAT)
 
-    def begin(self, until: str, *, again: bool) -> Entry:
+    def begin(self, until: str, *, again: bool, savepoint: str = "") -> Entry:
         """Begin a run, or continue one that is computed. Raises ``UsageError`` if that would publish results twice."""
         last = self.read()
         if last is not None and last.state == "computed":
+            if last.savepoint != savepoint:
+                raise UsageError(
+                    f"run {last.run} of app {self._app!r} ({_kind(last.savepoint)}, until {last.until}) is computed "
+                    f"and not yet published: {_kind(savepoint)} can't begin before that",
+                    hint="run it again as it was: it only publishes what is computed",
+                )
             return last
         if last is not None and last.state == "published" and not again:
             raise UsageError(
@@ -80,7 +90,7 @@ class Journal:
                 hint="if that is what you want: --again, or again=True",
             )
         run = 1 if last is None else last.run + (last.state == "published")
-        entry = Entry(run=run, state="begun", until=until)
+        entry = Entry(run=run, state="begun", until=until, savepoint=savepoint)
         self._discard()
         self._write(entry)
         return entry
@@ -97,9 +107,17 @@ class Journal:
         """Where the results of a run are, until they are published."""
         return self._folder / "runs" / str(entry.run)
 
+    def left(self, entry: Entry) -> Path:
+        """Where the tasks of a run leave their state, until it is in a savepoint."""
+        return self._folder / "runs" / f"{entry.run}-left"
+
     def _write(self, entry: Entry) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         replace_file(self._file, msgspec.json.encode(entry))
 
     def _discard(self) -> None:
         shutil.rmtree(self._folder / "runs", ignore_errors=True)
+
+
+def _kind(savepoint: str) -> str:
+    return f"the backfill for savepoint {savepoint!r}" if savepoint else "a batch run"

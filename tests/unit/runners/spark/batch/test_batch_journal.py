@@ -14,7 +14,7 @@ def test_the_format_is_durable(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "shop")
     journal.begin("now", again=False)
     file = tmp_path / "batches" / "shop" / "journal.json"
-    assert file.read_bytes() == b'{"format":1,"run":1,"state":"begun","until":"now"}'
+    assert file.read_bytes() == b'{"format":1,"run":1,"state":"begun","until":"now","savepoint":""}'
 
 
 def test_a_run_that_died_starts_over_and_a_computed_one_goes_on(tmp_path: Path) -> None:
@@ -54,7 +54,10 @@ def test_one_process_has_it_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b'{"format":2,"run":1,"state":"begun","until":"now"}', "is of format 2; this version of Headrace reads 1"),
+        (
+            b'{"format":2,"run":1,"state":"begun","until":"now","savepoint":""}',
+            "is of format 2; this version of Headrace reads 1",
+        ),
         (b"{}", "is unreadable: "),
     ],
 )

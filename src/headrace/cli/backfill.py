@@ -1,0 +1,71 @@
+"""``headrace backfill``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli.console import print_json
+from headrace.cli.options import (
+    AppName,
+    FileArguments,
+    FromTables,
+    FunctionArguments,
+    Pipeline,
+    tables_of,
+)
+from headrace.cli.run import parse_conf
+
+
+def backfill(
+    pipeline: Pipeline,
+    arguments: FileArguments = None,
+    *,
+    until: Annotated[
+        str, typer.Option(metavar="TIME", help="Up to where inputs are history: now, or a time (2026-01-31T12:00Z).")
+    ],
+    app: AppName = None,
+    arg: FunctionArguments = None,
+    from_tables: FromTables = None,
+    savepoint: Annotated[str, typer.Option(metavar="NAME", help="The name of the savepoint.")] = "backfill",
+    publish: Annotated[
+        bool,
+        typer.Option(help="Whether the results of the history leave the app. Without, it may be an app that runs."),
+    ] = True,
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Do it although results of a batch job are published: they will be there twice."),
+    ] = False,
+    master: Annotated[str | None, typer.Option(metavar="MASTER", help="The Spark to run on, as for run.")] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A Spark setting; may be given several times.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Compute an app's history in a Spark job, and make a savepoint from which it goes on live.
+
+    Windows that are over at --until are published; those that are open stay open in the savepoint. Restore it with
+    headrace savepoint restore, then run the app. headrace run --backfill does all of that. A command that was
+    interrupted can be repeated: nothing is published twice.
+    """
+    from headrace.app import App
+    from headrace.cli.loader import load_app
+    from headrace.core.errors import UsageError
+
+    application = load_app(pipeline, app, arguments or (), arg or ())
+    if not isinstance(application, App):
+        raise UsageError(f"{application!r} only declares an app and can't be run", hint="create it with hr.App(...)")
+    application.backfill(
+        until,
+        tables=tables_of(from_tables or ()),
+        savepoint=savepoint,
+        publish=publish,
+        master=master,
+        conf=parse_conf(conf or ()) or None,
+        again=again,
+        progress=not quiet,
+    )
+    if as_json:
+        print_json({"app": application.name, "savepoint": savepoint, "published": publish})

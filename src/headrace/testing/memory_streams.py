@@ -1,0 +1,54 @@
+"""The streams of an app under test: all in memory, and what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+from headrace.api.specs import Graph, StreamSpec
+from headrace.checkpoint.read_committed import ReadCommitted
+from headrace.core.frame import Kind, body_of, decode_control, decode_header
+from headrace.core.ids import SSP, StreamId
+from headrace.runtime.connections import Connections
+from headrace.systems.base import Edge, Records
+from headrace.systems.registry import SystemSpec
+
+
+def in_memory(graph: Graph, memory: SystemSpec) -> Graph:
+    """The same app with every stream in a memory system."""
+    streams = {
+        id_: spec
+        if id_ in graph.tables  # a remote table: its rows are in the user's service or database
+        else replace(spec, system=memory, stream=StreamId(memory.name, spec.id), partitions=spec.partitions)
+        for id_, spec in graph.streams.items()
+    }
+    return replace(graph, streams=streams, settings=replace(graph.settings, internal=memory, state_on_disk=False))
+
+
+def user_frames(connections: Connections, spec: StreamSpec, *, committed: bool) -> Iterator[bytes]:
+    """The messages of a stream, as whole frames. ``committed``: only those that readers of committed ones get."""
+    readers: dict[SSP, ReadCommitted[bytes]] = {}
+    for records in _records(connections, spec):
+        reader = readers.setdefault(records.ssp, ReadCommitted(whole=True))
+        following = [*records.offsets[1:], records.next]
+        for offset, after, payload in zip(records.offsets, following, records.payloads, strict=True):
+            header = decode_header(payload)
+            if not committed:
+                if header.kind is Kind.USER:
+                    yield payload
+                continue
+            control = None if header.kind is Kind.USER else decode_control(header.kind, body_of(payload))
+            released = reader.receive(offset, after, header, control, payload)
+            yield from (held.frame for held in released if held.header.kind is Kind.USER)
+
+
+def _records(connections: Connections, spec: StreamSpec) -> Iterator[Records]:
+    """What a stream holds, partition by partition."""
+    admin = connections.admin(spec.system)
+    with closing(connections.consumer(spec.system)) as consumer:
+        for partition, extent in enumerate(admin.extents(spec.stream.name)):
+            ssp = SSP(spec.stream, partition)
+            consumer.register(ssp, Edge.OLDEST)
+            while consumer.position(ssp) < extent.upcoming:
+                yield from (polled for polled in consumer.poll([ssp], 1 << 30) if isinstance(polled, Records))

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from chaos.kafka_server import Broker, KafkaServer, KfakeServer
+from headrace.systems.kafka.log_system import KafkaLogSystem
+from headrace.systems.kafka.log_topics import LogOptions
+from headrace.systems.kafka.settings import KafkaSettings
+from headrace.testing.contracts import check_system, system_checks
+
+
+def _check(broker: Broker, check: str, wait_s: float) -> None:
+    options = LogOptions(KafkaSettings(broker.address), prefix=f"{uuid.uuid4().hex[:8]}.")
+    check_system(lambda: KafkaLogSystem(options), only=check, wait_s=wait_s)
+
+
+@pytest.mark.parametrize("check", system_checks())
+def test_a_log_in_kfake_keeps_the_contract(check: str, kfake: KfakeServer) -> None:
+    _check(kfake, check, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", system_checks())
+def test_a_log_in_kafka_keeps_the_contract(check: str, kafka_broker: KafkaServer) -> None:
+    _check(kafka_broker, check, 30)

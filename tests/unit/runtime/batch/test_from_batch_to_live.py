@@ -1,0 +1,155 @@
+"""A batch up to a cut, and a live run from there, together give what the oracles of the simulated apps say."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from batch_in_process import InProcess, rows_of
+from test_batch_of_simulated_apps import NAMES
+
+import headrace as hr
+from headrace.api.specs import Role
+from headrace.app import App
+from headrace.checkpoint.record import SourceEntry
+from headrace.core.ids import SSP, Offset
+from headrace.plan.inventory import Inventory
+from headrace.runners.savepoints.from_batch import FromBatch, save
+from headrace.runtime.batch.notes import Said
+from headrace.runtime.batch.seam import Seam
+from headrace.runtime.event_time.watermark import Progress
+from headrace.savepoints.folder import Shelf
+from headrace.testing.harness import TestApp
+from simulator.case import COLUMNS, AppCase
+from simulator.declared import CASES
+from simulator.expected import TICK_MS, Message
+
+MESSAGES = 120
+AT_ONCE = 7
+VERSION = 10_000
+FIRST, SEEDS = int(os.environ.get("HEADRACE_SEAMS_FROM", "0")), int(os.environ.get("HEADRACE_SEAMS", "2"))
+
+
+class Scene:
+    """An app and the messages of its sources, in a random order; a random part of each partition is history."""
+
+    def __init__(self, case: AppCase, seed: int, home: Path) -> None:
+        self.case = case
+        self._home = home
+        self._chance = random.Random(seed)
+        self.sources = {name: self._messages(count) for name, count in case.inputs.items()}
+        self._cuts = {
+            (name, partition): self._chance.choice([0.0, 0.3, 0.6, 0.9, 1.0, self._chance.random()])
+            for name, count in case.inputs.items()
+            for partition in range(count)
+        }
+
+    def _messages(self, partitions: int) -> list[Message]:
+        chance, now, messages = self._chance, 1_000, []
+        for n in range(MESSAGES):
+            now += chance.randrange(3) * TICK_MS
+            ts = now - chance.randrange(self.case.disorder + 1) * TICK_MS
+            place = n // AT_ONCE
+            message = Message(n + 1, chance.randrange(5), ts, place % partitions, place // partitions)
+            if self.case.repeats and n % AT_ONCE and chance.random() < 0.3:
+                message = messages[-1]
+            messages.append(message)
+        return messages
+
+    def run(self) -> dict[str, list[dict[str, object]]]:
+        """What comes out: in the batch, and then live."""
+        app = App("simulated", home=self._home)
+        self.case.declare(app)
+        with app.test(partitions=dict(self.case.inputs)) as t:
+            rest = self._feed(t, history=True)
+            published = self._batch(t)
+            t.restore("history")
+            for name, partition, some in rest:
+                feed(t, name, partition, some, settle=self._chance.random() < 0.3)
+            t.end()
+            assert t.ended
+            assert t.counter("late") == 0
+            return {id_: rows + t.read(id_).to_dicts() for id_, rows in published.items()}
+
+    def _feed(self, t: TestApp, *, history: bool) -> list[tuple[str, int, Sequence[Message]]]:
+        """Feed the history, without processing it; return what comes after it."""
+        rest = []
+        for name, messages in self.sources.items():
+            for first in range(0, MESSAGES, AT_ONCE):
+                some = messages[first : first + AT_ONCE]
+                partition = some[0].partition
+                if history and first < MESSAGES * self._cuts[name, partition]:
+                    feed(t, name, partition, some, settle=False)
+                else:
+                    rest.append((name, partition, some))
+        return rest
+
+    def _batch(self, t: TestApp) -> dict[str, list[dict[str, object]]]:
+        seam = Seam(VERSION, str(self._home / "left"))
+        job = InProcess(t.plan, ends_of(t), self._home / "state", 1_000_000, seam)
+        pieces = job.run()
+        what = FromBatch(plan=t.plan, before=Inventory(), timeline=1, version=VERSION, left=job.left)
+        save(Shelf(self._home, "simulated"), "history", what)
+        sinks = (stream.spec for stream in t.plan.streams.values() if stream.spec.role is Role.SINK)
+        return {spec.id: rows_of(pieces[spec.id], pl.DataFrame()).to_dicts() for spec in sinks}
+
+
+def feed(t: TestApp, name: str, partition: int, some: Sequence[Message], *, settle: bool) -> None:
+    rows = pl.DataFrame([[m.id, m.k, m.ts] for m in some], dict(COLUMNS), orient="row")
+    t.feed(name, rows, partition=partition, settle=settle)
+
+
+def ends_of(t: TestApp) -> Mapping[SSP, Offset]:
+    """Where the sources end now."""
+    sources = [s for s in t.plan.streams.values() if s.spec.role in (Role.SOURCE, Role.SIDE_INPUT)]
+    return {
+        ssp: extent.upcoming
+        for stream in sources
+        for ssp, extent in zip(
+            stream.ssps(), t._connections.admin(stream.spec.system).extents(stream.spec.stream.name), strict=True
+        )
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_are_what_the_oracle_says(name: str, tmp_path: Path) -> None:
+    case = CASES[name]
+    for seed in range(FIRST, FIRST + SEEDS):
+        scene = Scene(case, seed, tmp_path / f"home{seed}")
+        outputs = scene.run()
+        wrong = case.wrong(scene.sources, outputs)
+        assert wrong is None, f"seed {seed}: {wrong}"
+        assert any(outputs.values()), f"seed {seed}: nothing came out"
+
+
+def test_what_a_table_had_is_left_out_for_good(tmp_path: Path) -> None:
+    """Not even a restart lets a message count that is older than the history from a table."""
+    app = hr.App("simulated", home=tmp_path)
+    views = app.input("views", COLUMNS, event_time="ts", lateness="1s")
+    views.select("id").send_to(app.output("seen"))
+    with app.test() as t:
+        (ssp,) = t.plan.streams["views"].ssps()
+        entry = SourceEntry(stream=str(ssp.stream), partition=0, offset=0, since_ms=5_000)
+        given = {ssp: Said(progress=Progress(5_000), entry=entry)}
+        (stage,) = t.plan.stages
+        (task,) = stage.tasks
+        job = InProcess(t.plan, {}, tmp_path / "state", 1_000_000, Seam(VERSION, str(tmp_path / "left"), given))
+        job.leave(stage, task)
+        what = FromBatch(plan=t.plan, before=Inventory(), timeline=1, version=VERSION, left=job.left)
+        save(Shelf(tmp_path, "simulated"), "history", what)
+        t.restore("history")
+        assert t.watermark == 5_000
+        t.feed("views", [{"id": 1, "k": 0, "ts": 4_999}, {"id": 2, "k": 0, "ts": 5_000}])
+        assert t.counter("backfilled") == 1
+        t.restart(checkpoint=True)
+        t.feed("views", [{"id": 3, "k": 0, "ts": 4_000}, {"id": 4, "k": 0, "ts": 6_000}])
+        t.restart()
+        assert t.read("seen", committed=True)["id"].to_list() == [2]
+        t.restart(checkpoint=True)
+        assert t.read("seen", committed=True)["id"].to_list() == [2, 4]
+        t.set_startpoint("views", hr.startpoints.oldest(), apply=True)
+        assert t.read("seen")["id"].to_list()[-4:] == [1, 2, 3, 4], "whoever moves back wants to read all of it"
