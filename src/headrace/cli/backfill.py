@@ -23,7 +23,11 @@ def backfill(
     arguments: FileArguments = None,
     *,
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Up to where inputs are history: now, or a time (2026-01-31T12:00Z).")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Up to where inputs are history: now, a time (2026-01-31T12:00Z), or views/0=1200,views/1=980.",
+        ),
     ],
     app: AppName = None,
     arg: FunctionArguments = None,
