@@ -90,7 +90,7 @@ class Kafka:
             )
         options = {
             **self._options(),
-            "key_format": None if self.key_format == _BYTES else self.key_format.options(),
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
             "start": None if self.start == "oldest" else self.start,
             "end": self.end,
             "record_columns": dict(self.record_columns) or None,
@@ -110,7 +110,7 @@ class Kafka:
             "key": self.key,
             "timestamp": self.timestamp,
             "headers": self.headers,
-            "key_format": None if self.key_format == _BYTES else self.key_format.options(),
+            "key_format": None if self.key_format == _BYTES else self.key_format.under(f"{self.topic}-key").options(),
             "transactions": None if self.transactions else False,
             "progress_topic": self.progress_topic,
         }
