@@ -243,7 +243,7 @@ def kafka(
     >>> app.input("lines", system=lines).schema
     Schema(value: String)
     """
-    with Declaring("kafka"):
+    with Declaring("kafka", quoting=False):
         settings = KafkaSettings.checked(brokers, options, oauth).options()
         columns = record_columns_of(record_columns, "Kafka", get_args(KafkaColumn), '{"sent": "timestamp"}')
         of_key = format_of(key_format)
