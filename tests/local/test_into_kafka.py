@@ -39,7 +39,7 @@ def kill_and_check(tmp_path: Path, broker: Broker) -> None:
     home.mkdir()
     counts, copies = create_topic(broker.address, 3), create_topic(broker.address)
     hr.streams.create_stream("numbers", 2, {"n": pl.UInt32, "ts": pl.Datetime("ms")}, home=home)
-    program = Killed("kafka_program.py", home, broker.address, counts, copies)
+    program = Killed("into_kafka_program.py", home, broker.address, counts, copies)
     seen = 0
     for first in range(0, KILLS * NUMBERS, NUMBERS):
         program.kill_when(
