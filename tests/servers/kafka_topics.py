@@ -89,6 +89,7 @@ class Topic:
         from confluent_kafka.admin import NewPartitions
 
         self.admin.create_partitions([NewPartitions(self.name, total)])[self.name].result(WAIT_S)
+        self._producer = open_producer(self.settings).raw  # the other one doesn't know them yet
 
     def delete(self) -> None:
         """Delete the topic."""

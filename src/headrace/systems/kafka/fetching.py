@@ -70,7 +70,7 @@ class Fetching:
     ) -> None:
         """``skip_lost``: records that were deleted unread are skipped, and said to be ``lost``; else it is an error.
 
-        ``partitions``: how many the topic has for the app. With the first one it looks now and then if there are more.
+        ``partitions``: how many the topic has for the app; it looks now and then if there are more.
         """
         self._client = client
         self._topic = topic
@@ -172,7 +172,7 @@ class Fetching:
                     self._client.troubles.over()
                     self._hand_on(messages)
                 self._note_ends()
-                self._look_for_partitions()
+                self._look_at_topic()
         except HeadraceError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001 - or the run loop would wait for a dead thread
@@ -321,17 +321,22 @@ class Fetching:
             _, high = self._client.raw.get_watermark_offsets(place, cached=True)
             feed.high = high if high >= 0 else None
 
-    def _look_for_partitions(self) -> None:
-        if self._partitions is None or 0 not in self._feeds or time.monotonic() - self._looked < LOOK_S:
+    def _look_at_topic(self) -> None:
+        """Raise if the topic is gone, or has other partitions by now. Nobody says so of an idle topic."""
+        if self._partitions is None or time.monotonic() - self._looked < LOOK_S:
             return
         self._looked = time.monotonic()
         try:
             with self._client.translating(f"looking for topic {self._topic!r}"):
-                found = self._client.raw.list_topics(self._topic, timeout=1).topics.get(self._topic)
+                found = self._client.raw.list_topics(self._topic, timeout=1).topics[self._topic]
+                if found.error is not None:
+                    raise self._client.problem(found.error, f"reading topic {self._topic!r}")
         except HeadraceError as error:
+            if isinstance(error, StreamNotFoundError):
+                raise
             _log.debug("can't look for new partitions", topic=self._topic, error=error.message)
             return
-        if found is not None and found.error is None and len(found.partitions) > self._partitions:
+        if len(found.partitions) > self._partitions:
             raise DeploymentError(
                 f"the topic {self._topic!r} has {len(found.partitions)} partitions by now, and the app reads "
                 f"{self._partitions}",
